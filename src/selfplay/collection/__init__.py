@@ -1,0 +1,1 @@
+"""The collector: keeps games in flight and accounts for each of them."""

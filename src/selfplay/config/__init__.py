@@ -1,0 +1,1 @@
+"""One validated configuration, free of torch."""

@@ -1,0 +1,112 @@
+"""InferenceClient: where an episode's answers come from."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from selfplay.core.errors import SelfplayError
+from selfplay.core.types import Messages
+
+
+@dataclass
+class ModelResponse:
+    """One answer. Token fields are ``None`` where the client cannot give them; they are never invented.
+
+    ``completion_logprobs`` are natural logarithms under the distribution that was drawn from.
+    ``finish_reason`` is ``stop`` (stop token drawn) or ``length`` (cut at the token limit).
+    """
+
+    text: str
+    completion: Messages
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    completion_logprobs: list[float] | None = None
+    policy_version: int = 0
+    finish_reason: str = "stop"
+
+
+class InferenceClient(ABC):
+    """Abstract interface for model calls."""
+
+    @abstractmethod
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer ``messages``.
+
+        Args:
+            messages: OpenAI-style chat messages.
+            temperature: 0 takes the likeliest token.
+            max_tokens: most tokens to draw; ``None`` for the client's default.
+            return_tokens: whether token ids and log-probabilities are wanted.
+            model: which model answers (a policy name or a pool uid); ``None`` for the client's default.
+            seed: makes the draw repeatable where the client can.
+        """
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each whole completion, stop token included, at temperature 1."""
+        raise SelfplayError(f"{type(self).__name__} cannot score completions; use the embedded engine")
+
+    async def get_policy_version(self) -> int:
+        """Return the version of the policy that answers now."""
+        return 0
+
+
+class MockInferenceClient(InferenceClient):
+    """A client for tests: answers by a function or from a cycle of texts, after ``latency`` seconds.
+
+    Token ids are the UTF-8 bytes of the text with 0 as the stop token, each with log-probability
+    ``logprob``.
+    """
+
+    def __init__(
+        self,
+        responses: list[str] | Callable[[Messages, int | None], str],
+        latency: float = 0.0,
+        logprob: float = -0.5,
+    ) -> None:
+        self.responses = responses
+        self.latency = latency
+        self.logprob = logprob
+        self.calls = 0
+        self.in_flight = 0
+        self.max_in_flight = 0
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer without a model; see the class."""
+        if callable(self.responses):
+            text = self.responses(messages, seed)
+        else:
+            text = self.responses[self.calls % len(self.responses)]
+        self.calls += 1
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.latency)
+        finally:
+            self.in_flight -= 1
+        response = ModelResponse(text, [{"role": "assistant", "content": text}])
+        if return_tokens:
+            response.prompt_token_ids = list("\n".join(m["content"] for m in messages).encode())
+            response.completion_token_ids = [*text.encode(), 0]
+            response.completion_logprobs = [self.logprob] * len(response.completion_token_ids)
+        return response

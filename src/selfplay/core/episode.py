@@ -1,0 +1,104 @@
+"""Episode: a rollout protocol. Running one gives a GenerateResult, a tree of rollouts."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from selfplay.core.client import ModelResponse
+from selfplay.core.rubric import Rubric
+from selfplay.core.types import Messages, Rollout, Step
+
+if TYPE_CHECKING:
+    from selfplay.core.arena import Arena
+
+
+@dataclass
+class GenerateResult:
+    """A rollout and the results of the episodes it spawned."""
+
+    rollout: Rollout
+    children: list["GenerateResult"] = field(default_factory=list)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Rewards by role id, from the rollout."""
+        return self.rollout.rewards
+
+    def all_rollouts(self) -> list[Rollout]:
+        """The rollout and its descendants', parents first."""
+        return [self.rollout, *(r for child in self.children for r in child.all_rollouts())]
+
+
+@dataclass
+class EpisodeState:
+    """Mutable state during a rollout. It belongs to one execution and is thrown away after it."""
+
+    trajectory: list[Step] = field(default_factory=list)
+    current_actor: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    done: bool = False
+    child_results: list[GenerateResult] = field(default_factory=list)
+
+    @property
+    def turn(self) -> int:
+        """How many steps have been taken."""
+        return len(self.trajectory)
+
+    @property
+    def last_step(self) -> Step | None:
+        """The latest step, or ``None`` before the first."""
+        return self.trajectory[-1] if self.trajectory else None
+
+    @property
+    def last_completion_text(self) -> str:
+        """The latest answer, or an empty string before the first."""
+        return self.trajectory[-1].completion_text if self.trajectory else ""
+
+
+class Episode(ABC):
+    """Abstract base of rollout logic. An instance holds no state of a run; many executions share it."""
+
+    @property
+    @abstractmethod
+    def episode_type(self) -> str:
+        """Unique name of this kind of episode."""
+
+    @property
+    @abstractmethod
+    def rubric(self) -> Rubric:
+        """What scores this episode."""
+
+    @abstractmethod
+    async def rollout(self, arena: "Arena", artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Play: make model calls, append steps to the state's trajectory, run sub-episodes."""
+
+    async def call_model(
+        self,
+        role_id: str,
+        messages: Messages,
+        arena: "Arena",
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Make a model call for a role."""
+        return await arena.call_model(messages, role_id=role_id, model=model, seed=seed)
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Override to put episode-specific data into ``rollout.extras``."""
+        return {}
+
+    async def generate(
+        self, arena: "Arena", artifact: Any, meta: dict[str, Any] | None = None
+    ) -> GenerateResult:
+        """Play, build the rollout, score it."""
+        rollout = Rollout(self.episode_type, artifact, dict(meta or {}), started_at=time.time())
+        if "rollout_id" in rollout.meta:
+            rollout.id = rollout.meta["rollout_id"]
+        state = await self.rollout(arena, artifact)
+        rollout.steps = state.trajectory
+        rollout.extras = self.get_extras(state)
+        await self.rubric.score(rollout, arena)
+        rollout.ended_at = time.time()
+        return GenerateResult(rollout, state.child_results)

@@ -1,0 +1,23 @@
+"""Errors that are meant for people: one line that names the field and the fix."""
+
+
+class SelfplayError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(SelfplayError):
+    """Something the user gave is wrong (config, model, environment, file). The command line exits with 2.
+
+    Args:
+        field: what is wrong, named as the user wrote it (``env.id``, ``--games``, a path).
+        problem: what is wrong with it.
+        fix: what to do about it.
+    """
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        self.field, self.problem, self.fix = field, problem, fix
+        super().__init__(f"{field}: {problem}. {fix}")
+
+
+class EpisodeError(SelfplayError):
+    """One episode could not be finished; it costs that episode and nothing else."""

@@ -1,0 +1,95 @@
+"""Who plays what: the declarative descriptions that collectors, pools and episodes hand to each other."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from selfplay.core.types import Rollout, Step, Trajectory
+
+AgentKind = Literal["policy", "model", "script"]
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """How one seat acts.
+
+    ``policy``: a trained seat; ``model`` names the policy. ``model``: a seat that is not trained; ``model``
+    is the uid that the inference client knows (a checkpoint or a fixed model). ``script``: a scripted player
+    by name (``random``, ``optimal``).
+    """
+
+    kind: AgentKind
+    model: str = "default"
+    temperature: float = 1.0
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class PlaySpec:
+    """One game to play: everything that happens in it follows from this and the models' weights."""
+
+    env_id: str
+    num_players: int
+    agents: tuple[AgentSpec, ...]
+    seed: int
+
+    @property
+    def trained_pids(self) -> list[int]:
+        """Seats whose steps are trained on."""
+        return [pid for pid, agent in enumerate(self.agents) if agent.kind == "policy"]
+
+
+@dataclass
+class Opponent:
+    """A member of the model pool: a checkpoint, a fixed model or a script, with its rating.
+
+    ``rating`` is (mean, standard deviation) in TrueSkill's units.
+    """
+
+    uid: str
+    kind: Literal["checkpoint", "fixed", "script"]
+    path_or_name: str | None
+    rating: tuple[float, float]
+    active: bool = True
+    iteration: int | None = None
+    games: int = 0
+    wins: int = 0
+    draws: int = 0
+
+
+@dataclass(frozen=True)
+class TaskMeta:
+    """Book-keeping of one game in flight. ``index`` counts games of its type from 0 over the whole run."""
+
+    type: Literal["train", "eval"]
+    index: int
+    env_id: str
+    seed: int
+    opponent_uid: str | None = None
+    ckpt_uid: str | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def trajectories_of(rollout: Rollout) -> list[Trajectory]:
+    """Split a finished game into one trajectory per trained seat that acted.
+
+    Reads ``rollout.extras``: ``final_rewards`` (reward by player id), ``game_info`` (by player id) and
+    ``num_turns`` (turns of all players together).
+    """
+    steps_by_pid: dict[int, list[Step]] = {}
+    for step in rollout.steps:
+        steps_by_pid.setdefault(step.pid, []).append(step)
+    final_rewards: dict[int, float] = rollout.extras["final_rewards"]
+    return [
+        Trajectory(
+            pid=pid,
+            env_id=steps[0].env_id,
+            final_reward=final_rewards[pid],
+            steps=steps,
+            final_rewards=dict(final_rewards),
+            game_info=dict(rollout.extras.get("game_info", {}).get(pid, {})),
+            role_id=steps[0].role_id,
+            rollout_id=rollout.id,
+            num_turns=rollout.extras.get("num_turns", len(steps)),
+        )
+        for pid, steps in sorted(steps_by_pid.items())
+    ]

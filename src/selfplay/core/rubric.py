@@ -1,0 +1,56 @@
+"""Rubric: composable reward functions over a finished rollout."""
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from selfplay.core.errors import EpisodeError
+from selfplay.core.types import Rollout
+
+if TYPE_CHECKING:
+    from selfplay.core.arena import Arena
+
+RewardFn = Callable[[Rollout, "Arena"], dict[str, float] | Awaitable[dict[str, float]]]
+
+
+class Rubric:
+    """A weighted sum of reward functions, each of which maps role ids to rewards."""
+
+    def __init__(self, funcs: list[RewardFn], weights: list[float] | None = None) -> None:
+        if weights is not None and len(weights) != len(funcs):
+            raise ValueError(f"{len(funcs)} reward functions but {len(weights)} weights")
+        self.funcs = funcs
+        self.weights = weights or [1.0] * len(funcs)
+
+    async def score(self, rollout: Rollout, arena: "Arena") -> None:
+        """Set ``rollout.rewards``, ``rollout.metrics`` and every ``step.reward``, in place.
+
+        Raises:
+            EpisodeError: a reward is not a finite number, or a role that acted got none.
+        """
+        rewards: dict[str, float] = {}
+        for func, weight in zip(self.funcs, self.weights, strict=True):
+            name = getattr(func, "__name__", type(func).__name__)
+            scored = func(rollout, arena)
+            values = await scored if inspect.isawaitable(scored) else scored
+            for role_id, value in values.items():
+                number = finite_reward(value, f"reward function {name} for role {role_id}")
+                rewards[role_id] = rewards.get(role_id, 0.0) + weight * number
+                rollout.metrics[f"{name}/{role_id}"] = number
+        for step in rollout.steps:
+            if step.role_id not in rewards:
+                raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
+            step.reward = rewards[step.role_id]
+        rollout.rewards = rewards
+
+
+def finite_reward(value: object, source: str) -> float:
+    """Return ``value`` as a float.
+
+    Raises:
+        EpisodeError: it is not a finite number (strings and NaN reach here from game libraries).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise EpisodeError(f"{source} gave {value!r}, which is not a finite number")
+    return float(value)

@@ -1,0 +1,169 @@
+"""Role, Step, Rollout, Trajectory and TrainingRecord: what a game leaves behind for learning."""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, str]
+Messages = list[Message]
+
+
+@dataclass
+class Role:
+    """A trainable seat. ``policy`` names the adapter it plays with and trains."""
+
+    id: str
+    system_prompt: str = ""
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    policy: str = "default"
+
+    def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
+        """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *(history or []), {"role": "user", "content": user_content}]
+
+
+@dataclass
+class Step:
+    """One model call in a rollout.
+
+    Token ids and log-probabilities are exactly those of sampling: ``completion_token_ids`` includes the stop
+    token, and ``completion_logprobs`` has one natural logarithm for each of them. They are ``None`` where the
+    client could not give them; such a step cannot train a token learner.
+
+    ``pid`` and ``env_id`` are set by games; ``obs``, ``act`` and ``step_info`` are the names by which game
+    trainers know the prompt, the answer and the extra information.
+    """
+
+    role_id: str
+    prompt: Messages
+    completion: Messages
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    completion_logprobs: list[float] | None = None
+    reward: float = 0.0
+    advantage: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+    pid: int = 0
+    env_id: str = ""
+    policy_version: int = 0
+
+    @property
+    def completion_text(self) -> str:
+        """The text of the completion messages, joined."""
+        return "".join(message["content"] for message in self.completion)
+
+    @property
+    def obs(self) -> str:
+        """The prompt as the model read it, one message after the other."""
+        return "\n".join(message["content"] for message in self.prompt)
+
+    @property
+    def act(self) -> str:
+        """The model's answer, unprocessed."""
+        return self.completion_text
+
+    @property
+    def step_info(self) -> dict[str, Any]:
+        """The same dictionary as ``info``."""
+        return self.info
+
+
+@dataclass
+class Rollout:
+    """The whole trace of one executed episode."""
+
+    episode_type: str
+    artifact: Any = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    steps: list[Step] = field(default_factory=list)
+    extras: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+    advantages: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    started_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why the episode failed, or ``None`` when it was played to its end."""
+        return self.meta.get("error")
+
+
+@dataclass
+class Trajectory:
+    """One role's slice of a rollout: what a replay buffer ingests.
+
+    ``final_reward`` is this player's; ``final_rewards`` holds every player's, by player id.
+    """
+
+    pid: int
+    env_id: str
+    final_reward: float
+    steps: list[Step]
+    final_rewards: dict[int, float] = field(default_factory=dict)
+    game_info: dict[str, Any] = field(default_factory=dict)
+    role_id: str = ""
+    rollout_id: str = ""
+    num_turns: int = 0
+
+    @property
+    def obs(self) -> list[str]:
+        """The prompts, in order."""
+        return [step.obs for step in self.steps]
+
+    @property
+    def actions(self) -> list[str]:
+        """The raw answers, in order."""
+        return [step.act for step in self.steps]
+
+    @property
+    def extracted_actions(self) -> list[str]:
+        """What was passed to the game, in order."""
+        return [step.info.get("extracted_action", step.act) for step in self.steps]
+
+    @property
+    def format_feedbacks(self) -> list[dict[str, Any]]:
+        """Per step: ``correct_answer_format`` and ``invalid_move``."""
+        return [step.info.get("format_feedback", {}) for step in self.steps]
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The ``info`` of every step."""
+        return [step.info for step in self.steps]
+
+    step_infos = infos
+
+
+@dataclass
+class TrainingRecord:
+    """What a learner sees. It knows nothing of games.
+
+    ``action_mask`` has 0 for each prompt token and 1 for each completion token. ``alternatives`` are
+    completions (token ids, stop token included) that were acceptable in this place; a regulariser may look
+    at their probabilities.
+    """
+
+    role_id: str
+    rollout_id: str
+    prompt_token_ids: list[int]
+    completion_token_ids: list[int]
+    logprobs: list[float]
+    reward: float
+    advantage: float
+    alternatives: list[list[int]] = field(default_factory=list)
+    policy_version: int = 0
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def input_ids(self) -> list[int]:
+        """Prompt and completion ids, joined."""
+        return self.prompt_token_ids + self.completion_token_ids
+
+    @property
+    def action_mask(self) -> list[int]:
+        """0 for prompt tokens, 1 for completion tokens."""
+        return [0] * len(self.prompt_token_ids) + [1] * len(self.completion_token_ids)

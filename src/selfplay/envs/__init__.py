@@ -1,0 +1,1 @@
+"""Games: episodes over game libraries, prompt templates, scripted players."""

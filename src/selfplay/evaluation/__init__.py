@@ -1,0 +1,1 @@
+"""How good a model is: matches with intervals, exact measures."""

@@ -1,0 +1,1 @@
+"""The policy model and everything that improves it."""

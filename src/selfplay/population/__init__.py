@@ -1,0 +1,1 @@
+"""Who is in the pool, how strong they are, and who plays next."""

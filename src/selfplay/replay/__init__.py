@@ -1,0 +1,1 @@
+"""Buffers, reward transforms and the rollout log."""

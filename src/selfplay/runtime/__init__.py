@@ -1,0 +1,1 @@
+"""Assembly: a run in one process, its directory, its resume."""
