@@ -1,1 +1,26 @@
 """Who is in the pool, how strong they are, and who plays next."""
+
+from selfplay.population.environment_samplers import (
+    BaseEnvSampler,
+    UniformRandomEnvSampler,
+    WeightedEnvSampler,
+)
+from selfplay.population.exploration import ExplorationTracker
+from selfplay.population.match_table import MatchRecord, MatchTable
+from selfplay.population.model_pool import ENVIRONMENT_UID, ModelPool, SampleMode
+from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
+
+__all__ = [
+    "ENVIRONMENT_UID",
+    "BaseEnvSampler",
+    "ExplorationTracker",
+    "MatchRecord",
+    "MatchTable",
+    "ModelPool",
+    "Rating",
+    "SampleMode",
+    "TrueSkillRatings",
+    "UniformRandomEnvSampler",
+    "WeightedEnvSampler",
+    "ranks_of",
+]

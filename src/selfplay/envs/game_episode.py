@@ -1,0 +1,245 @@
+"""GameEpisode: one game, played turn by turn by models and scripts."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    Episode,
+    EpisodeError,
+    EpisodeState,
+    Messages,
+    ModelResponse,
+    PlaySpec,
+    Rollout,
+    Rubric,
+    Step,
+    derive_seed,
+)
+from selfplay.envs.catalog import check_playable, make_game
+from selfplay.envs.game import Game
+from selfplay.envs.scripted import ScriptedPlayer, make_player
+from selfplay.envs.templates import PromptTemplate
+
+
+@dataclass
+class _Answer:
+    """What a seat said: the text, the action in it, whether its form is right, and where it came from."""
+
+    text: str
+    action: str
+    well_formed: bool
+    prompt: Messages | None = None
+    response: ModelResponse | None = None
+
+
+@dataclass
+class _Table:
+    """One game being played and what is noted of it."""
+
+    spec: PlaySpec
+    game: Game
+    players: dict[int, ScriptedPlayer]
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    action_seq: list[str] = field(default_factory=list)
+    errors: int = 0
+    invalid_pid: int | None = None
+    truncated: bool = False
+
+
+class GameEpisode(Episode):
+    """A game of any number of players, one player included.
+
+    An answer is an invalid move if the game's legal moves are known and it is none of them, if the game
+    rejects it, or if the template is strict and the answer is ill-formed. A player may make
+    ``error_allowance`` invalid moves in a row and is asked again; the next ends the game, or whatever else
+    the game's own rules say for an invalid move that the game itself found.
+
+    Args:
+        env_id: what is played; see catalog.make_game.
+        num_players: seats.
+        template: prompts and how answers are read.
+        max_turns: the game is a draw after this many turns of all players together.
+        error_allowance: see above.
+
+    Raises:
+        InputError: the environment is unknown, unplayable here or not for ``num_players``.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        num_players: int,
+        template: PromptTemplate,
+        *,
+        max_turns: int = 200,
+        error_allowance: int = 0,
+    ) -> None:
+        check_playable(env_id, num_players)
+        self.env_id = env_id
+        self.num_players = num_players
+        self.template = template
+        self.max_turns = max_turns
+        self.error_allowance = error_allowance
+        self._rubric = Rubric([final_reward])
+
+    @property
+    def episode_type(self) -> str:
+        """The environment's id."""
+        return self.env_id
+
+    @property
+    def rubric(self) -> Rubric:
+        """Each trained seat gets its final reward."""
+        return self._rubric
+
+    async def rollout(
+        self, arena: Arena, artifact: PlaySpec, state: EpisodeState | None = None
+    ) -> EpisodeState:
+        """Play the game that ``artifact`` describes. Its seed decides everything but the models' weights.
+
+        Raises:
+            EpisodeError: the seats do not fit the game, or its rewards are not finite numbers.
+        """
+        state = state or EpisodeState()
+        table = self._set_table(artifact)
+        game = table.game
+        turn = 0
+        while not game.done:
+            if turn == self.max_turns:
+                game.truncate()
+                table.truncated = True
+                break
+            pid = game.current_pid
+            agent = artifact.agents[pid]
+            state.current_actor = f"player_{pid}"
+            observation = game.observation(pid)
+            legal = game.legal_actions()
+            answer = await self._ask(arena, table, pid, turn)
+            action = game.normalise(answer.action)
+            invalid = self._play(table, pid, action, legal, answer.well_formed)
+            table.turns.append(
+                {
+                    "pid": pid,
+                    "kind": agent.kind,
+                    "model": agent.model,
+                    "observation": observation,
+                    "text": answer.text,
+                    "action": action,
+                    "well_formed": answer.well_formed,
+                    "invalid": invalid,
+                }
+            )
+            table.action_seq.append(action)
+            if agent.kind == "policy":
+                state.trajectory.append(self._step(pid, turn, answer, action, invalid, legal))
+            turn += 1
+        state.done = True
+        state.data = self._summary(table)
+        return state
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return turns, rewards and how the game ended."""
+        return state.data
+
+    def _set_table(self, spec: PlaySpec) -> _Table:
+        if len(spec.agents) != self.num_players:
+            raise EpisodeError(f"{self.env_id} has {self.num_players} seats but {len(spec.agents)} agents")
+        game_seed = derive_seed(spec.seed, "game")
+        game = make_game(self.env_id, self.num_players, game_seed, error_allowance=self.error_allowance)
+        players = {
+            pid: make_player(agent.model, self.env_id, derive_seed(spec.seed, "script", pid))
+            for pid, agent in enumerate(spec.agents)
+            if agent.kind == "script"
+        }
+        return _Table(spec, game, players)
+
+    async def _ask(self, arena: Arena, table: _Table, pid: int, turn: int) -> _Answer:
+        agent = table.spec.agents[pid]
+        if agent.kind == "script":
+            action = table.players[pid].act(table.game, derive_seed(table.spec.seed, "script", pid, turn))
+            return _Answer(action, action, True)
+        prompt = self.template.messages(table.game, pid)
+        response = await self._call(
+            arena, agent, prompt, pid, derive_seed(table.spec.seed, "call", pid, turn)
+        )
+        action, well_formed = self.template.extract(response.text)
+        return _Answer(response.text, action, well_formed, prompt, response)
+
+    async def _call(
+        self, arena: Arena, agent: AgentSpec, prompt: Messages, pid: int, seed: int
+    ) -> ModelResponse:
+        trained = agent.kind == "policy"
+        return await arena.call_model(
+            prompt,
+            role_id=f"player_{pid}" if trained else None,
+            temperature=agent.temperature,
+            max_tokens=agent.max_tokens,
+            return_tokens=trained,
+            model=agent.model,
+            seed=seed,
+        )
+
+    def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
+        """Make the move, or count it as invalid. Return whether it was invalid."""
+        game = table.game
+        ill_formed = self.template.strict and not well_formed
+        illegal = legal is not None and action not in legal
+        if not ill_formed and not illegal and game.apply(action):
+            table.errors = 0
+            return False
+        table.errors += 1
+        still_asked = not game.done and game.current_pid == pid
+        if still_asked and table.errors > self.error_allowance:
+            game.forfeit(pid, "the answer was not a move" if ill_formed else f"illegal move {action!r}")
+        if game.done:
+            table.invalid_pid = pid
+        elif not still_asked:
+            table.errors = 0
+        return True
+
+    def _step(
+        self, pid: int, turn: int, answer: _Answer, action: str, invalid: bool, legal: list[str] | None
+    ) -> Step:
+        response = answer.response
+        assert response is not None
+        assert answer.prompt is not None
+        return Step(
+            role_id=f"player_{pid}",
+            prompt=answer.prompt,
+            completion=response.completion,
+            prompt_token_ids=response.prompt_token_ids,
+            completion_token_ids=response.completion_token_ids,
+            completion_logprobs=response.completion_logprobs,
+            pid=pid,
+            env_id=self.env_id,
+            policy_version=response.policy_version,
+            info={
+                "turn": turn,
+                "extracted_action": action,
+                "format_feedback": {
+                    "correct_answer_format": answer.well_formed,
+                    "invalid_move": invalid,
+                },
+                "legal_answers": [self.template.answer(move) for move in legal or []],
+                "finish_reason": response.finish_reason,
+            },
+        )
+
+    def _summary(self, table: _Table) -> dict[str, Any]:
+        return {
+            "final_rewards": table.game.rewards(),
+            "game_info": table.game.game_info(),
+            "num_turns": len(table.turns),
+            "invalid_pid": table.invalid_pid,
+            "truncated": table.truncated,
+            "action_seq": table.action_seq,
+            "turns": table.turns,
+        }
+
+
+def final_reward(rollout: Rollout, arena: Arena) -> dict[str, float]:
+    """Give the role of each trained seat the reward that the game gave the seat."""
+    rewards = rollout.extras["final_rewards"]
+    return {f"player_{pid}": rewards[pid] for pid in rollout.artifact.trained_pids}

@@ -1,0 +1,188 @@
+"""OpenSpiel games: any turn-based one, with legal moves by name and chance from the seed tree."""
+
+import difflib
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from selfplay.core import EpisodeError, InputError, derive_seed
+from selfplay.envs.game import Game
+from selfplay.envs.openspiel_words import Wording, wording_for
+
+MAX_INFORMATION_STATES = 5000
+
+
+@lru_cache(maxsize=256)
+def load_game(env_id: str) -> Any:
+    """Return the ``pyspiel.Game`` of an id such as ``kuhn_poker`` or ``kuhn_poker(players=3)``.
+
+    Raises:
+        InputError: OpenSpiel does not know it, rejects its parameters, or it is not turn-based.
+    """
+    import pyspiel
+
+    name = env_id.split("(", 1)[0].strip()
+    known = pyspiel.registered_names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = f"Did you mean {', '.join(close)}?" if close else "See: selfplay envs"
+        raise InputError("env.id", f"OpenSpiel has no game {name!r}", hint)
+    try:
+        game = pyspiel.load_game(env_id)
+    except pyspiel.SpielError as error:
+        line = str(error).strip().splitlines()[-1]
+        raise InputError(
+            "env.id", f"OpenSpiel rejects {env_id!r}: {line}", "Correct the game's parameters"
+        ) from error
+    problem = not_playable_reason(game.get_type())
+    if problem:
+        raise InputError("env.id", f"{env_id} cannot be played here: {problem}", "Choose a turn-based game")
+    return game
+
+
+def not_playable_reason(game_type: Any) -> str:
+    """Return why a ``pyspiel.GameType`` cannot be played turn by turn, or an empty string."""
+    if game_type.dynamics == game_type.Dynamics.SIMULTANEOUS:
+        return "its players move at the same time (wrap it: turn_based_simultaneous_game(game=...))"
+    if game_type.dynamics == game_type.Dynamics.MEAN_FIELD:
+        return "it is a mean-field game"
+    return ""
+
+
+class OpenSpielGame(Game):
+    """A turn-based OpenSpiel game in progress. ``state`` is its ``pyspiel.State``.
+
+    An invalid move that ends a two-player game gives the mover the game's worst outcome
+    (``min_utility``) and the other the opposite, so that it is never better than a legal move.
+    """
+
+    def __init__(self, env_id: str, seed: int) -> None:
+        self._game = load_game(env_id)
+        super().__init__(env_id, self._game.num_players())
+        self._seed = seed
+        self._chance_events = 0
+        self._wording = _wording(env_id)
+        self.state = self._game.new_initial_state()
+        self._advance_chance()
+
+    @property
+    def current_pid(self) -> int:
+        """Whose turn it is."""
+        return int(self.state.current_player())
+
+    def rules(self, pid: int) -> str:
+        """The rules in words; see openspiel_words."""
+        return self._wording.rules(self._game, pid)
+
+    def observation(self, pid: int) -> str:
+        """What ``pid`` knows, in words; see openspiel_words."""
+        return self._wording.observation(self.state, pid)
+
+    def legal_actions(self) -> list[str]:
+        """Names of the current player's legal moves."""
+        return self._wording.moves(self.state)
+
+    def apply(self, action: str) -> bool:
+        """Play a move by its name; a name that is not legal leaves the game as it is and returns False."""
+        names = self._wording.moves(self.state)
+        if action not in names:
+            return False
+        self.state.apply_action(self.state.legal_actions()[names.index(action)])
+        self._advance_chance()
+        return True
+
+    def _finished(self) -> bool:
+        return bool(self.state.is_terminal())
+
+    def _own_rewards(self) -> dict[int, object]:
+        if not self.state.is_terminal():
+            raise EpisodeError(f"{self.env_id} is not over and has no rewards yet")
+        return dict(enumerate(self.state.returns()))
+
+    def _invalid_rewards(self, pid: int) -> dict[int, float]:
+        worst = float(self._game.min_utility())
+        others = -worst if self.num_players == 2 else 0.0
+        return {seat: worst if seat == pid else others for seat in range(self.num_players)}
+
+    def _advance_chance(self) -> None:
+        while self.state.is_chance_node():
+            outcomes = self.state.chance_outcomes()
+            draw = random.Random(derive_seed(self._seed, "chance", self._chance_events))
+            self._chance_events += 1
+            actions, weights = zip(*outcomes, strict=True)
+            self.state.apply_action(draw.choices(actions, weights)[0])
+
+
+@dataclass(frozen=True)
+class InformationState:
+    """One decision point of a small game: everything a player knows there, and what it may do.
+
+    ``actions`` are OpenSpiel's action ids, in the order of ``legal_actions`` (their names). ``history`` is
+    one sequence of OpenSpiel actions, chance included, that leads there.
+    """
+
+    info_state: str
+    observation: str
+    legal_actions: tuple[str, ...]
+    actions: tuple[int, ...]
+    pid: int
+    history: tuple[int, ...]
+
+
+def information_states(env_id: str) -> list[InformationState]:
+    """Return every information state of a game at which a player decides, in depth-first order.
+
+    Raises:
+        InputError: the game has no information state strings or more than 5,000 of them.
+    """
+    game = load_game(env_id)
+    if not game.get_type().provides_information_state_string:
+        raise InputError("env.id", f"{env_id} has no information states", "Choose kuhn_poker or leduc_poker")
+    wording = _wording(env_id)
+    found: dict[tuple[int, str], InformationState] = {}
+    stack = [game.new_initial_state()]
+    while stack:
+        state = stack.pop()
+        if state.is_terminal():
+            continue
+        if not state.is_chance_node():
+            _add_information_state(found, state, wording)
+            if len(found) > MAX_INFORMATION_STATES:
+                raise InputError(
+                    "env.id",
+                    f"{env_id} has more than {MAX_INFORMATION_STATES} information states",
+                    "Exact measures need a small game such as kuhn_poker or leduc_poker",
+                )
+        stack.extend(state.child(action) for action in reversed(state.legal_actions()))
+    return list(found.values())
+
+
+def _add_information_state(
+    found: dict[tuple[int, str], InformationState], state: Any, wording: Wording
+) -> None:
+    pid = state.current_player()
+    info_state = state.information_state_string(pid)
+    if (pid, info_state) not in found:
+        found[pid, info_state] = InformationState(
+            info_state,
+            wording.observation(state, pid),
+            tuple(wording.moves(state)),
+            tuple(state.legal_actions()),
+            pid,
+            tuple(state.history()),
+        )
+
+
+@lru_cache(maxsize=256)
+def _wording(env_id: str) -> Wording:
+    return wording_for(load_game(env_id).get_type().short_name)
+
+
+def game_at(env_id: str, history: tuple[int, ...]) -> OpenSpielGame:
+    """Return a game that stands where ``history`` (OpenSpiel's actions, chance included) leads."""
+    game = OpenSpielGame(env_id, seed=0)
+    game.state = load_game(env_id).new_initial_state()
+    for action in history:
+        game.state.apply_action(action)
+    return game

@@ -1,0 +1,188 @@
+"""How OpenSpiel games are put into words: rules, observations and moves.
+
+Observations put what many positions share first and what differs last, so that prompts share prefixes.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from typing import Any
+
+CARD_NAMES = "23456789TJQK"
+
+
+class Wording(ABC):
+    """The words of one OpenSpiel game. ``state`` is a ``pyspiel.State``, ``game`` a ``pyspiel.Game``."""
+
+    @abstractmethod
+    def rules(self, game: Any, pid: int) -> str:
+        """The rules as ``pid`` is told them: constant text."""
+
+    @abstractmethod
+    def observation(self, state: Any, pid: int) -> str:
+        """What ``pid`` knows at ``state``. It tells ``pid``'s information states apart."""
+
+    @abstractmethod
+    def moves(self, state: Any) -> list[str]:
+        """Distinct names of the current player's legal moves, in the order of ``state.legal_actions()``."""
+
+
+class PlainWording(Wording):
+    """OpenSpiel's own strings, for games without words of their own."""
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Name the game and the seat."""
+        name = game.get_type().long_name
+        return f"The game is {name}. You are player {pid} of {game.num_players()}."
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give the information state (or observation) string, then the legal moves."""
+        game_type = state.get_game().get_type()
+        if game_type.provides_information_state_string and not _is_open(game_type):
+            text = state.information_state_string(pid)
+        elif game_type.provides_observation_string:
+            text = state.observation_string(pid)
+        else:
+            text = str(state)
+        return f"{text.strip()}\n{_legal_line(self.moves(state))}"
+
+    def moves(self, state: Any) -> list[str]:
+        """Give OpenSpiel's action strings without brackets and line breaks, made distinct by action id."""
+        actions = state.legal_actions()
+        names = [_plain_name(state.action_to_string(action)) for action in actions]
+        if len(set(names)) == len(names):
+            return names
+        return [f"{name} #{action}" for name, action in zip(names, actions, strict=True)]
+
+
+class KuhnWording(Wording):
+    """Kuhn poker for two to ten players: check, bet, call, fold."""
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Give the rules; they are the same for every seat."""
+        players = game.num_players()
+        deck = ", ".join(_kuhn_deck(players))
+        return (
+            f"Kuhn poker, {players} players, cards {deck} (lowest first). Everyone pays 1 chip and gets one "
+            "card. A bet or a call costs 1 more chip. The highest card that did not fold wins all chips. "
+            "Answer with your move only."
+        )
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give the betting so far, the legal moves and the card, in this order."""
+        players = state.num_players()
+        history = state.history()
+        said = []
+        bet_made = False
+        for turn, action in enumerate(history[players:]):
+            who = _who(turn % players, pid, players)
+            said.append(f"{who} {self._name(action, bet_made)}")
+            bet_made = bet_made or action == 1
+        betting = ", ".join(said) if said else "none"
+        card = _kuhn_deck(players)[history[pid]]
+        return f"Moves so far: {betting}. {_legal_line(self.moves(state))} Your card: {card}."
+
+    def moves(self, state: Any) -> list[str]:
+        """Give ``check`` and ``bet``, or ``fold`` and ``call`` after a bet."""
+        bet_made = 1 in state.history()[state.num_players() :]
+        return [self._name(action, bet_made) for action in state.legal_actions()]
+
+    def _name(self, action: int, bet_made: bool) -> str:
+        if bet_made:
+            return "call" if action == 1 else "fold"
+        return "bet" if action == 1 else "check"
+
+
+class LeducWording(Wording):
+    """Leduc poker: fold, call (also when nothing is to be paid: check), raise."""
+
+    _FIELD = re.compile(r"\[(\w+): ?([^\]]*)\]")
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Give the rules; they are the same for every seat."""
+        return (
+            f"Leduc poker, {game.num_players()} players. Cards J, Q, K, two of each. Everyone pays 1 chip "
+            "and gets one card. Two rounds of betting, a raise is 2 chips in the first and 4 in the second, "
+            "at most two raises a round. Before the second a public card is shown. A pair with it wins, else "
+            "the highest card. Answer with your move only."
+        )
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give both rounds of betting, the legal moves, the public card and the card, in this order."""
+        fields = dict(self._FIELD.findall(state.information_state_string(pid)))
+        first = self._betting(fields["Round1"])
+        second = self._betting(fields["Round2"])
+        public = self._card(fields["Public"]) if "Public" in fields else "none"
+        return (
+            f"Round 1: {first}. Round 2: {second}. {_legal_line(self.moves(state))} "
+            f"Public card: {public}. Your card: {self._card(fields['Private'])}."
+        )
+
+    def moves(self, state: Any) -> list[str]:
+        """Give ``fold``, ``call`` and ``raise``, as far as they are legal."""
+        return [("fold", "call", "raise")[action] for action in state.legal_actions()]
+
+    def _betting(self, actions: str) -> str:
+        return " ".join(("fold", "call", "raise")[int(action)] for action in actions.split()) or "none"
+
+    def _card(self, card: str) -> str:
+        """OpenSpiel numbers the cards 0 to 5, two suits for each rank."""
+        return "JQK"[int(card) // 2]
+
+
+class TicTacToeWording(Wording):
+    """Tic-tac-toe with cells 0 to 8, row by row."""
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Give the rules; the mark differs by seat."""
+        return (
+            "Tic-tac-toe. Cells are numbered 0 to 8, row by row. Three in a row win. "
+            f"You play {'xo'[pid]}. Answer with the number of a free cell only."
+        )
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give the board, free cells as their numbers, and the legal moves."""
+        cells = [
+            str(index) if mark == "." else mark
+            for index, mark in enumerate(state.observation_string(pid).replace("\n", ""))
+        ]
+        rows = "\n".join(" ".join(cells[start : start + 3]) for start in (0, 3, 6))
+        return f"{rows}\n{_legal_line(self.moves(state))}"
+
+    def moves(self, state: Any) -> list[str]:
+        """Give the numbers of the free cells."""
+        return [str(action) for action in state.legal_actions()]
+
+
+def wording_for(short_name: str) -> Wording:
+    """Return the words for the game with this OpenSpiel short name."""
+    if short_name == "kuhn_poker":
+        return KuhnWording()
+    if short_name == "leduc_poker":
+        return LeducWording()
+    if short_name == "tic_tac_toe":
+        return TicTacToeWording()
+    return PlainWording()
+
+
+def _legal_line(moves: list[str]) -> str:
+    return f"Legal moves: {', '.join(moves)}."
+
+
+def _kuhn_deck(players: int) -> str:
+    """One card more than players, the king highest."""
+    return CARD_NAMES[len(CARD_NAMES) - players - 1 :]
+
+
+def _who(pid: int, reader: int, players: int) -> str:
+    if pid == reader:
+        return "you"
+    return "they" if players == 2 else f"player {pid}"
+
+
+def _plain_name(text: str) -> str:
+    return " ".join(text.replace("[", "(").replace("]", ")").split())
+
+
+def _is_open(game_type: Any) -> bool:
+    """Whether everyone sees everything, so that the position says more briefly what the history says."""
+    return bool(game_type.information == game_type.Information.PERFECT_INFORMATION)

@@ -1,0 +1,159 @@
+r"""Prompt templates: what a model reads before it moves, and how its answer is read.
+
+The models' own chat templates put the markup around the messages; here is only their text.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+from selfplay.core import InputError, Messages
+from selfplay.envs.examples import example_turns
+from selfplay.envs.extraction import extract_boxed
+from selfplay.envs.game import Game
+
+MAX_MOVE_WORDS = 8
+
+
+class PromptTemplate(ABC):
+    """How a position becomes a prompt, and an answer an action.
+
+    ``strict`` templates take an ill-formed answer as an invalid move; the others pass its text to the game.
+    """
+
+    name: str
+    strict: bool
+
+    @abstractmethod
+    def messages(self, game: Game, pid: int) -> Messages:
+        """Return the prompt for ``pid``, whose turn it is. A message of role ``text`` gets no chat markup."""
+
+    @abstractmethod
+    def extract(self, text: str) -> tuple[str, bool]:
+        """Return the action in an answer, and whether the answer has the form that was asked for."""
+
+    @abstractmethod
+    def answer(self, action: str) -> str:
+        """Return the exact answer that the template asks for where ``action`` is meant."""
+
+
+class BoxedTemplate(PromptTemplate):
+    r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``.
+
+    Where no box holds anything, the whole answer is the action, and ill-formed.
+
+    Args:
+        name: the template's name.
+        layout: text of the message; ``{observation}`` marks the place of rules and observation.
+        role: role of the message (``text`` for models without a chat template).
+        system: text of a system message before it, if any.
+    """
+
+    strict = False
+
+    def __init__(self, name: str, layout: str, role: str = "user", system: str = "") -> None:
+        self.name = name
+        self._before, self._after = layout.split("{observation}")
+        self._role = role
+        self._head: Messages = [{"role": "system", "content": system}] if system else []
+
+    def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate."""
+        text = f"{self._before}{game.rules(pid)}\n\n{game.observation(pid)}{self._after}"
+        return [*self._head, {"role": self._role, "content": text}]
+
+    def extract(self, text: str) -> tuple[str, bool]:
+        """See PromptTemplate."""
+        boxed = extract_boxed(text)
+        return (boxed, True) if boxed else (text.strip(), False)
+
+    def answer(self, action: str) -> str:
+        r"""Return ``\boxed{action}``."""
+        return f"\\boxed{{{action}}}"
+
+
+class FewshotTemplate(PromptTemplate):
+    """Example turns before the real one; an answer must be the bare move and nothing else.
+
+    The rules and the examples are the same in every prompt of a seat, so they are one shared prefix.
+    """
+
+    strict = True
+    name = "fewshot-chat"
+    _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
+    _INSTRUCTION = "Answer with your move only, in the format that the rules ask for."
+
+    def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate. Games that do not tell their legal moves get an instruction for examples."""
+        rules = game.rules(pid)
+        now = game.brief(pid)
+        examples = example_turns(game.env_id, game.num_players, pid)
+        if not examples:
+            return [{"role": "user", "content": f"{rules}\n{self._INSTRUCTION}\n\n{now}"}]
+        first, *others = examples
+        messages = [{"role": "user", "content": f"{rules}\n\n{first[0]}"}, _assistant(first[1])]
+        for observation, move in others:
+            messages += [{"role": "user", "content": observation}, _assistant(move)]
+        messages.append({"role": "user", "content": now})
+        return messages
+
+    def extract(self, text: str) -> tuple[str, bool]:
+        """Return the stripped answer, well formed if it looks like one move: one line, no prose."""
+        action = text.strip()
+        return action, self._MOVE.fullmatch(action) is not None
+
+    def answer(self, action: str) -> str:
+        """Return the action itself."""
+        return action
+
+
+def _assistant(move: str) -> dict[str, str]:
+    return {"role": "assistant", "content": move}
+
+
+_BOX_REQUEST = "Think step by step, then give your final move inside \\boxed{}."
+_TWO_PLAYERS = "This is a two-player zero-sum game. Play legal moves and try to win.\n"
+
+
+@lru_cache(maxsize=1)
+def _templates() -> dict[str, PromptTemplate]:
+    templates = [
+        BoxedTemplate(
+            "default",
+            "You are playing a game. Play legal moves and try to win. "
+            f"{_BOX_REQUEST}\n\n{{observation}}\n\nMove:",
+            role="text",
+        ),
+        BoxedTemplate("qwen3-zs", f"{_TWO_PLAYERS}Observation: {{observation}}\n{_BOX_REQUEST}"),
+        BoxedTemplate(
+            "qwen3-sp",
+            "This is a single-player game. Play legal moves and try to solve it.\n"
+            f"Observation: {{observation}}\n{_BOX_REQUEST}",
+        ),
+        BoxedTemplate("qwen3-reasoning", f"Question: {{observation}}\n{_BOX_REQUEST}"),
+        BoxedTemplate("gemma3-zs", f"{_TWO_PLAYERS}Observation: {{observation}}\n{_BOX_REQUEST}"),
+        BoxedTemplate(
+            "llama-instruct-zs",
+            f"Current observation: {{observation}}\n{_BOX_REQUEST}",
+            system="You play a two-player zero-sum game. Play legal moves and try to win.",
+        ),
+        FewshotTemplate(),
+    ]
+    return {template.name: template for template in templates}
+
+
+def template_names() -> list[str]:
+    """Return the names that ``get_template`` knows."""
+    return list(_templates())
+
+
+def get_template(name: str) -> PromptTemplate:
+    """Return the template of this name; templates hold no state of a game.
+
+    Raises:
+        InputError: there is none.
+    """
+    templates = _templates()
+    if name not in templates:
+        raise InputError("env.template", f"no template {name!r}", f"Use one of {', '.join(templates)}")
+    return templates[name]

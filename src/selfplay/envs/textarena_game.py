@@ -1,0 +1,205 @@
+"""TextArena games. Only this module imports the library."""
+
+import importlib.util
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import textarena as ta
+from textarena.envs import registration
+
+from selfplay.core import EpisodeError
+from selfplay.envs.game import Game
+from selfplay.envs.textarena_moves import add_brackets, family_of
+
+T = TypeVar("T")
+
+_YOUR_TURN = "It is your turn."
+_PROMPT_TAG_LENGTH = 16
+
+
+class TextArenaGame(Game):
+    """A TextArena game in progress, of any number of players.
+
+    TextArena draws from the interpreter's global generators. Around every call into it those are seeded from
+    this game's seed and the number of the call, and put back afterwards, so that games disturb neither each
+    other nor their caller, and a game in flight keeps no generator state (25 kB). Games whose code draws
+    nothing are spared that.
+
+    Args:
+        env_id: a registered id.
+        num_players: seats.
+        seed: all randomness of the game follows from it.
+        error_allowance: invalid moves in a row for which TextArena asks the player again; at 0 the first one
+            ends the game, or puts the player out, as the game's rules say.
+
+    Raises:
+        EpisodeError: TextArena fails to start the game.
+    """
+
+    def __init__(self, env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> None:
+        super().__init__(env_id, num_players)
+        self._seed = seed
+        self._calls = 0
+        self._generators = generators_of(env_id)
+        self._env, self._bare = self._call(self._start, error_allowance)
+        self._family = family_of(self._bare)
+        self._rules = [self._prompt_of(pid) for pid in range(num_players)]
+        self._observation = ""
+        self._board = ""
+        self._read()
+
+    def _start(self, error_allowance: int) -> tuple[Any, Any]:
+        env = ta.make(self.env_id)
+        # Given a seed, TextArena seeds the global generator even for games that draw nothing.
+        seed = self._seed % 2**32 if self._generators.python else None
+        env.reset(num_players=self.num_players, seed=seed)
+        bare = env
+        while isinstance(bare, ta.Wrapper):
+            bare = bare.env
+        bare.state.error_allowance = error_allowance
+        return env, bare
+
+    def _call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call into TextArena with this game's own randomness.
+
+        Raises:
+            EpisodeError: TextArena raised; the game cannot go on.
+        """
+        self._calls += 1
+        try:
+            return self._generators.call(self._seed + self._calls, function, *args)
+        except Exception as error:
+            raise EpisodeError(f"{self.env_id} failed inside TextArena: {error!r}") from error
+
+    @property
+    def state(self) -> Any:
+        """TextArena's state."""
+        return self._bare.state
+
+    @property
+    def board(self) -> Any:
+        """TextArena's board (rows of cells), where the game has one."""
+        return self.state.game_state["board"]
+
+    @property
+    def current_pid(self) -> int:
+        """Whose turn it is."""
+        return int(self.state.current_player_id)
+
+    def rules(self, pid: int) -> str:
+        """The game's opening prompt for ``pid``. In some games it differs from game to game."""
+        return self._rules[pid]
+
+    def observation(self, pid: int) -> str:
+        """What the game shows ``pid``, whose turn it is, without the opening prompt."""
+        return self._observation
+
+    def brief(self, pid: int) -> str:
+        """The board alone where it says everything, else the same as ``observation``."""
+        return self._board or self._observation
+
+    def legal_actions(self) -> list[str] | None:
+        """Legal moves in brackets, or ``None``: see textarena_moves."""
+        return self._family.legal(self._bare) if self._family else None
+
+    def normalise(self, action: str) -> str:
+        """Add brackets where there are none; bring accepted spellings to the one of ``legal_actions``."""
+        action = add_brackets(action)
+        return self._family.spell(action) if self._family else action
+
+    def apply(self, action: str) -> bool:
+        """Play ``action``; see Game.
+
+        Raises:
+            EpisodeError: TextArena raised.
+        """
+        state = self.state
+        info = state.game_info[state.current_player_id]
+        was_invalid = info.get("invalid_move", False)
+        errors = state.error_count
+        info["invalid_move"] = False
+        self._call(self._env.step, action)
+        invalid = bool(info["invalid_move"]) or state.error_count > errors
+        info["invalid_move"] = invalid or was_invalid
+        if not state.done:
+            self._read()
+        return not invalid
+
+    def _prompt_of(self, pid: int) -> str:
+        for _, text, kind in self.state.observations[pid]:
+            if kind == ta.ObservationType.PROMPT:
+                return str(text).strip()
+        return ""
+
+    def _read(self) -> None:
+        """Take the current player's observation from TextArena, which hands each out once."""
+        pid = self.current_pid
+        self._board = self._latest_board(pid) if self._family and self._family.board_is_all else ""
+        _, text = self._call(self._env.get_observation)
+        text = str(text).strip()
+        prompt = self._rules[pid]
+        start = text.find(prompt, 0, len(prompt) + _PROMPT_TAG_LENGTH) if prompt else -1
+        if start >= 0:
+            text = text[start + len(prompt) :].strip()
+        self._observation = text or _YOUR_TURN
+
+    def _latest_board(self, pid: int) -> str:
+        for _, text, kind in reversed(self.state.observations[pid]):
+            if kind == ta.ObservationType.GAME_BOARD:
+                return str(text).strip()
+        return ""
+
+    def _finished(self) -> bool:
+        return bool(self.state.done)
+
+    def _own_rewards(self) -> dict[int, object]:
+        rewards, _ = self._env.close()
+        if not isinstance(rewards, dict):
+            raise EpisodeError(f"{self.env_id} gave {rewards!r} for rewards")
+        return rewards
+
+    def _own_info(self) -> dict[int, dict[str, Any]]:
+        _, info = self._env.close()
+        return {pid: dict(info[pid]) for pid in range(self.num_players)}
+
+
+@dataclass(frozen=True)
+class Generators:
+    """Which of the interpreter's global generators the code of a game may draw from."""
+
+    python: bool
+    numpy: bool
+
+    def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
+        """Call ``function`` with these generators seeded by ``seed``, and put them back as they were."""
+        if not self.python:
+            return function(*args)
+        state = random.getstate()
+        numpy_state = np.random.get_state() if self.numpy else None
+        random.seed(seed)
+        try:
+            if numpy_state is not None:
+                np.random.seed(seed % 2**32)
+            return function(*args)
+        finally:
+            random.setstate(state)
+            if numpy_state is not None:
+                np.random.set_state(numpy_state)
+
+
+@lru_cache(maxsize=1024)
+def generators_of(env_id: str) -> Generators:
+    """Read off the source of an environment's package which generators it mentions."""
+    entry_point = registration.ENV_REGISTRY[env_id].entry_point
+    spec = importlib.util.find_spec(entry_point.split(":")[0])
+    if spec is None or spec.origin is None:
+        return Generators(python=True, numpy=True)
+    sources = [path.read_text(encoding="utf-8") for path in Path(spec.origin).parent.rglob("*.py")]
+    numpy = any("numpy" in text for text in sources)
+    python = any("random" in text or "textarena.envs.utils" in text for text in sources)
+    return Generators(python=python or numpy, numpy=numpy)

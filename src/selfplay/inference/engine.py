@@ -1,0 +1,379 @@
+"""EmbeddedEngine: tokens from a model in this process, without computing any context twice.
+
+Every adapter version has a :class:`TreeCache`. A request walks down the tree as far as contexts are known;
+what is missing is computed together with everything else that waits. Requests in the same context draw from
+the same distribution, each with its own seed, and go on together until they part.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfplay.core import InferenceClient, Messages, ModelResponse, SelfplayError
+from selfplay.inference.cached_attention import CachedAttention
+from selfplay.inference.sampling import Distribution, uniforms
+from selfplay.inference.tree_cache import TreeCache
+
+MAX_STORED_DISTRIBUTIONS = 512
+MAX_RENDERED_PROMPTS = 20_000
+
+
+class TreeModel(Protocol):
+    """What the engine needs of a model; ``learning.PolicyModel`` is one."""
+
+    device: torch.device
+    tokenizer: Any
+    stop_token_ids: list[int]
+    context_length: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+
+    def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+        """Run the active adapter; returns hidden_TD."""
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return logits_NV."""
+
+    def adapter(self, name: str) -> AbstractContextManager[None]:
+        """Run the body with an adapter active."""
+
+    def render(self, messages: Messages) -> list[int]:
+        """Token ids of a chat prompt."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of an answer and its stop token."""
+
+
+@dataclass
+class _Request:
+    """One call on its way. ``forced`` tokens are scored instead of drawing."""
+
+    future: "asyncio.Future[None]"
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    seed: int
+    version: int
+    forced: list[int] | None = None
+    node: int = -1
+    drawn: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str = "length"
+
+
+@dataclass
+class _Served:
+    """A model that can be asked: an adapter, its version, and what is under way with it."""
+
+    adapter: str
+    version: int
+    cache: TreeCache = field(default_factory=TreeCache)
+    waiting: deque[_Request] = field(default_factory=deque)
+    active: list[_Request] = field(default_factory=list)
+
+
+@dataclass
+class EngineStats:
+    """Totals since the engine started. Tokens are counts; ``seconds`` is time spent in forward passes."""
+
+    requests: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+
+
+class EmbeddedEngine(InferenceClient):
+    """See the module. Lives on one event loop; forward passes run on it, so a run is repeatable.
+
+    Args:
+        model: the model with its adapters.
+        max_tokens: most tokens an answer may have when a call does not say.
+        max_context: most tokens of prompt and answer together; at most the model's own limit.
+        max_queue: most requests waiting or running; one more is refused.
+        max_cached_tokens: most tokens kept for each adapter version.
+        max_batch_tokens: most tokens computed in one forward pass.
+    """
+
+    def __init__(
+        self,
+        model: TreeModel,
+        *,
+        max_tokens: int = 64,
+        max_context: int | None = None,
+        max_queue: int = 16_384,
+        max_cached_tokens: int = 32_768,
+        max_batch_tokens: int = 2048,
+    ) -> None:
+        self.model = model
+        self.max_tokens = max_tokens
+        self.max_context = min(max_context or model.context_length, model.context_length, max_cached_tokens)
+        self.max_queue = max_queue
+        self.max_cached_tokens = max_cached_tokens
+        self.max_batch_tokens = max_batch_tokens
+        self.stats = EngineStats()
+        self._served: dict[str, _Served] = {}
+        self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stop_ids = frozenset(model.stop_token_ids)
+
+    def publish(self, name: str, adapter: str, version: int) -> None:
+        """Serve ``adapter`` as ``name`` from now on. Contexts are forgotten; requests under way go on with it."""
+        served = self._served.get(name)
+        if served is not None and (served.active or served.waiting):
+            self._restart(served, adapter, version)
+            return
+        self._served[name] = _Served(adapter, version)
+
+    def withdraw(self, name: str) -> None:
+        """Stop serving ``name`` and free its cache."""
+        del self._served[name]
+
+    def forget_contexts(self) -> None:
+        """Empty every cache, so that what follows does not depend on what came before."""
+        for served in self._served.values():
+            served.cache.clear()
+
+    def names(self) -> list[str]:
+        """The models that can be asked."""
+        return list(self._served)
+
+    async def get_policy_version(self) -> int:
+        """The newest version served."""
+        return max((served.version for served in self._served.values()), default=0)
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`InferenceClient`.
+
+        Raises:
+            SelfplayError: unknown model, request past the context or queue limit.
+        """
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        request = await self._ask(messages, limit, temperature, seed or 0, model, None)
+        stopped = request.finish_reason == "stop"
+        text_ids = request.drawn[:-1] if stopped else request.drawn
+        text = self.model.tokenizer.decode(text_ids, skip_special_tokens=True)
+        response = ModelResponse(
+            text,
+            [{"role": "assistant", "content": text}],
+            policy_version=request.version,
+            finish_reason=request.finish_reason,
+        )
+        if return_tokens:
+            response.prompt_token_ids = request.prompt
+            response.completion_token_ids = request.drawn
+            response.completion_logprobs = request.logprobs
+        return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Log-probability of each completion with its stop token, at temperature 1."""
+        forced = [self.model.encode_answer(text) for text in completions]
+        asked = [self._ask(messages, len(ids), 1.0, 0, model, ids) for ids in forced]
+        return [sum(request.logprobs) for request in await asyncio.gather(*asked)]
+
+    async def _ask(
+        self,
+        messages: Messages,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        model: str | None,
+        forced: list[int] | None,
+    ) -> _Request:
+        name = model or "default"
+        served = self._served.get(name)
+        if served is None:
+            raise SelfplayError(f"the engine serves {', '.join(self._served)}, not {name}")
+        prompt = self._render(messages)
+        if len(prompt) + max_tokens > self.max_context:
+            raise SelfplayError(
+                f"a prompt of {len(prompt)} tokens and an answer of up to {max_tokens} exceed the context of "
+                f"{self.max_context}; shorten the prompt or raise inference.max_context"
+            )
+        if sum(len(s.waiting) + len(s.active) for s in self._served.values()) >= self.max_queue:
+            raise SelfplayError(f"{self.max_queue} requests are under way; raise inference.max_queue")
+        future = asyncio.get_running_loop().create_future()
+        request = _Request(future, prompt, max_tokens, temperature, seed, served.version, forced)
+        served.waiting.append(request)
+        self.stats.requests += 1
+        self.stats.prompt_tokens += len(prompt)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+            self._task.add_done_callback(self._tell_failure)
+        await future
+        return request
+
+    def _render(self, messages: Messages) -> list[int]:
+        key = tuple((message["role"], message["content"]) for message in messages)
+        prompt = self._rendered.get(key)
+        if prompt is None:
+            if len(self._rendered) >= MAX_RENDERED_PROMPTS:
+                self._rendered.clear()
+            prompt = self._rendered[key] = self.model.render(messages)
+        return prompt
+
+    async def _serve(self) -> None:
+        """Work until nothing is asked."""
+        while any(served.waiting or served.active for served in self._served.values()):
+            await self._let_others_run()
+            for served in list(self._served.values()):
+                self._admit(served)
+            # Whoever got an answer may ask again: that comes before the next forward pass.
+            answered = [self._draw(served) for served in self._served.values()]
+            if not any(answered):
+                for served in self._served.values():
+                    self._forward(served)
+
+    def _tell_failure(self, task: "asyncio.Task[None]") -> None:
+        """If the serving task broke, give everybody who waits the reason instead of silence."""
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        for served in self._served.values():
+            for request in [*served.active, *served.waiting]:
+                if not request.future.done():
+                    request.future.set_exception(SelfplayError(f"the engine stopped: {error!r}"))
+            served.active.clear()
+            served.waiting.clear()
+
+    async def _let_others_run(self) -> None:
+        """Yield until three rounds of the event loop brought no new request."""
+        quiet = 0
+        before = self.stats.requests
+        while quiet < 3:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self.stats.requests == before else 0
+            before = self.stats.requests
+
+    def _admit(self, served: _Served) -> None:
+        cache = served.cache
+        while served.waiting:
+            request = served.waiting[0]
+            if request.future.done():
+                served.waiting.popleft()
+                continue
+            needed = len(request.prompt) - cache.find(request.prompt)[1] + request.max_tokens
+            if len(cache) + needed > self.max_cached_tokens:
+                self._make_room(served)
+                needed = len(request.prompt) - cache.find(request.prompt)[1] + request.max_tokens
+                if served.active and len(cache) + needed > self.max_cached_tokens:
+                    return
+            served.waiting.popleft()
+            request.node = cache.insert(request.prompt)
+            served.active.append(request)
+
+    def _make_room(self, served: _Served) -> None:
+        """Keep only the contexts that active requests are in."""
+        new_id = served.cache.prune([request.node for request in served.active])
+        for request in served.active:
+            request.node = new_id[request.node]
+
+    def _restart(self, served: _Served, adapter: str, version: int) -> None:
+        """Serve a new version to requests under way: each goes on from its context, tagged as it began."""
+        contexts = {id(request): request.prompt + request.drawn for request in served.active}
+        served.adapter, served.version = adapter, version
+        served.cache.clear()
+        for request in served.active:
+            request.node = served.cache.insert(contexts[id(request)])
+
+    def _draw(self, served: _Served) -> bool:
+        """Move every request as far as known distributions carry it; returns whether any finished."""
+        finished = False
+        moving = served.active
+        while moving:
+            by_place: dict[tuple[int, float], list[_Request]] = {}
+            for request in moving:
+                if not request.future.done() and request.node in served.cache.logprobs:
+                    by_place.setdefault((request.node, request.temperature), []).append(request)
+            moving = []
+            for (node, temperature), requests in by_place.items():
+                distribution = Distribution(served.cache.logprobs[node], temperature)
+                for request, token in zip(requests, _draw_tokens(distribution, requests), strict=True):
+                    if self._take(served.cache, request, token, distribution):
+                        moving.append(request)
+                    else:
+                        finished = True
+        served.active = [request for request in served.active if not request.future.done()]
+        return finished
+
+    def _take(self, cache: TreeCache, request: _Request, token: int, distribution: Distribution) -> bool:
+        """Append a drawn token; returns whether the request goes on."""
+        request.drawn.append(token)
+        request.logprobs.append(float(distribution.logprobs_V[token]))
+        self.stats.generated_tokens += 1
+        if request.forced is None and token in self._stop_ids:
+            request.finish_reason = "stop"
+        elif len(request.drawn) < request.max_tokens:
+            request.node = cache.insert([token], request.node)
+            return True
+        request.future.set_result(None)
+        return False
+
+    def _forward(self, served: _Served) -> None:
+        """Compute what active requests wait for, at most ``max_batch_tokens`` tokens of it."""
+        if not served.active:
+            return
+        cache = served.cache
+        wanted = dict.fromkeys(request.node for request in served.active)
+        self._evict_distributions(cache, wanted)
+        batch = cache.pending[: self.max_batch_tokens]
+        cache.pending = cache.pending[self.max_batch_tokens :]
+        known = set(batch) | set(cache.pending)
+        room = self.max_batch_tokens - len(batch)
+        again = [node for node in wanted if node not in known and node not in cache.logprobs][:room]
+        batch += again
+        started = perf_counter()
+        with torch.inference_mode(), self.model.adapter(served.adapter):
+            attend = CachedAttention(cache, batch, self.model.dtype, self.model.device)
+            tokens_T = torch.tensor([cache.tokens[node] for node in batch], device=self.model.device)
+            positions_T = torch.tensor([cache.depths[node] for node in batch], device=self.model.device)
+            hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
+            places = [place for place, node in enumerate(batch) if node in wanted]
+            for first in range(0, len(places), 256):
+                chunk = places[first : first + 256]
+                logprobs_NV = torch.log_softmax(self.model.logits(hidden_TD[chunk]), dim=-1).cpu().numpy()
+                for place, row_V in zip(chunk, logprobs_NV, strict=True):
+                    cache.logprobs[batch[place]] = row_V.copy()
+        self.stats.seconds += perf_counter() - started
+        self.stats.computed_tokens += len(batch)
+        self.stats.forward_passes += 1
+
+    def _evict_distributions(self, cache: TreeCache, wanted: dict[int, None]) -> None:
+        """Drop the oldest stored distributions that nobody waits for; they can be computed again."""
+        for node in list(cache.logprobs):
+            if len(cache.logprobs) <= MAX_STORED_DISTRIBUTIONS:
+                return
+            if node not in wanted:
+                del cache.logprobs[node]
+
+
+def _draw_tokens(distribution: Distribution, requests: list[_Request]) -> list[int]:
+    drawing = [request for request in requests if request.forced is None]
+    seeds_M = np.array([request.seed for request in drawing], dtype=np.uint64)
+    offsets_M = np.array([len(request.drawn) for request in drawing], dtype=np.uint64)
+    drawn = iter(distribution.draw(uniforms(seeds_M, offsets_M)).tolist())
+    return [
+        next(drawn) if request.forced is None else request.forced[len(request.drawn)] for request in requests
+    ]

@@ -1,0 +1,48 @@
+"""Drawing tokens: many independent draws from one distribution, each from its own seed."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> FloatArray:
+    """Return one uniform number in [0, 1) for each (call seed, token number) pair.
+
+    Counter-based (SplitMix64, Steele et al. 2014), so a draw depends on its seed and place alone, not on what
+    else is drawn beside it.
+    """
+    with np.errstate(over="ignore"):
+        z = seeds_M + (offsets_M + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    uniform_M: FloatArray = (z >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return uniform_M
+
+
+class Distribution:
+    """The next-token distribution of one context at one temperature.
+
+    Args:
+        logprobs_V: log-probabilities at temperature 1.
+        temperature: 0 puts everything on the likeliest token (log-probability 0).
+    """
+
+    def __init__(self, logprobs_V: NDArray[np.float32], temperature: float) -> None:
+        if temperature == 0:
+            self.logprobs_V = np.full_like(logprobs_V, -np.inf)
+            self.logprobs_V[int(logprobs_V.argmax())] = 0.0
+        elif temperature == 1:
+            self.logprobs_V = logprobs_V
+        else:
+            scaled_V = logprobs_V.astype(np.float64) / temperature
+            scaled_V -= scaled_V.max()
+            self.logprobs_V = (scaled_V - np.log(np.exp(scaled_V).sum())).astype(np.float32)
+        self._cumulative_V = np.cumsum(np.exp(self.logprobs_V.astype(np.float64)))
+
+    def draw(self, uniforms_M: FloatArray) -> NDArray[np.int64]:
+        """Return one token for each uniform number, by inversion."""
+        scaled_M = uniforms_M * self._cumulative_V[-1]
+        tokens_M: NDArray[np.int64] = np.searchsorted(self._cumulative_V, scaled_M, side="right")
+        return tokens_M

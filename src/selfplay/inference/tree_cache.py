@@ -1,0 +1,102 @@
+"""TreeCache: keys and values of every token seen under one adapter version, each context once.
+
+Nodes are tokens in their context; node ids are also slots in the key and value store. A node is *pending*
+until a forward pass has filled its slot.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IntArray = NDArray[np.int64]
+ROOT = -1
+
+
+@dataclass
+class TreeCache:
+    """See the module. Stores keys and values as one [G, capacity, d] tensor a layer, grown by doubling."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    children: dict[int, dict[int, int]] = field(default_factory=dict)
+    pending: list[int] = field(default_factory=list)
+    logprobs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    _keys: list[Tensor] = field(default_factory=list)
+    _values: list[Tensor] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def find(self, ids: list[int], node: int = ROOT) -> tuple[int, int]:
+        """Walk ``ids`` below ``node`` as far as nodes exist; returns (last node, how many matched)."""
+        for matched, token in enumerate(ids):
+            child = self.children.get(node, {}).get(token)
+            if child is None:
+                return node, matched
+            node = child
+        return node, len(ids)
+
+    def insert(self, ids: list[int], node: int = ROOT) -> int:
+        """Return the node of ``ids`` below ``node``; what is new becomes pending."""
+        node, matched = self.find(ids, node)
+        for token in ids[matched:]:
+            child = len(self.tokens)
+            self.children.setdefault(node, {})[token] = child
+            self.tokens.append(token)
+            self.parents.append(node)
+            self.depths.append(self.depths[node] + 1 if node != ROOT else 0)
+            self.pending.append(child)
+            node = child
+        return node
+
+    def path(self, node: int) -> IntArray:
+        """The nodes from the first token of the context to ``node`` itself."""
+        length = self.depths[node] + 1
+        path = np.empty(length, dtype=np.int64)
+        for index in range(length - 1, -1, -1):
+            path[index] = node
+            node = self.parents[node]
+        return path
+
+    def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTd: Tensor) -> None:
+        """Fill slots of one layer."""
+        if layer == len(self._keys):
+            self._keys.append(key_GTd.new_empty(key_GTd.shape[0], 0, key_GTd.shape[2]))
+            self._values.append(value_GTd.new_empty(value_GTd.shape[0], 0, value_GTd.shape[2]))
+        for store, new_GTd in ((self._keys, key_GTd), (self._values, value_GTd)):
+            if store[layer].shape[1] < len(self):
+                grown = new_GTd.new_empty(
+                    new_GTd.shape[0], max(len(self), 2 * store[layer].shape[1]), new_GTd.shape[2]
+                )
+                grown[:, : store[layer].shape[1]] = store[layer]
+                store[layer] = grown
+            store[layer][:, slots_T] = new_GTd
+
+    def read(self, layer: int, slots_K: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (key_GKd, value_GKd) of one layer."""
+        return self._keys[layer][:, slots_K], self._values[layer][:, slots_K]
+
+    def prune(self, nodes: list[int]) -> dict[int, int]:
+        """Keep only ``nodes`` and their ancestors; returns new ids by old ids."""
+        keep = np.unique(np.concatenate([self.path(node) for node in nodes])) if nodes else np.empty(0, int)
+        new_id = {ROOT: ROOT} | {int(old): new for new, old in enumerate(keep)}
+        slots = torch.from_numpy(keep.astype(np.int64))
+        self._keys = [store[:, slots] for store in self._keys] if len(keep) else []
+        self._values = [store[:, slots] for store in self._values] if len(keep) else []
+        self.tokens = [self.tokens[old] for old in keep]
+        self.depths = [self.depths[old] for old in keep]
+        self.parents = [new_id[self.parents[old]] for old in keep]
+        self.children = {}
+        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            self.children.setdefault(parent, {})[token] = node
+        self.pending = [new_id[old] for old in self.pending if old in new_id]
+        self.logprobs = {new_id[old]: row for old, row in self.logprobs.items() if old in new_id}
+        return new_id
+
+    def clear(self) -> None:
+        """Forget everything, for instance because the adapter changed."""
+        self.prune([])

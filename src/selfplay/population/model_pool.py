@@ -1,0 +1,384 @@
+"""ModelPool: every model that plays, how strong it is, and who plays next."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal, Protocol, get_args
+
+from selfplay.core import InputError, Opponent, SelfplayError, derive_seed
+from selfplay.population.exploration import ExplorationTracker
+from selfplay.population.match_table import MatchTable
+from selfplay.population.ratings import TrueSkillRatings
+from selfplay.population.sampling_weights import distance_weights, proportional_weights
+
+SampleMode = Literal["fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+
+# One-player games are rated against this dummy, which always scores 0. It is never sampled.
+ENVIRONMENT_UID = "fixed-env"
+
+
+class PoolTracker(Protocol):
+    """The part of a tracker that the pool uses."""
+
+    def log_model_pool(
+        self,
+        match_counts: dict[tuple[str, str], int],
+        ts_dict: dict[str, dict[str, float]],
+        exploration: dict[str, dict[str, float]],
+    ) -> None:
+        """Record games by pair of uids, rating (``mu``, ``sigma``) by uid, pct_unique by environment."""
+
+
+class ModelPool:
+    """Registry, ratings and opponent sampling of checkpoints (``ckpt-7``) and fixed models (``fixed-x``).
+
+    Sample modes, all over *active* models:
+
+    - ``fixed``: uniform over the fixed models.
+    - ``mirror``: the current checkpoint.
+    - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current one while there is none.
+      A lag counts checkpoints: 0 is the current one, 1 the one before it.
+    - ``random``: uniform over fixed models and checkpoints, the current one too.
+    - ``match-quality``: in proportion to TrueSkill's quality of the match against ``uid_me``.
+    - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1) with d the distance of the mean ratings.
+    - ``exploration``: in proportion to the mean share of distinct action n-grams in the opponent's games of
+      late; a model without games counts as 1, so that it gets some.
+
+    The last three leave out ``uid_me``, which would be its own best match, and fall back to it while there is
+    nobody else. Where seed 000 says softmax, its system has the weights above, with normalisation that does
+    not sum to 1; here it does.
+
+    At most ``max_active_lora`` checkpoints are active: the current one and the best others by recency, by
+    quality of the match with the current one (``match-quality``), by distance of the means (``ts-dist``), or
+    by recency among those in ``lag_range`` first (``lagged``). Fixed models are always active.
+
+    Args:
+        sample_mode: one of the modes.
+        max_active_lora: most active checkpoints, 1 or more.
+        tracker: receives every snapshot; ``None`` for none.
+        lag_range: lowest and highest lag, both included.
+        seed: seeds the draws of ``sample`` that come without a generator.
+
+    Raises:
+        InputError: an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        sample_mode: str,
+        max_active_lora: int,
+        tracker: PoolTracker | None = None,
+        lag_range: tuple[int, int] = (1, 7),
+        seed: int = 0,
+    ) -> None:
+        if sample_mode not in get_args(SampleMode):
+            modes = ", ".join(get_args(SampleMode))
+            raise InputError("sample_mode", f"{sample_mode!r} is unknown", f"Choose one of: {modes}.")
+        if max_active_lora < 1:
+            raise InputError("max_active_lora", f"{max_active_lora} is not positive", "Give 1 or more.")
+        low, high = lag_range
+        if not 0 <= low <= high:
+            raise InputError("lag_range", f"({low}, {high}) is not a range of lags", "Give (1, 7), say.")
+        self.sample_mode = sample_mode
+        self.max_active_lora = max_active_lora
+        self.tracker = tracker
+        self.lag_range = (low, high)
+        self.seed = seed
+        self.ratings = TrueSkillRatings()
+        self.exploration = ExplorationTracker()
+        self.matches = MatchTable()
+        self._models: dict[str, Opponent] = {}
+        self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
+        self._current_uid: str | None = None
+        self._draws = 0
+
+    # Members
+
+    def add_checkpoint(self, path: str | None, iteration: int) -> str:
+        """Register a checkpoint, make it the current one and return its uid, ``ckpt-{iteration}``.
+
+        It inherits the mean rating of the one before it, twice its deviation (at most that of an unknown
+        model), and its exploration window.
+
+        Args:
+            path: where the adapter lies; ``None`` for the base model or an adapter in memory.
+            iteration: policy version, -1 for the untrained policy.
+
+        Raises:
+            InputError: this iteration is registered already.
+        """
+        uid = f"ckpt-{iteration}"
+        rating = self.ratings.default
+        if self._current_uid is not None:
+            rating = self.ratings.inherited(self._models[self._current_uid].rating)
+        self._register(Opponent(uid, "checkpoint", path, rating, iteration=iteration))
+        if self._current_uid is not None:
+            self.exploration.inherit(uid, self._current_uid)
+        self._current_uid = uid
+        self._maintain_active_pool()
+        return uid
+
+    def add_fixed(
+        self, name: str, prior_mu: float = 25.0, *, kind: Literal["fixed", "script"] = "fixed"
+    ) -> str:
+        """Register a model that is not trained, or a scripted player, and return its uid, ``fixed-{name}``.
+
+        Raises:
+            InputError: the name is registered already, or is ``env``.
+        """
+        uid = f"fixed-{name}"
+        if uid == ENVIRONMENT_UID:
+            raise InputError("name", "'env' is kept for one-player games", "Give the opponent another name.")
+        self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1])))
+        return uid
+
+    def current_uid(self) -> str | None:
+        """Return the uid of the latest checkpoint, ``None`` before the first."""
+        return self._current_uid
+
+    def latest_ckpt(self) -> str | None:
+        """Return the same as ``current_uid``."""
+        return self._current_uid
+
+    def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
+        """Return (path or name, kind) of a model, ``None`` for an unknown uid."""
+        model = self._models.get(uid)
+        return (model.path_or_name, model.kind) if model is not None else None
+
+    def opponents(self) -> list[Opponent]:
+        """Return every model, in order of registration."""
+        return list(self._models.values())
+
+    def active_checkpoints(self) -> list[str]:
+        """Return the uids of the active checkpoints, oldest first: the adapters worth keeping loaded."""
+        return [model.uid for model in self._checkpoints() if model.active]
+
+    # Sampling
+
+    def sample(self, uid_me: str, rng: random.Random | None = None) -> str:
+        """Choose an opponent for ``uid_me`` by the sample mode.
+
+        Args:
+            uid_me: who is to play against the one chosen.
+            rng: draws the choice; without it the pool draws from its own seed.
+
+        Raises:
+            InputError: ``uid_me`` is unknown, or the mode has nobody to choose from.
+        """
+        me = self._model(uid_me)
+        if rng is None:
+            rng = random.Random(derive_seed(self.seed, "sample", self._draws))
+            self._draws += 1
+        candidates, weights = self._candidates(me)
+        return rng.choices(candidates, weights)[0].uid
+
+    def _candidates(self, me: Opponent) -> tuple[list[Opponent], list[float] | None]:
+        """Return who can be chosen against ``me`` and their weights (``None`` for uniform)."""
+        active = [model for model in self._models.values() if model.active]
+        if self.sample_mode == "fixed":
+            return self._fixed(), None
+        if self.sample_mode == "mirror":
+            return [self._current()], None
+        if self.sample_mode == "lagged":
+            low, high = self.lag_range
+            lags = self._lags()
+            lagged = [m for m in active if m.kind == "checkpoint" and low <= lags[m.uid] <= high]
+            return lagged or [self._current()], None
+        if self.sample_mode == "random":
+            return active, None
+        others = [model for model in active if model.uid != me.uid]
+        if not others:
+            return [me], None
+        if self.sample_mode == "match-quality":
+            qualities = [self.ratings.quality(me.rating, model.rating) for model in others]
+            return others, proportional_weights(qualities)
+        if self.sample_mode == "ts-dist":
+            return others, distance_weights([abs(me.rating[0] - model.rating[0]) for model in others])
+        diversities = [self.exploration.diversity(model.uid) for model in others]
+        return others, proportional_weights([1.0 if share is None else share for share in diversities])
+
+    # Results
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
+    ) -> None:
+        """Take in a two-player game; ``final_reward`` is ``uid_me``'s: >0 won, 0 drawn, <0 lost.
+
+        Errors as in ``push_result``.
+        """
+        self.push_result([uid_me, uid_opp], [final_reward, -final_reward], env_id, action_seq)
+
+    def push_result(
+        self, uids: list[str], rewards: list[float], env_id: str, action_seq: Sequence[str]
+    ) -> None:
+        """Take in a game of any number of players: ratings, match records and exploration.
+
+        A model that held several seats is rated once, by its mean reward. A game of a model against itself
+        alone counts as played and changes no rating. A one-player game is rated as a match against the
+        environment, which scores 0.
+
+        Args:
+            uids: who sat where, one for each seat.
+            rewards: final rewards in the same order.
+            env_id: where it was played.
+            action_seq: the actions of all players in order, for the n-gram statistics.
+
+        Raises:
+            InputError: a uid is unknown.
+            SelfplayError: there is not one finite reward for each seat.
+        """
+        if not uids or len(uids) != len(rewards) or not all(map(math.isfinite, rewards)):
+            raise SelfplayError(f"a game of {uids} needs one finite reward for each seat, not {rewards}")
+        seats: dict[str, list[float]] = {}
+        for uid, reward in zip(uids, rewards, strict=True):
+            seats.setdefault(self._model(uid).uid, []).append(reward)
+        self.exploration.add_game(action_seq, env_id, seats)
+        scores = {uid: math.fsum(values) / len(values) for uid, values in seats.items()}
+        if len(uids) == 1:
+            scores[ENVIRONMENT_UID] = 0.0
+        if len(scores) == 1:
+            self._models[uids[0]].games += 1
+            self.matches.add_self_game(uids[0])
+            return
+        self._update_ratings(scores)
+        self._register_game(scores)
+
+    def _update_ratings(self, scores: dict[str, float]) -> None:
+        players = [self._player(uid) for uid in scores]
+        new_ratings = self.ratings.rate([player.rating for player in players], list(scores.values()))
+        for player, rating in zip(players, new_ratings, strict=True):
+            player.rating = rating
+
+    def _register_game(self, scores: dict[str, float]) -> None:
+        best = max(scores.values())
+        shared = list(scores.values()).count(best) > 1
+        for uid, score in scores.items():
+            player = self._player(uid)
+            player.games += 1
+            player.wins += score == best and not shared
+            player.draws += score == best and shared
+        self.matches.add_game(scores)
+
+    # Reports and state
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the pool as JSON-able data, and hand it to the tracker if there is one.
+
+        ``models`` by uid with rating, counts and ``win_rate`` (share of the games against others that it won
+        alone, ``None`` before the first); ``matches`` by uid and other uid; ``exploration`` by environment.
+        Call it once a training step: it looks at the whole pool.
+        """
+        players = [*self._models.values()]
+        if self._environment.games:
+            players.append(self._environment)
+        exploration = self.exploration.summary()
+        if self.tracker is not None:
+            ratings = {player.uid: {"mu": player.rating[0], "sigma": player.rating[1]} for player in players}
+            self.tracker.log_model_pool(self.matches.counts(), ratings, exploration)
+        return {
+            "current_uid": self._current_uid,
+            "models": {player.uid: self._describe(player) for player in players},
+            "matches": self.matches.state_dict(),
+            "exploration": exploration,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
+        return {
+            "models": [asdict(model) for model in self._models.values()],
+            "environment": asdict(self._environment),
+            "current_uid": self._current_uid,
+            "matches": self.matches.state_dict(),
+            "exploration": self.exploration.state_dict(),
+            "draws": self._draws,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state that ``state_dict`` returned, in place of what is there."""
+        self._models = {entry["uid"]: _opponent(entry) for entry in state["models"]}
+        self._environment = _opponent(state["environment"])
+        self._current_uid = state["current_uid"]
+        self.matches.load_state_dict(state["matches"])
+        self.exploration.load_state_dict(state["exploration"])
+        self._draws = state["draws"]
+
+    def _describe(self, player: Opponent) -> dict[str, Any]:
+        self_play = self.matches.record(player.uid, player.uid).games
+        rated = player.games - self_play
+        description = asdict(player)
+        del description["rating"]
+        mu, sigma = player.rating
+        return {
+            **description,
+            "mu": mu,
+            "sigma": sigma,
+            "win_rate": player.wins / rated if rated else None,
+            "exploration": self.exploration.summary(player.uid),
+        }
+
+    # Helpers
+
+    def _register(self, model: Opponent) -> None:
+        if model.uid in self._models:
+            raise InputError(model.uid, "it is in the pool already", "Register each model once.")
+        self._models[model.uid] = model
+
+    def _model(self, uid: str) -> Opponent:
+        if uid not in self._models:
+            raise InputError(uid, "no such model is in the pool", "Register it before it plays.")
+        return self._models[uid]
+
+    def _player(self, uid: str) -> Opponent:
+        return self._environment if uid == ENVIRONMENT_UID else self._models[uid]
+
+    def _current(self) -> Opponent:
+        if self._current_uid is None:
+            raise InputError(
+                "model pool", "it has no checkpoint", "Add one with add_checkpoint(path, iteration)."
+            )
+        return self._models[self._current_uid]
+
+    def _fixed(self) -> list[Opponent]:
+        fixed = [model for model in self._models.values() if model.kind != "checkpoint"]
+        if not fixed:
+            raise InputError(
+                "sample_mode",
+                "'fixed' needs a fixed opponent and the pool has none",
+                "Add one with add_fixed(name).",
+            )
+        return fixed
+
+    def _checkpoints(self) -> list[Opponent]:
+        return [model for model in self._models.values() if model.kind == "checkpoint"]
+
+    def _lags(self) -> dict[str, int]:
+        """Return how many checkpoints came after each, by uid."""
+        return {model.uid: lag for lag, model in enumerate(reversed(self._checkpoints()))}
+
+    def _maintain_active_pool(self) -> None:
+        """Activate the current checkpoint and the best others; forget the games of those left out."""
+        others = [model for model in self._checkpoints() if model.uid != self._current_uid]
+        lags = self._lags()
+        others.sort(key=lambda model: (self._worth(model, lags[model.uid]), -lags[model.uid]), reverse=True)
+        kept = {model.uid for model in others[: self.max_active_lora - 1]}
+        for model in others:
+            model.active = model.uid in kept
+            if not model.active:
+                self.exploration.forget(model.uid)
+
+    def _worth(self, model: Opponent, lag: int) -> float:
+        """Return how much an older checkpoint is worth keeping active; recency decides between equals."""
+        current = self._current()
+        if self.sample_mode == "match-quality":
+            return self.ratings.quality(current.rating, model.rating)
+        if self.sample_mode == "ts-dist":
+            return -abs(current.rating[0] - model.rating[0])
+        if self.sample_mode == "lagged":
+            return float(self.lag_range[0] <= lag <= self.lag_range[1])
+        return 0.0
+
+
+def _opponent(entry: dict[str, Any]) -> Opponent:
+    mu, sigma = entry["rating"]
+    return Opponent(**{**entry, "rating": (mu, sigma)})

@@ -1,0 +1,64 @@
+"""BatchLog: every batch trained on, kept so that a person can look at it afterwards."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from selfplay.core import Step
+
+BATCH_SCHEMA_VERSION = 1
+
+
+class BatchLog:
+    """Writes each batch to ``directory/batch-000012.jsonl``, one step a line.
+
+    A line says who acted (role, player, rollout, its place in the trajectory, policy version), what was seen
+    and answered (``obs``, ``act``) and the reward at each stage (``rewards``). A batch that is written again
+    after a resume replaces the old file.
+
+    Args:
+        directory: where the files go; made when the first batch comes.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def write(self, number: int, steps: list[Step]) -> None:
+        """Write batch ``number`` (from 1).
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self._path(number)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps))
+        os.replace(temporary, path)
+
+    def read(self, number: int) -> list[dict[str, Any]]:
+        """Return the lines of batch ``number``.
+
+        Raises:
+            OSError: there is no such batch.
+        """
+        return [msgspec.json.decode(line) for line in self._path(number).read_bytes().splitlines()]
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"batch-{number:06d}.jsonl"
+
+
+def _line(step: Step) -> dict[str, Any]:
+    return {
+        "schema_version": BATCH_SCHEMA_VERSION,
+        "role_id": step.role_id,
+        "pid": step.pid,
+        "env_id": step.env_id,
+        "rollout_id": step.info.get("rollout_id", ""),
+        "step_index": step.info.get("step_index", 0),
+        "policy_version": step.policy_version,
+        "obs": step.obs,
+        "act": step.act,
+        "rewards": step.info.get("reward_stages", {}),
+    }

@@ -1,0 +1,52 @@
+"""From the steps of a batch to the records a learner trains on."""
+
+from collections.abc import Callable
+
+from selfplay.core import SelfplayError, Step, TrainingRecord
+
+
+def records_from_steps(
+    steps: list[Step], encode_answer: Callable[[str], list[int]] | None = None
+) -> list[TrainingRecord]:
+    """Turn the steps of a batch into training records, in the same order.
+
+    A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the one the game
+    gave. ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer``
+    (text to token ids, stop token included); without it there are none.
+
+    Raises:
+        SelfplayError: a step has no token ids or log-probabilities, or not one log-probability for each
+            sampled token.
+    """
+    return [_record(step, index, encode_answer) for index, step in enumerate(steps)]
+
+
+def _record(step: Step, index: int, encode_answer: Callable[[str], list[int]] | None) -> TrainingRecord:
+    where = (
+        f"step {index} of the batch (role {step.role_id}, rollout {step.info.get('rollout_id', 'unknown')})"
+    )
+    prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
+    if not prompt or not completion or logprobs is None:
+        raise SelfplayError(
+            f"{where} has no token ids or no log-probabilities; use a client that returns them"
+        )
+    if len(completion) != len(logprobs):
+        raise SelfplayError(
+            f"{where} has {len(completion)} sampled tokens but {len(logprobs)} log-probabilities; "
+            "the client that answered is at fault"
+        )
+    alternatives = []
+    if encode_answer is not None:
+        alternatives = [encode_answer(answer) for answer in step.info.get("legal_answers", [])]
+    return TrainingRecord(
+        role_id=step.role_id,
+        rollout_id=step.info.get("rollout_id", ""),
+        prompt_token_ids=prompt,
+        completion_token_ids=completion,
+        logprobs=logprobs,
+        reward=step.info.get("reward_stages", {}).get("final", step.reward),
+        advantage=step.reward,
+        alternatives=alternatives,
+        policy_version=step.policy_version,
+        meta={"pid": step.pid, "env_id": step.env_id},
+    )

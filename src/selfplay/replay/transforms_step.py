@@ -1,0 +1,80 @@
+"""Step-reward transforms: from a trajectory's reward to the reward of each of its steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from selfplay.core import SelfplayError, Trajectory
+from selfplay.replay.transforms_base import RewardTransform, compose_state, load_compose_state
+
+
+class StepRewardTransform(RewardTransform, ABC):
+    """Maps the reward of one step to a new reward."""
+
+    @abstractmethod
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the reward of ``trajectory.steps[step_index]``, given the reward before this transform."""
+
+
+class ComposeStepRewardTransforms(StepRewardTransform):
+    """Applies transforms one after the other; each receives the output of the one before it."""
+
+    def __init__(self, transforms: Sequence[StepRewardTransform]) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the step's reward after every transform."""
+        for transform in self.transforms:
+            base_reward = transform(trajectory, step_index, base_reward)
+        return base_reward
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the transforms' states."""
+        return compose_state(self.transforms)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give the transforms their states back."""
+        load_compose_state(self.transforms, state)
+
+
+class RewardForFormat(StepRewardTransform):
+    """Adds ``reward`` to a step whose answer was well formatted, ``penalty`` to any other."""
+
+    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
+        self.reward = reward
+        self.penalty = penalty
+
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the reward with the bonus or the penalty in it.
+
+        Raises:
+            SelfplayError: the step has no ``format_feedback`` that says whether its format was right.
+        """
+        feedback = _format_feedback(trajectory, step_index)
+        if "correct_answer_format" not in feedback:
+            raise SelfplayError(
+                f"step {step_index} of player {trajectory.pid} in {trajectory.env_id}: RewardForFormat needs "
+                "info['format_feedback']['correct_answer_format'], and it is missing"
+            )
+        return base_reward + (self.reward if feedback["correct_answer_format"] else self.penalty)
+
+
+class PenaltyForInvalidMove(StepRewardTransform):
+    """Adds ``penalty`` to a step whose move was invalid, ``reward`` to any other.
+
+    A step without feedback about its move counts as valid: games report invalid moves only.
+    """
+
+    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
+        self.reward = reward
+        self.penalty = penalty
+
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the reward with the bonus or the penalty in it."""
+        invalid = _format_feedback(trajectory, step_index).get("invalid_move", False)
+        return base_reward + (self.penalty if invalid else self.reward)
+
+
+def _format_feedback(trajectory: Trajectory, step_index: int) -> dict[str, Any]:
+    feedback: dict[str, Any] = trajectory.steps[step_index].info.get("format_feedback", {})
+    return feedback

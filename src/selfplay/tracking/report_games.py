@@ -1,0 +1,269 @@
+"""Whole games for reading, turn by turn. Everything a model wrote is escaped."""
+
+from collections import defaultdict
+from html import escape
+from typing import Any
+
+from selfplay.tracking.report_data import Game, LoggedRollout, LoggedStep, Turn
+
+MAX_TURNS = 80
+"""Of longer games only this many turns are shown."""
+MAX_TEXT = 6000
+"""Longer texts are cut to this many characters."""
+GLANCE_LINES = 8
+"""How many lines of an observation show without unfolding anything: its last, where the position is."""
+GLANCE_CHARS = 600
+"""How many characters of them at most."""
+
+Prompt = list[dict[str, str]]
+SeatKey = tuple[str, int]
+
+
+def games_html(games: list[Game], games_in_log: int) -> str:
+    """Return the section of readable games; empty without games."""
+    if not games:
+        return ""
+    prefixes = shared_prefixes(games)
+    parts = [
+        "<section><h2>Games</h2>",
+        f'<p class="muted">{len(games)} of {games_in_log:,} games in the log: some of the first, '
+        "of the middle and of the last step.</p>",
+        _prefixes_html(prefixes),
+    ]
+    step = None
+    for game in games:
+        if game.step != step:
+            step = game.step
+            parts.append(f"<h3>Step {step}</h3>")
+        parts.append(_game_html(game, prefixes))
+    parts.append("</section>")
+    return "".join(parts)
+
+
+def shared_prefixes(games: list[Game]) -> dict[SeatKey, Prompt]:
+    """Return, by environment and seat, the messages that every prompt of the games begins with.
+
+    A prompt's last message never counts, and a seat with a single prompt has nothing to share.
+    """
+    prompts: defaultdict[SeatKey, list[Prompt]] = defaultdict(list)
+    for game in games:
+        for step in game.rollout.steps:
+            prompts[(game.rollout.env_id, step.pid)].append(step.prompt)
+    found = {}
+    for key, seat_prompts in prompts.items():
+        length = min(len(prompt) for prompt in seat_prompts) - 1
+        first = seat_prompts[0]
+        while length > 0 and any(prompt[:length] != first[:length] for prompt in seat_prompts):
+            length -= 1
+        if length > 0 and len(seat_prompts) > 1:
+            found[key] = first[:length]
+    return found
+
+
+def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
+    """Return each shared beginning once, folded, with the seats that have it."""
+    seats: list[tuple[Prompt, str, list[int]]] = []
+    for (env_id, pid), prefix in sorted(prefixes.items(), key=lambda item: item[0]):
+        known = next((pids for other, env, pids in seats if env == env_id and other == prefix), None)
+        if known is None:
+            seats.append((prefix, env_id, [pid]))
+        else:
+            known.append(pid)
+    html = []
+    for prefix, env_id, pids in seats:
+        names = " and ".join(str(pid) for pid in pids)
+        html.append(
+            f'<details class="fold shared"><summary>How every prompt of {escape(env_id)}, seat {names}, '
+            f"begins ({_count(len(prefix), 'message')})</summary>{_messages_html(prefix)}</details>"
+        )
+    return "".join(html)
+
+
+def _game_html(game: Game, prefixes: dict[SeatKey, Prompt]) -> str:
+    """Return one folded game."""
+    rollout = game.rollout
+    turns = turns_with_steps(rollout)
+    shown = [
+        _turn_html(number, turn, step, rollout.env_id, prefixes)
+        for number, (turn, step) in enumerate(turns[:MAX_TURNS], start=1)
+    ]
+    if len(turns) > MAX_TURNS:
+        shown.append(f'<p class="muted">{len(turns) - MAX_TURNS} more turns are not shown.</p>')
+    if rollout.meta.get("error"):
+        shown.append(f'<p class="bad">{escape(str(rollout.meta["error"]))}</p>')
+    turn_count = rollout.extras.num_turns if rollout.extras.num_turns is not None else len(turns)
+    return (
+        f'<details class="game"><summary><span class="game-name">Game {game.index}</span> '
+        f"{escape(rollout.env_id)} {_players_html(turns)} {_rewards_html(rollout)} "
+        f'<span class="muted">{_count(turn_count, "turn")}</span> {_badges_html(rollout)}</summary>'
+        f'<div class="turns">{"".join(shown)}</div></details>'
+    )
+
+
+def turns_with_steps(rollout: LoggedRollout) -> list[tuple[Turn, LoggedStep | None]]:
+    """Return the turns in order, each with the model call behind it; scripted seats have none.
+
+    A rollout without recorded turns gives one turn for each step.
+    """
+    if not rollout.extras.turns:
+        return [(_turn_of(step), step) for step in rollout.steps]
+    waiting: defaultdict[int, list[LoggedStep]] = defaultdict(list)
+    for step in reversed(rollout.steps):
+        waiting[step.pid].append(step)
+    return [(turn, waiting[turn.pid].pop() if waiting[turn.pid] else None) for turn in rollout.extras.turns]
+
+
+def _turn_of(step: LoggedStep) -> Turn:
+    """Return a step as a turn."""
+    feedback = step.info.get("format_feedback")
+    feedback = feedback if isinstance(feedback, dict) else {}
+    action = step.info.get("extracted_action")
+    return Turn(
+        pid=step.pid,
+        kind="policy",
+        model=step.role_id,
+        text="".join(message.get("content", "") for message in step.completion),
+        action=None if action is None else str(action),
+        well_formed=feedback.get("correct_answer_format"),
+        invalid=bool(feedback.get("invalid_move")),
+    )
+
+
+def _players_html(turns: list[tuple[Turn, LoggedStep | None]]) -> str:
+    """Return who sat where, in order of seats."""
+    players = {turn.pid: _who(turn) for turn, _ in reversed(turns)}
+    return " against ".join(
+        f'<span class="seat seat-{pid % 6}">{escape(players[pid])}</span>' for pid in sorted(players)
+    )
+
+
+def _who(turn: Turn) -> str:
+    """Name the player of a turn."""
+    if turn.kind == "policy":
+        return f"seat {turn.pid}, trained"
+    return f"seat {turn.pid}, {turn.model or turn.kind or 'opponent'}"
+
+
+def _rewards_html(rollout: LoggedRollout) -> str:
+    """Return the final rewards in order of seats."""
+    rewards = rollout.extras.final_rewards or rollout.rewards
+    values = " / ".join(f"{reward:+g}" for _, reward in sorted(rewards.items()))
+    return f'<span class="chip">{escape(values)}</span>' if values else ""
+
+
+def _badges_html(rollout: LoggedRollout) -> str:
+    """Return marks for what was wrong with a game."""
+    badges = []
+    if rollout.has_invalid_move:
+        badges.append('<span class="badge bad">invalid move</span>')
+    if rollout.extras.truncated:
+        badges.append('<span class="badge warn">turn limit</span>')
+    if rollout.meta.get("error"):
+        badges.append('<span class="badge bad">failed</span>')
+    return " ".join(badges)
+
+
+def _turn_html(
+    number: int, turn: Turn, step: LoggedStep | None, env_id: str, prefixes: dict[SeatKey, Prompt]
+) -> str:
+    """Return one turn: who moved and what, the position, the raw answer, rewards, and the folded prompt."""
+    parts = [
+        f'<div class="turn edge-{turn.pid % 6}"><div class="turn-head"><span class="muted">{number}</span> '
+        f'<span class="seat seat-{turn.pid % 6}">{escape(_who(turn))}</span> ',
+        f'<code class="action">{escape(_clip(turn.action))}</code> ' if turn.action is not None else "",
+        _marks_html(turn),
+        _logprob_html(step),
+        "</div>",
+    ]
+    if turn.observation:
+        parts.append(_observation_html(turn.observation))
+    if turn.text is not None and turn.text != turn.action:
+        parts.append(f'<div class="label">answer</div><pre class="answer">{escape(_clip(turn.text))}</pre>')
+    if step is not None:
+        parts.append(_stages_html(step))
+        parts.append(_prompt_html(step, prefixes.get((env_id, step.pid), [])))
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _marks_html(turn: Turn) -> str:
+    """Return whether the answer was well formed and the move valid."""
+    marks = []
+    if turn.well_formed is not None and turn.kind == "policy":
+        style, text = ("good", "well formed") if turn.well_formed else ("warn", "malformed")
+        marks.append(f'<span class="badge {style}">{text}</span>')
+    if turn.invalid:
+        marks.append('<span class="badge bad">invalid</span>')
+    return " ".join(marks)
+
+
+def _logprob_html(step: LoggedStep | None) -> str:
+    """Return the mean log-probability per token (natural logarithm), and how many tokens."""
+    if step is None or not step.completion_logprobs:
+        return ""
+    count = len(step.completion_logprobs)
+    mean = sum(step.completion_logprobs) / count
+    return f'<span class="muted right">mean log-prob {mean:.3f}, {_count(count, "token")}</span>'
+
+
+def _observation_html(observation: str) -> str:
+    """Return the end of an observation, and the whole of it folded where the end is not all."""
+    glance = "\n".join(observation.strip("\n").splitlines()[-GLANCE_LINES:])[-GLANCE_CHARS:]
+    if len(glance) >= len(observation.strip("\n")):
+        return f'<pre class="observation">{escape(glance)}</pre>'
+    return (
+        f'<pre class="observation">…\n{escape(glance)}</pre><details class="fold"><summary>Whole observation'
+        f"</summary><pre>{escape(_clip(observation))}</pre></details>"
+    )
+
+
+def _stages_html(step: LoggedStep) -> str:
+    """Return the reward at each stage that was recorded, in order."""
+    recorded = step.info.get("reward_stages")
+    stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"reward": step.reward}
+    if step.advantage and "advantage" not in stages:
+        stages = {**stages, "advantage": step.advantage}
+    shown = [
+        f"{escape(str(name))} <b>{_number(value)}</b>" for name, value in stages.items() if value is not None
+    ]
+    return f'<div class="stages"><span class="label">reward</span> {" → ".join(shown)}</div>'
+
+
+def _prompt_html(step: LoggedStep, prefix: Prompt) -> str:
+    """Return the folded prompt, without the messages that are shown once for all."""
+    if not step.prompt:
+        return ""
+    rest = step.prompt[len(prefix) :]
+    tokens = f", {_count(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
+    note = f'<p class="muted">After the {_count(len(prefix), "message")} shown above:</p>' if prefix else ""
+    return (
+        f'<details class="fold"><summary>Prompt ({_count(len(step.prompt), "message")}{tokens}; '
+        f"policy version {step.policy_version})</summary>{note}{_messages_html(rest)}</details>"
+    )
+
+
+def _messages_html(messages: Prompt) -> str:
+    """Return chat messages, each under its role."""
+    return "".join(
+        f'<div class="message"><div class="label">{escape(message.get("role", ""))}</div>'
+        f"<pre>{escape(_clip(message.get('content', '')))}</pre></div>"
+        for message in messages
+    )
+
+
+def _clip(text: str | None) -> str:
+    """Return a text, cut where it is very long."""
+    text = text or ""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"
+
+
+def _number(value: Any) -> str:
+    """Return a signed number with three significant digits, or any other value as escaped text."""
+    return f"{value:+.3g}" if isinstance(value, int | float) else escape(str(value))
+
+
+def _count(number: int, noun: str) -> str:
+    """Return a number with its noun, plural where it needs one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,366 @@
+"""The report's charts as plain Plotly figures; the page draws them in its own colours."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from selfplay.tracking.report_data import RunData
+from selfplay.tracking.report_summary import Rate, match_rates, matches_by_series, nash_by_env
+
+COLOURS = ["#3f7fe0", "#e07b39", "#2fa36b", "#c2549d", "#8d6fd6", "#a8912a"]
+"""Line colours that can be told apart on a light and on a dark page."""
+MAX_POINTS = 1000
+"""Longer series are thinned to this many points."""
+MAX_OPPONENTS = 30
+"""How many rated opponents the chart of ratings has room for."""
+
+Series = tuple[list[float], list[float]]
+
+
+@dataclass
+class Chart:
+    """A titled chart: Plotly traces, and the layout options that differ from the page's own."""
+
+    title: str
+    caption: str
+    traces: list[dict[str, Any]] = field(default_factory=list)
+    layout: dict[str, Any] = field(default_factory=dict)
+
+
+def chart_sections(run: RunData) -> list[tuple[str, list[Chart]]]:
+    """Return the charts that a run has data for, by section title."""
+    sections: list[tuple[str, list[Callable[[RunData], Chart | None]]]] = [
+        (
+            "Strength",
+            [win_rate_chart, nash_chart, draw_rate_chart, rolling_evaluation_chart, ratings_chart],
+        ),
+        ("Play", [invalid_chart, outcome_chart, reward_chart, length_chart, exploration_chart]),
+        ("Learning", [loss_chart, gradient_chart, entropy_chart, legal_mass_chart, mismatch_chart]),
+        ("Speed", [games_speed_chart, tokens_speed_chart, phases_chart]),
+    ]
+    found = [(title, [make(run) for make in makers]) for title, makers in sections]
+    charts = [(title, [chart for chart in made if chart is not None]) for title, made in found]
+    return [(title, present) for title, present in charts if present]
+
+
+def charts_html(run: RunData) -> tuple[str, str]:
+    """Return the sections of charts as HTML, and the JSON list of figures that the page's script draws."""
+    html: list[str] = []
+    figures: list[dict[str, Any]] = []
+    for title, charts in chart_sections(run):
+        cards = []
+        for chart in charts:
+            chart_id = f"chart-{len(figures)}"
+            lines = [trace for trace in chart.traces if trace.get("showlegend", True)]
+            layout = {"showlegend": len(lines) > 1, **chart.layout}
+            figures.append({"id": chart_id, "traces": chart.traces, "layout": layout})
+            cards.append(
+                f'<div class="card"><h3>{escape(chart.title)}</h3>'
+                f'<p class="muted">{escape(chart.caption)}</p>'
+                f'<div class="chart" id="{chart_id}"></div></div>'
+            )
+        html.append(f'<section><h2>{escape(title)}</h2><div class="grid">{"".join(cards)}</div></section>')
+    # "<" must not appear: it could end the script element.
+    return "".join(html), json.dumps(figures).replace("<", "\\u003c")
+
+
+def win_rate_chart(run: RunData) -> Chart | None:
+    """Wins against each evaluation opponent."""
+    return _match_chart(run, "Wins", "Win rate in evaluation matches", "Bands are 95% Wilson intervals.")
+
+
+def draw_rate_chart(run: RunData) -> Chart | None:
+    """Draws against each evaluation opponent, where there were any."""
+    if not any(match.draws for match in run.evaluations):
+        return None
+    caption = "Against perfect play a draw is the most that many games allow."
+    return _match_chart(run, "Draws", "Draw rate in evaluation matches", caption)
+
+
+def _match_chart(run: RunData, name: str, title: str, caption: str) -> Chart | None:
+    chart = Chart(title, caption, layout=_percent_axis(whole=True))
+    for index, ((env_id, opponent), matches) in enumerate(matches_by_series(run).items()):
+        rates = [match_rates(match)[name] for match in matches]
+        label = _match_label(run, env_id, opponent)
+        chart.traces += _banded_line(label, [match.step for match in matches], rates, index)
+    return chart if chart.traces else None
+
+
+def nash_chart(run: RunData) -> Chart | None:
+    """NashConv of every exactly evaluated game."""
+    chart = Chart(
+        "NashConv",
+        "What best responses would win from this policy, over all seats; 0 is an equilibrium.",
+        layout={"yaxis": {"rangemode": "tozero"}},
+    )
+    for index, (env_id, found) in enumerate(nash_by_env(run).items()):
+        series = [float(item.step) for item in found], [item.nash_conv or 0.0 for item in found]
+        chart.traces.append(_line(env_id, series, index, markers=True))
+    return chart if chart.traces else None
+
+
+def rolling_evaluation_chart(run: RunData) -> Chart | None:
+    """Win rate of the evaluation games that run beside training, where there are any."""
+    names = [name for name in run.metric_names() if _is_metric(name, "evaluation-", "/Win Rate")]
+    return _metric_chart(
+        run, names, "Win rate in rolling evaluation", "Mean over the last games.", _percent_axis(whole=True)
+    )
+
+
+def ratings_chart(run: RunData) -> Chart | None:
+    """The last known rating of the best rated members of the pool, with two standard deviations."""
+    ratings: dict[str, dict[str, float]] = {}
+    for line in run.metrics:
+        for name, value in line.items():
+            if name.startswith("model-pool/") and name.endswith(("/mu", "/sigma")) and value is not None:
+                uid, measure = name.removeprefix("model-pool/").rsplit("/", 1)
+                ratings.setdefault(uid, {})[measure] = value
+    complete = {uid: rating for uid, rating in ratings.items() if {"mu", "sigma"} <= rating.keys()}
+    best = sorted(complete, key=lambda uid: complete[uid]["mu"], reverse=True)[:MAX_OPPONENTS][::-1]
+    if not best:
+        return None
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [complete[uid]["mu"] for uid in best],
+        "y": [escape(uid) for uid in best],
+        "error_x": {"type": "data", "array": [2 * complete[uid]["sigma"] for uid in best], "width": 3},
+        "marker": {"color": COLOURS[0], "size": 8},
+        "showlegend": False,
+        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"title": {"text": "TrueSkill rating"}},
+        "yaxis": {"type": "category", "automargin": True},
+        "hovermode": "closest",
+        "height": max(300, 90 + 22 * len(best)),
+    }
+    left_out = len(complete) - len(best)
+    caption = "Last known mean, plus and minus two standard deviations."
+    if left_out:
+        caption += f" The best {len(best)}; {left_out} more are left out."
+    return Chart("Ratings of the pool", caption, [trace], layout)
+
+
+def invalid_chart(run: RunData) -> Chart | None:
+    """Invalid moves in training and in evaluation."""
+    chart = Chart(
+        "Games with an invalid move of the model",
+        "In training: mean over the last games. In evaluation: 95% Wilson intervals.",
+        layout=_percent_axis(),
+    )
+    for name in run.metric_names():
+        if _is_metric(name, "collection-", "/Invalid Move Rate"):
+            label = "training" if _plays_one_game(run) else f"training, {_env_of(name)}"
+            chart.traces.append(_line(label, run.series(name), len(chart.traces)))
+    lines = len(chart.traces)
+    for index, ((env_id, opponent), matches) in enumerate(matches_by_series(run).items()):
+        rates = [match_rates(match)["Invalid moves"] for match in matches]
+        label = _match_label(run, env_id, opponent)
+        chart.traces += _banded_line(label, [match.step for match in matches], rates, lines + index)
+    return chart if chart.traces else None
+
+
+def outcome_chart(run: RunData) -> Chart | None:
+    """Wins, draws and well-formed answers in training games."""
+    suffixes = ("/Win Rate", "/Draw Rate", "/Format Success Rate")
+    names = [name for name in run.metric_names() if _is_metric(name, "collection-", *suffixes)]
+    caption = "Mean over the last games; against itself the win rate says nothing about strength."
+    return _metric_chart(run, names, "Training games", caption, _percent_axis(whole=True))
+
+
+def reward_chart(run: RunData) -> Chart | None:
+    """Mean reward of each seat in training games."""
+    names = [
+        name for name in run.metric_names() if _is_metric(name, "collection-") and "/Reward (pid=" in name
+    ]
+    return _metric_chart(run, names, "Reward by seat", "Mean over the last training games.")
+
+
+def length_chart(run: RunData) -> Chart | None:
+    """Length of the model's answers in training games."""
+    names = [
+        name for name in run.metric_names() if _is_metric(name, "collection-", "/Response Length (tokens)")
+    ]
+    layout = {"yaxis": {"rangemode": "tozero"}}
+    return _metric_chart(run, names, "Answer length", "Tokens, mean over the last training answers.", layout)
+
+
+def exploration_chart(run: RunData) -> Chart | None:
+    """Variety of play by environment and n-gram."""
+    names = [name for name in run.metric_names() if name.startswith("exploration/")]
+    return _metric_chart(
+        run, names, "Variety of play", "Share of distinct n-grams of actions.", _percent_axis()
+    )
+
+
+def loss_chart(run: RunData) -> Chart | None:
+    """The learner's losses."""
+    names = [name for name in run.metric_names() if name.startswith("learner/") and "loss" in name]
+    return _metric_chart(run, names, "Loss", "As the learner reports it.")
+
+
+def gradient_chart(run: RunData) -> Chart | None:
+    """Norm of the gradient."""
+    names = [name for name in run.metric_names() if name.startswith("learner/") and "grad" in name]
+    layout = {"yaxis": {"rangemode": "tozero"}}
+    return _metric_chart(run, names, "Gradient norm", "Before clipping.", layout)
+
+
+def entropy_chart(run: RunData) -> Chart | None:
+    """Entropy and divergence from references."""
+    words = ("entropy", "kl")
+    names = [name for name in run.metric_names() if name.startswith("learner/") and _has_word(name, words)]
+    return _metric_chart(run, names, "Entropy and divergence", "In nats.")
+
+
+def legal_mass_chart(run: RunData) -> Chart | None:
+    """Probability that the policy puts on legal answers, in training and in exact evaluation."""
+    chart = Chart("Probability on legal answers", "The rest goes to answers the game refuses.")
+    chart.layout = _percent_axis()
+    for name in run.metric_names():
+        if name.startswith("learner/") and "legal_mass" in name:
+            chart.traces.append(_line(name.removeprefix("learner/"), run.series(name), len(chart.traces)))
+    for env_id, found in nash_by_env(run).items():
+        known = [(float(item.step), item.legal_mass) for item in found if item.legal_mass is not None]
+        if known:
+            series = [step for step, _ in known], [mass for _, mass in known]
+            chart.traces.append(_line(f"{env_id}, exact", series, len(chart.traces), markers=True))
+    return chart if chart.traces else None
+
+
+def mismatch_chart(run: RunData) -> Chart | None:
+    """How far the engine's and the learner's log-probabilities lie apart."""
+    names = [name for name in run.metric_names() if name.startswith("learner/") and "mismatch" in name]
+    caption = "Per token, between the engine that sampled and the learner that trains; logarithmic."
+    layout = {"yaxis": {"type": "log", "tickformat": ".0e"}}
+    return _metric_chart(run, names, "Log-probability mismatch", caption, layout)
+
+
+def games_speed_chart(run: RunData) -> Chart | None:
+    """Games per second."""
+    return _speed_chart(run, ("games_per_second", "episodes_per_second"), "Games per second")
+
+
+def tokens_speed_chart(run: RunData) -> Chart | None:
+    """Tokens per second, generated and trained."""
+    return _speed_chart(run, ("tokens_per_second", "tok_s"), "Tokens per second")
+
+
+def _speed_chart(run: RunData, endings: tuple[str, ...], title: str) -> Chart | None:
+    names = [name for name in run.metric_names() if name.endswith(endings)]
+    return _metric_chart(run, names, title, "Wall clock.", {"yaxis": {"rangemode": "tozero"}})
+
+
+def phases_chart(run: RunData) -> Chart | None:
+    """Seconds that each phase of a step took, stacked."""
+    names = [name for name in run.metric_names() if name.startswith("time/") and name.endswith("_seconds")]
+    names = [name for name in names if "step" not in name and "total" not in name]
+    chart = Chart("Seconds per phase", "Stacked, for each step.", layout={"yaxis": {"rangemode": "tozero"}})
+    for index, name in enumerate(names):
+        label = name.removeprefix("time/").removesuffix("_seconds")
+        chart.traces.append({**_line(label, run.series(name), index), "stackgroup": "phases"})
+    return chart if chart.traces else None
+
+
+def _metric_chart(
+    run: RunData, names: list[str], title: str, caption: str, layout: dict[str, Any] | None = None
+) -> Chart | None:
+    """Return a chart with one line for each metric, or ``None`` without metrics."""
+    if not names:
+        return None
+    traces = [_line(_label(run, name), run.series(name), index) for index, name in enumerate(names)]
+    return Chart(title, caption, traces, layout or {})
+
+
+def _is_metric(name: str, namespace: str, *endings: str) -> bool:
+    """Say whether a metric belongs to a namespace and, where endings are given, ends in one of them."""
+    return name.startswith(namespace) and (not endings or name.endswith(endings))
+
+
+def _has_word(name: str, words: tuple[str, ...]) -> bool:
+    """Say whether one of ``words`` is part of a name between slashes and underscores."""
+    return any(word in name.replace("/", "_").split("_") for word in words)
+
+
+def _env_of(name: str) -> str:
+    """Return the environment in a name such as ``collection-kuhn_poker/Reward``."""
+    return name.split("-", 1)[1].rsplit("/", 1)[0]
+
+
+def _plays_one_game(run: RunData) -> bool:
+    """Say whether there is a single environment, which legends then need not name."""
+    return len(run.env_ids()) == 1
+
+
+def _label(run: RunData, name: str) -> str:
+    """Return a metric's name as a legend shows it, without its namespace."""
+    if name.startswith(("collection-", "evaluation-")):
+        measure = name.rsplit("/", 1)[1]
+        return measure if _plays_one_game(run) else f"{_env_of(name)}: {measure}"
+    return name.split("/", 1)[-1]
+
+
+def _match_label(run: RunData, env_id: str, opponent: str) -> str:
+    """Return how a legend names a series of matches."""
+    return f"against {opponent}" if _plays_one_game(run) else f"{env_id} against {opponent}"
+
+
+def _percent_axis(*, whole: bool = False) -> dict[str, Any]:
+    """Return layout options for shares between 0 and 1; ``whole`` shows all of 0% to 100%."""
+    axis: dict[str, Any] = {"tickformat": ".2~%", "rangemode": "tozero"}
+    if whole:
+        axis["range"] = [-0.02, 1.02]
+    return {"yaxis": axis}
+
+
+def _thin(values: list[float]) -> list[float]:
+    """Return every k-th value so that at most ``MAX_POINTS`` stay, always with the last."""
+    stride = -(-len(values) // MAX_POINTS)
+    if stride <= 1:
+        return values
+    thinned = values[::stride]
+    return thinned if (len(values) - 1) % stride == 0 else [*thinned, values[-1]]
+
+
+def _line(name: str, series: Series, index: int, *, markers: bool = False) -> dict[str, Any]:
+    """Return one line; a series of a single point gets a marker, for a line would not show."""
+    steps, values = series
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if markers or len(steps) == 1 else "lines",
+        "name": escape(name),
+        "x": _thin(steps),
+        "y": _thin(values),
+        "line": {"color": COLOURS[index % len(COLOURS)], "width": 2},
+    }
+
+
+def _banded_line(name: str, steps: list[int], rates: list[Rate], index: int) -> list[dict[str, Any]]:
+    """Return a line with its interval: a band behind it, or an error bar at a single point."""
+    series = [float(step) for step in steps], [rate.mid for rate in rates]
+    line = _line(name, series, index, markers=True)
+    if len(steps) == 1:
+        rate = rates[0]
+        line["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [rate.high - rate.mid],
+            "arrayminus": [rate.mid - rate.low],
+        }
+        return [line]
+    colour = COLOURS[index % len(COLOURS)]
+    band = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*steps, *reversed(steps)],
+        "y": [*(rate.high for rate in rates), *(rate.low for rate in reversed(rates))],
+        "fill": "toself",
+        "fillcolor": f"rgba({int(colour[1:3], 16)}, {int(colour[3:5], 16)}, {int(colour[5:7], 16)}, 0.16)",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    return [band, line]

@@ -1,0 +1,212 @@
+"""The head of the report: tiles, the table of before and after with intervals, and the policy table."""
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from selfplay.tracking.report_data import Evaluation, RunData
+
+POLICY_ROWS = 60
+"""Games with more information sets than this get no policy table."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share with its 95% interval, each between 0 and 1."""
+
+    low: float
+    mid: float
+    high: float
+
+
+def wilson(successes: int, trials: int) -> Rate:
+    """Return the Wilson score interval at 95% (Wilson 1927); 0 to 1 without trials.
+
+    With p = successes / trials and z = 1.96:
+    (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
+    """
+    if trials <= 0:
+        return Rate(0.0, 0.0, 1.0)
+    z = 1.959964
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return Rate(max(0.0, (centre - spread) / scale), share, min(1.0, (centre + spread) / scale))
+
+
+def match_rates(match: Evaluation) -> dict[str, Rate]:
+    """Return the shares of a match's games: wins, draws, losses and the model's invalid moves."""
+    return {
+        "Wins": wilson(match.wins, match.games),
+        "Draws": wilson(match.draws, match.games),
+        "Losses": wilson(match.losses, match.games),
+        "Invalid moves": wilson(match.invalid.get("model", 0), match.games),
+    }
+
+
+def matches_by_series(run: RunData) -> dict[tuple[str, str], list[Evaluation]]:
+    """Group the matches that have games by environment and opponent, each in order of steps."""
+    series: dict[tuple[str, str], list[Evaluation]] = {}
+    for evaluation in run.evaluations:
+        if evaluation.kind == "match" and evaluation.games > 0:
+            series.setdefault((evaluation.env_id, evaluation.opponent), []).append(evaluation)
+    return series
+
+
+def nash_by_env(run: RunData) -> dict[str, list[Evaluation]]:
+    """Group the exact evaluations by environment, each in order of steps."""
+    series: dict[str, list[Evaluation]] = {}
+    for evaluation in run.evaluations:
+        if evaluation.nash_conv is not None:
+            series.setdefault(evaluation.env_id, []).append(evaluation)
+    return series
+
+
+def model_name(config: dict[str, Any]) -> str:
+    """Return the model's name from a configuration, whichever way it is written there."""
+    model = config.get("model", config.get("model_name"))
+    if isinstance(model, dict):
+        model = next((model[key] for key in ("name", "id", "path", "base") if key in model), None)
+    return str(model) if model is not None else "unknown"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time span in the two units that matter."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def tiles_html(run: RunData) -> str:
+    """Return the row of headline figures."""
+    tiles = []
+    if run.metrics:
+        tiles.append(("Steps", str(run.metrics[-1].get("step", len(run.metrics))), ""))
+        seconds = run.metrics[-1].get("wall_time", 0.0) - run.metrics[0].get("wall_time", 0.0)
+        if seconds > 0:
+            tiles.append(("First to last step", duration_text(seconds), ""))
+    if run.games_in_log:
+        tiles.append(("Games in the log", f"{run.games_in_log:,}", ""))
+    for env_id, found in nash_by_env(run).items():
+        tiles.append(
+            _change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", env_id)
+        )
+    for (env_id, opponent), matches in matches_by_series(run).items():
+        before, after = (f"{100 * match.wins / match.games:.1f}%" for match in (matches[0], matches[-1]))
+        tiles.append(_change_tile(f"Wins against {opponent}", before, after, env_id))
+    return "".join(
+        f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
+        f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
+        for name, value, note in tiles
+    )
+
+
+def _change_tile(name: str, before: str, after: str, note: str) -> tuple[str, str, str]:
+    """Return a tile that shows a change, or one figure when nothing changed."""
+    return name, after if before == after else f"{before} → {after}", note
+
+
+def headline_html(run: RunData) -> str:
+    """Return the table of the first and the last evaluation side by side; empty without evaluations."""
+    rows = []
+    for (env_id, opponent), matches in matches_by_series(run).items():
+        first, last = matches[0], matches[-1]
+        games = f"{first.games:,}" if first.games == last.games else f"{first.games:,} / {last.games:,}"
+        rows.append(
+            _group_row(f"{env_id} against {opponent}", f"{games} games, steps {first.step} → {last.step}")
+        )
+        before, after = match_rates(first), match_rates(last)
+        rows += [_rate_row(name, before[name], after[name]) for name in before]
+    for env_id, found in nash_by_env(run).items():
+        first, last = found[0], found[-1]
+        rows.append(_group_row(f"{env_id}, exact", f"steps {first.step} → {last.step}"))
+        rows.append(_exact_row("NashConv (0 is unbeatable)", first.nash_conv, last.nash_conv))
+        if first.legal_mass is not None and last.legal_mass is not None:
+            rows.append(_exact_row("Probability on legal answers", first.legal_mass, last.legal_mass))
+    if not rows:
+        return ""
+    return (
+        '<div class="card scroll"><table class="headline"><thead><tr><th></th><th>Before</th><th>After</th>'
+        '<th class="range-head"><span>0%</span><span>50%</span><span>100%</span></th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+        '<p class="muted">Small figures and bands are 95% Wilson intervals; '
+        '<span class="key before"></span> before, <span class="key after"></span> after.</p></div>'
+    )
+
+
+def _group_row(title: str, note: str) -> str:
+    return (
+        f'<tr class="group"><th colspan="4">{escape(title)} '
+        f'<span class="muted">{escape(note)}</span></th></tr>'
+    )
+
+
+def _rate_row(name: str, before: Rate, after: Rate) -> str:
+    return (
+        f"<tr><td>{escape(name)}</td><td>{_rate_text(before)}</td><td>{_rate_text(after)}</td>"
+        f'<td class="range">{_range_bar(before, "before")}{_range_bar(after, "after")}</td></tr>'
+    )
+
+
+def _rate_text(rate: Rate) -> str:
+    return (
+        f"<b>{100 * rate.mid:.1f}%</b> "
+        f'<span class="interval">{100 * rate.low:.1f} to {100 * rate.high:.1f}</span>'
+    )
+
+
+def _range_bar(rate: Rate, when: str) -> str:
+    return (
+        f'<div class="track"><i class="band {when}" style="left:{100 * rate.low:.2f}%;'
+        f'width:{100 * (rate.high - rate.low):.2f}%"></i>'
+        f'<i class="dot {when}" style="left:{100 * rate.mid:.2f}%"></i></div>'
+    )
+
+
+def _exact_row(name: str, before: float | None, after: float | None) -> str:
+    texts = ["" if value is None else f"<b>{value:.4f}</b>" for value in (before, after)]
+    return f"<tr><td>{escape(name)}</td><td>{texts[0]}</td><td>{texts[1]}</td><td></td></tr>"
+
+
+def policy_html(run: RunData) -> str:
+    """Return, for each exactly evaluated game, how the first and the last policy play; empty without any."""
+    sections = []
+    for env_id, found in nash_by_env(run).items():
+        first, last = found[0], found[-1]
+        if not last.policy or len(last.policy) > POLICY_ROWS:
+            continue
+        actions = sorted({action for chances in last.policy.values() for action in chances})
+        colours = {action: index % 6 for index, action in enumerate(actions)}
+        rows = "".join(
+            f"<tr><td><code>{escape(state)}</code></td>"
+            f"<td>{_policy_bar(first.policy.get(state, {}), colours)}</td>"
+            f"<td>{_policy_bar(chances, colours)}</td></tr>"
+            for state, chances in sorted(last.policy.items())
+        )
+        legend = "".join(
+            f'<span class="legend"><i class="fill-{colour}"></i>{escape(action)}</span>'
+            for action, colour in colours.items()
+        )
+        sections.append(
+            f'<div class="card scroll"><h3>{escape(env_id)}</h3><p class="muted">{legend}</p>'
+            f'<table class="policy"><thead><tr><th>Information set</th><th>Step {first.step}</th>'
+            f"<th>Step {last.step}</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+    return "".join(sections)
+
+
+def _policy_bar(chances: dict[str, float], colours: dict[str, int]) -> str:
+    """Return a stacked bar of the probabilities of actions; those over 15% are written out."""
+    segments = []
+    for action, chance in sorted(chances.items()):
+        label = f"{100 * chance:.0f}%" if chance >= 0.15 else ""
+        segments.append(
+            f'<i class="fill-{colours.get(action, 0)}" style="width:{100 * chance:.2f}%" '
+            f'title="{escape(action)}: {chance:.4f}">{label}</i>'
+        )
+    return f'<div class="stack">{"".join(segments)}</div>'
