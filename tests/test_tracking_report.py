@@ -4,13 +4,17 @@ import json
 import math
 import random
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
 
-from selfplay.core import InputError
+from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
+from selfplay.evaluation.match_result import GameRecord, MatchResult
+from selfplay.evaluation.report_files import write_evaluation
+from selfplay.replay.rollout_log import RolloutLog
 from selfplay.tracking import build_report
 from selfplay.tracking.report_data import load_run
 from selfplay.tracking.report_games import games_html, shared_prefixes, turns_with_steps
@@ -67,12 +71,12 @@ def metrics_line(step: int, rng: random.Random) -> dict[str, float]:
         "collection-kuhn_poker/Response Length (tokens)": 2 + 3 * math.exp(-step / 5),
         "learner/loss": -0.02 + rng.gauss(0, 0.01),
         "learner/grad_norm": 0.4 + abs(rng.gauss(0, 0.1)),
-        "learner/entropy": 0.9 - 0.4 * learned,
-        "learner/kl_to_reference": 0.05 * learned,
+        "learner/legal_entropy": 0.9 - 0.4 * learned,
+        "learner/kl_to_base": 0.05 * learned,
         "learner/legal_mass": 0.65 + 0.34 * learned,
-        "learner/logprob_mismatch_mean": 10 ** rng.uniform(-5.5, -4.5),
-        "learner/logprob_mismatch_max": 10 ** rng.uniform(-4.5, -3.5),
-        "inference/engine/tokens_per_second": 900 + rng.gauss(0, 60),
+        "learner/mismatch": 10 ** rng.uniform(-5.5, -4.5),
+        "time/generated_tokens_per_second": 900 + rng.gauss(0, 60),
+        "time/trained_tokens_per_second": 9000 + rng.gauss(0, 300),
         "time/games_per_second": 60 + rng.gauss(0, 4),
         "time/play_seconds": 4.2 + rng.gauss(0, 0.3),
         "time/learn_seconds": 3.1 + rng.gauss(0, 0.2),
@@ -109,17 +113,25 @@ def write_evaluations(directory: Path, step: int, rng: random.Random) -> None:
         (directory / f"step-{step:06d}-{opponent}.json").write_text(json.dumps(match))
     policy = {}
     for card in "012":
-        for history, actions in (("", "check bet"), ("p", "check bet"), ("b", "fold call"), ("pb", "fold call")):
+        for history, actions in (
+            ("", "check bet"),
+            ("p", "check bet"),
+            ("b", "fold call"),
+            ("pb", "fold call"),
+        ):
             chance = min(0.97, max(0.03, 0.3 + learned * (int(card) - 1) * 0.6 + rng.gauss(0, 0.03)))
             first, second = actions.split()
             policy[card + history] = {first: 1 - chance, second: chance}
     exact = {
         "step": step,
         "env_id": "kuhn_poker",
-        "kind": "nashconv",
+        "kind": "nash_conv",
         "nash_conv": 1.41 - 1.2 * learned,
         "legal_mass": 0.66 + 0.339 * learned,
         "policy": policy,
+        "observations": {
+            state: f"Your card: {'JQK'[int(state[0])]}. History: {state[1:]}." for state in policy
+        },
     }
     (directory / f"step-{step:06d}-nashconv.json").write_text(json.dumps(exact))
 
@@ -193,7 +205,13 @@ def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | Non
     reward = 2.0 if cards[0] > cards[1] else -2.0
     return {
         "episode_type": "game",
-        "artifact": {"env_id": "kuhn_poker"},
+        "artifact": {
+            "env_id": "kuhn_poker",
+            "agents": [
+                {"kind": "policy", "model": "default"},
+                {"kind": "policy" if mirror else "script", "model": "default" if mirror else "random"},
+            ],
+        },
         "id": f"game-{step}-{number}",
         "meta": {},
         "steps": steps,
@@ -206,3 +224,276 @@ def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | Non
         },
         "rewards": {"player_0": reward},
     }
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page: elements, attributes and visible text."""
+
+    VOID = frozenset({"meta", "link", "img", "br", "hr", "input"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def build(run_dir: Path) -> str:
+    """Build a report and return it without the plotting library, which is large."""
+    html = build_report(run_dir).read_text(encoding="utf-8")
+    return re.sub(r"<script>/\*.*?</script>", "<script></script>", html, count=1, flags=re.DOTALL)
+
+
+def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
+    page = Page(build(write_run(tmp_path / "quickstart-1")))
+    text = " ".join(page.text)
+    for expected in (
+        "quickstart-1",
+        "smollm2-135m",
+        "Before and after",
+        "NashConv",
+        "Ratings of the pool",
+        "Seconds per phase",
+        "Log-probability mismatch",
+        "What it plays",
+        "19 of 24 games",
+        "Step 30",
+        "malformed",
+        "seat 1, random",
+        "final transformed",
+        "mean log-prob",
+    ):
+        assert expected in text, expected
+    assert page.open == []
+    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 17
+
+
+def test_the_page_loads_nothing_from_anywhere(tmp_path):
+    page = Page(build(write_run(tmp_path / "run", steps=10)))
+    names = {"src", "href", "data", "action"}
+    assert [(tag, attrs) for tag, attrs in page.elements if names & set(attrs)] == []
+
+
+def test_plotly_is_in_the_page_once_and_the_page_stays_small(tmp_path):
+    html = build_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+    assert html.count("plotly.js v") == 1
+    assert len(html.encode()) < 6_500_000
+
+
+def test_plotly_accepts_every_chart(tmp_path):
+    sections = chart_sections(load_run(write_run(tmp_path / "run")))
+    charts = [chart for _, made in sections for chart in made]
+    assert len(charts) == 17
+    for chart in charts:
+        go.Figure(data=chart.traces, layout=chart.layout)
+
+
+def test_an_empty_directory_gives_a_page_that_says_so(tmp_path):
+    text = " ".join(Page(build(tmp_path)).text)
+    assert tmp_path.name in text
+    assert "Nothing is recorded yet" in text
+    assert "Strength" not in text
+
+
+def test_a_run_that_has_only_metrics_gives_their_charts(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "wall_time": 5.0, "learner/loss": 0.5}\n{"step": 2, "le'
+    )
+    page = Page(build(tmp_path))
+    assert [attrs["id"] for _, attrs in page.elements if attrs.get("class") == "chart"] == ["chart-0"]
+    assert "Loss" in " ".join(page.text)
+    assert "Before and after" not in " ".join(page.text)
+
+
+def test_a_single_evaluation_stands_alone_without_a_before(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    match = {"env_id": "a", "kind": "match", "opponent": "random", "games": 100, "wins": 60, "losses": 40}
+    (tmp_path / "evaluation" / "step-000007-random.json").write_text(json.dumps(match))
+    html = build(tmp_path)
+    assert "100 games, step 7<" in html
+    assert "<td>Wins</td><td></td><td><b>60.0%</b>" in html
+    assert 'class="dot before"' not in html
+
+
+def test_files_that_are_damaged_or_of_another_kind_are_passed_over(tmp_path):
+    run_dir = write_run(tmp_path / "run", steps=10)
+    (run_dir / "config.toml").write_text("not = [toml")
+    (run_dir / "evaluation" / "step-000005-broken.json").write_text('{"step": 5, "ki')
+    (run_dir / "evaluation" / "step-000006-other.json").write_text('{"kind": "tournament"}')
+    with (run_dir / "rollouts" / "step-000001.jsonl").open("a") as file:
+        file.write('{"rollout": 3}\n{"rollo')
+    text = " ".join(Page(build(run_dir)).text)
+    assert "not = [toml" in text
+    assert "Before and after" in text
+
+
+def test_what_is_not_a_run_directory_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="not a run directory"):
+        build_report(tmp_path / "missing")
+
+
+HOSTILE = '</script></pre></details><script>alert("x")</script><img src=x onerror=alert(1)>&amp;"\''
+
+
+def write_hostile_run(run_dir: Path) -> None:
+    """Put text that tries to break out of the page into every field that a person or a model writes."""
+    write_run(run_dir, steps=10)
+    rollouts = [make_rollout(10, number, random.Random(0)) for number in (0, 2)]
+    for number, rollout in enumerate(rollouts):
+        observation = "\n".join([HOSTILE] * (1 if number == 0 else 20))
+        for turn in rollout["extras"]["turns"]:
+            turn.update(text=f"so {HOSTILE}", action=HOSTILE, observation=observation)
+            turn.update(model=HOSTILE, kind=HOSTILE)
+        for step in rollout["steps"]:
+            step["prompt"] = [{"role": HOSTILE, "content": HOSTILE}] * 2
+        rollout["artifact"] = {"env_id": HOSTILE, "agents": [{"kind": HOSTILE, "model": HOSTILE}]}
+        rollout["meta"] = {"error": HOSTILE}
+    rollouts[0]["steps"][0]["info"]["reward_stages"] = {HOSTILE: HOSTILE}
+    lines = [json.dumps(line(rollout, 10)) + "\n" for rollout in rollouts]
+    (run_dir / "rollouts" / "step-000010.jsonl").write_text("".join(lines))
+    (run_dir / "batches" / "batch-000010.jsonl").unlink()
+    match = {"step": 10, "env_id": HOSTILE, "kind": "match", "opponent": HOSTILE, "games": 4, "wins": 2}
+    exact = {"kind": "nash_conv", "env_id": HOSTILE, "nash_conv": 1.0, "policy": {HOSTILE: {HOSTILE: 1.0}}}
+    exact["observations"] = {HOSTILE: HOSTILE}
+    (run_dir / "evaluation" / "step-000010-hostile.json").write_text(json.dumps(match))
+    (run_dir / "evaluation" / "step-000010-exact.json").write_text(json.dumps(exact))
+    (run_dir / "config.toml").write_text(f"[model]\nname = '''{HOSTILE}'''\n")
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        values = {
+            f"learner/loss{HOSTILE}": 1.0,
+            f"model-pool/{HOSTILE}/mu": 1,
+            f"model-pool/{HOSTILE}/sigma": 1,
+        }
+        file.write(json.dumps({"step": 11, **values}) + "\n")
+
+
+def test_text_of_models_and_configuration_never_becomes_html(tmp_path):
+    run_dir = tmp_path / "<img src=y>"
+    write_hostile_run(run_dir)
+    html = build(run_dir)
+    page = Page(html)
+    assert page.open == []
+    assert [tag for tag, _ in page.elements if tag == "img"] == []
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 2
+    assert not any("onerror" in attrs for _, attrs in page.elements)
+    assert any(HOSTILE in text for text in page.text)
+    # Plotly reads a little HTML in names and labels, so there too everything must be escaped.
+    assert "img src=x onerror" not in re.search(r"const figures = (.*);\n", html).group(1).replace(
+        escape(HOSTILE, quote=False).replace('"', '\\"').replace("<", "\\u003c"), ""
+    )
+
+
+def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).games
+    assert shared_prefixes(games) == {("kuhn_poker", 0): RULES, ("kuhn_poker", 1): RULES}
+    html = games_html(games, 24)
+    assert html.count(RULES[2]["content"]) == 1
+    assert "seat 0 and 1, begins" in html
+
+
+def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).games[:2]
+    for number, game in enumerate(games):
+        for step in game.rollout.steps:
+            step.prompt = [*RULES[:2], {"role": "user", "content": str(number)}, *RULES[:1]]
+    assert shared_prefixes(games)[("kuhn_poker", 0)] == RULES[:2]
+    for game in games:
+        for step in game.rollout.steps:
+            step.prompt = RULES[:1]
+    assert shared_prefixes(games) == {}
+
+
+def test_turns_meet_the_model_calls_behind_them(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).games
+    against_script = next(game.rollout for game in games if len(game.rollout.steps) == 2)
+    pairs = turns_with_steps(against_script)
+    assert [step is not None for _, step in pairs] == [True, False, True]
+    assert [step.info["extracted_action"] for turn, step in pairs if step] == ["check", "call"]
+    against_script.extras.turns = []
+    assert [turn.kind for turn, _ in turns_with_steps(against_script)] == ["policy", "policy"]
+
+
+def test_rewards_of_every_stage_come_from_the_batch_beside_the_games_step(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).games
+    first = games[0].rollout.steps
+    assert first[0].info["reward_stages"]["sampled"] == 0.83
+    assert "reward_stages" not in first[2].info
+
+
+def test_games_are_taken_from_the_first_middle_and_last_step_with_an_invalid_move(tmp_path):
+    run_dir = tmp_path / "run"
+    (run_dir / "rollouts").mkdir(parents=True)
+    rng = random.Random(1)
+    for step in range(1, 10):
+        rollouts = [make_rollout(step, number, rng, invalid=(step, number) == (3, 1)) for number in range(20)]
+        content = "".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts)
+        (run_dir / "rollouts" / f"step-{step:06d}.jsonl").write_text(content)
+    run = load_run(run_dir)
+    assert run.games_in_log == 180
+    assert sorted({game.step for game in run.games}) == [1, 3, 5, 9]
+    assert [(game.step, game.index) for game in run.games if game.rollout.has_invalid_move] == [(3, 1)]
+    assert len(run.games) == 19
+
+
+def test_the_report_reads_what_the_rollout_log_and_evaluations_write(tmp_path):
+    step = Step("player_0", RULES[:1], RULES[1:2], [1, 2], [3], [-0.5], 1.0, pid=0, env_id="kuhn_poker")
+    agents = (AgentSpec("policy"), AgentSpec("script", "random"))
+    turn = {"pid": 0, "kind": "policy", "model": "default", "observation": "o", "text": "t", "action": "a"}
+    extras = {
+        "final_rewards": {0: -1.0, 1: 1.0},
+        "turns": [{**turn, "well_formed": True, "invalid": True}],
+        "num_turns": 1,
+        "invalid_pid": 0,
+        "truncated": False,
+    }
+    rollout = Rollout("game", PlaySpec("kuhn_poker", 2, agents, 1), steps=[step], extras=extras)
+    failed = Rollout("game", PlaySpec("kuhn_poker", 2, agents, 2), {"error": "the engine stopped"})
+    RolloutLog(tmp_path / "rollouts").write(4, [rollout, failed])
+    match = MatchResult(
+        env_id="kuhn_poker", num_players=2, model="m", opponent="random", seed=0, requested_games=1
+    )
+    match.add(GameRecord(0, -1.0, "loss", "model", False, 2, 1))
+    write_evaluation(tmp_path / "evaluation", 4, "random", match)
+
+    run = load_run(tmp_path)
+    assert [game.rollout.id for game in run.games] == [rollout.id, failed.id]
+    assert run.games[0].rollout.has_invalid_move
+    assert run.games[0].rollout.extras.final_rewards == {"0": -1.0, "1": 1.0}
+    assert [(found.losses, found.invalid["model"]) for found in run.evaluations] == [(1, 1)]
+    text = " ".join(Page(build(tmp_path)).text)
+    assert "seat 1, random" in text
+    assert "the engine stopped" in text
+
+
+def test_very_long_games_and_answers_are_cut_and_say_so(tmp_path):
+    game = load_run(write_run(tmp_path / "run", steps=10)).games[0]
+    turn = game.rollout.extras.turns[0]
+    turn.text = "a" * 10_000
+    turn.observation = "\n".join(f"line {number}" for number in range(500))
+    game.rollout.extras.turns = [turn] * 100
+    html = games_html([game], 1)
+    assert "20 more turns are not shown" in html
+    assert "[4,000 more characters]" in html
+    assert len(html) < 80 * 15_000
+
+
+def test_wilson_interval_against_known_values():
+    rate = wilson(8, 10)
+    assert (round(rate.low, 4), rate.mid, round(rate.high, 4)) == (0.4902, 0.8, 0.9433)
+    assert wilson(0, 400).low == 0.0
+    assert round(wilson(0, 400).high, 4) == 0.0095
+    assert wilson(400, 400).high == 1.0
+    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)

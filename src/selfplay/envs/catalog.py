@@ -94,10 +94,19 @@ def list_environments() -> list[EnvInfo]:
     return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in _textarena_facts())]
 
 
+def suggest(env_id: str) -> str:
+    """Return what to do about an unknown id: the known ids most like it, of either library."""
+    import pyspiel
+
+    known = {name.lower(): name for name in [*pyspiel.registered_names(), *_textarena_facts()]}
+    close = difflib.get_close_matches(env_id.lower(), known, n=3)
+    return f"Did you mean {', '.join(known[name] for name in close)}?" if close else "See: selfplay envs"
+
+
 def _list_openspiel() -> list[EnvInfo]:
     import pyspiel
 
-    from selfplay.envs.openspiel_game import load_game, not_playable_reason
+    from selfplay.envs.openspiel_game import not_playable_reason
 
     infos = []
     for game_type in pyspiel.registered_games():
@@ -105,9 +114,8 @@ def _list_openspiel() -> list[EnvInfo]:
         reason = not_playable_reason(game_type)
         if not reason and not game_type.default_loadable:
             reason = "it needs parameters: give them in parentheses after the name"
-        players = game_type.min_num_players
-        if not reason and players != game_type.max_num_players:
-            players = load_game(name).num_players()
+        # Without loading the game, which for some prints or takes long. Hanabi's default is given as 0.
+        players = game_type.parameter_specification.get("players") or game_type.min_num_players
         infos.append(EnvInfo(name, "openspiel", [players], not reason, reason))
     return infos
 
@@ -118,9 +126,7 @@ def _describe_textarena(env_id: str) -> EnvInfo:
     if fact is None and not env_id.endswith("-train"):
         fact = facts.get(f"{env_id.removesuffix('-raw')}-train")
     if fact is None:
-        close = difflib.get_close_matches(env_id, facts, n=3)
-        hint = f"Did you mean {', '.join(close)}?" if close else "See: selfplay envs"
-        raise InputError("env.id", f"TextArena has no environment {env_id!r}", hint)
+        raise InputError("env.id", f"TextArena has no environment {env_id!r}", suggest(env_id))
     if env_id.endswith("-raw"):
         reason = "its observations are not text; use the id that ends in -train"
     else:

@@ -117,7 +117,9 @@ class GameEpisode(Episode):
             observation = game.observation(pid)
             legal = game.legal_actions()
             answer = await self._ask(arena, table, pid, turn)
-            action = game.normalise(answer.action)
+            action = answer.action
+            if legal is None or action not in legal:
+                action = game.normalise(action)
             invalid = self._play(table, pid, action, legal, answer.well_formed)
             table.turns.append(
                 {

@@ -1,12 +1,12 @@
 """OpenSpiel games: any turn-based one, with legal moves by name and chance from the seed tree."""
 
-import difflib
 import random
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from selfplay.core import EpisodeError, InputError, derive_seed
+from selfplay.envs.catalog import suggest
 from selfplay.envs.game import Game
 from selfplay.envs.openspiel_words import Wording, wording_for
 
@@ -23,11 +23,8 @@ def load_game(env_id: str) -> Any:
     import pyspiel
 
     name = env_id.split("(", 1)[0].strip()
-    known = pyspiel.registered_names()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=3)
-        hint = f"Did you mean {', '.join(close)}?" if close else "See: selfplay envs"
-        raise InputError("env.id", f"OpenSpiel has no game {name!r}", hint)
+    if name not in pyspiel.registered_names():
+        raise InputError("env.id", f"OpenSpiel has no game {name!r}", suggest(name))
     try:
         game = pyspiel.load_game(env_id)
     except pyspiel.SpielError as error:
@@ -47,6 +44,8 @@ def not_playable_reason(game_type: Any) -> str:
         return "its players move at the same time (wrap it: turn_based_simultaneous_game(game=...))"
     if game_type.dynamics == game_type.Dynamics.MEAN_FIELD:
         return "it is a mean-field game"
+    if game_type.short_name == "crossword":
+        return "OpenSpiel does not list its moves"
     return ""
 
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 CARD_NAMES = "23456789TJQK"
+_PLAIN = str.maketrans("[]\\", "()|")
 
 
 class Wording(ABC):
@@ -19,7 +20,7 @@ class Wording(ABC):
 
     @abstractmethod
     def observation(self, state: Any, pid: int) -> str:
-        """What ``pid`` knows at ``state``. It tells ``pid``'s information states apart."""
+        """What ``pid`` knows at ``state``, as far as it matters: suits or transpositions may be left out."""
 
     @abstractmethod
     def moves(self, state: Any) -> list[str]:
@@ -46,7 +47,7 @@ class PlainWording(Wording):
         return f"{text.strip()}\n{_legal_line(self.moves(state))}"
 
     def moves(self, state: Any) -> list[str]:
-        """Give OpenSpiel's action strings without brackets and line breaks, made distinct by action id."""
+        """Give OpenSpiel's action strings without brackets and backslashes, distinct by action id."""
         actions = state.legal_actions()
         names = [_plain_name(state.action_to_string(action)) for action in actions]
         if len(set(names)) == len(names):
@@ -180,7 +181,8 @@ def _who(pid: int, reader: int, players: int) -> str:
 
 
 def _plain_name(text: str) -> str:
-    return " ".join(text.replace("[", "(").replace("]", ")").split())
+    """Replace what would upset the reading of answers: brackets, backslashes, line breaks."""
+    return " ".join(text.translate(_PLAIN).split())
 
 
 def _is_open(game_type: Any) -> bool:

@@ -2,46 +2,123 @@
 
 import random
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, cast
 
-from selfplay.core import InputError
+from selfplay.core import InputError, derive_seed
+from selfplay.envs.catalog import library_of
 from selfplay.envs.game import Game
 
+if TYPE_CHECKING:
+    from selfplay.envs.openspiel_game import OpenSpielGame
+    from selfplay.envs.textarena_game import TextArenaGame
+
 PLAYER_NAMES = ("random", "optimal")
+_TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
 
 
 class ScriptedPlayer(ABC):
-    """A player that needs no model. It holds no state of a game."""
+    """A player that needs no model. It holds no state of a game, so one serves any number of games.
+
+    Args:
+        seed: players with different seeds draw differently.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
 
     @abstractmethod
     def act(self, game: Game, rng_seed: int) -> str:
-        """Return a legal move for the current player of ``game``; the same seed gives the same move."""
+        """Return a legal move for the current player of ``game``; the same seeds give the same move."""
+
+    def _draw(self, weights: dict[Any, float], rng_seed: int) -> Any:
+        """Draw a key of ``weights``."""
+        draw = random.Random(derive_seed(self._seed, rng_seed))
+        return draw.choices(list(weights), list(weights.values()))[0]
 
 
 class RandomPlayer(ScriptedPlayer):
-    """Uniform among the legal moves."""
+    """Uniform among the legal moves, in games that tell them."""
 
     def act(self, game: Game, rng_seed: int) -> str:
-        """Return a random legal move.
+        """Return a random legal move."""
+        return str(self._draw(dict.fromkeys(game.legal_actions() or [], 1.0), rng_seed))
 
-        Raises:
-            InputError: the game does not tell its legal moves.
-        """
-        legal = game.legal_actions()
-        if not legal:
-            raise InputError(
-                "opponent",
-                f"{game.env_id} does not tell its legal moves, so nothing can play it at random",
-                "Choose a model as the opponent",
-            )
-        return random.Random(rng_seed).choice(legal)
+
+class OptimalPlayer(ScriptedPlayer):
+    """Minimax or an equilibrium policy of an OpenSpiel game; uniform among equally good moves."""
+
+    def __init__(self, env_id: str, seed: int) -> None:
+        from selfplay.envs.solver import solve
+
+        super().__init__(seed)
+        self._solution = solve(env_id)
+
+    def act(self, game: Game, rng_seed: int) -> str:
+        """Return an optimal move of an OpenSpielGame, drawn from the optimal policy."""
+        table = cast("OpenSpielGame", game)
+        action = self._draw(self._solution.policy(table.state), rng_seed)
+        index: int = table.state.legal_actions().index(action)
+        return table.legal_actions()[index]
+
+
+class TextArenaTicTacToePlayer(ScriptedPlayer):
+    """Perfect play of TextArena's TicTacToe, by way of OpenSpiel's."""
+
+    def __init__(self, seed: int) -> None:
+        from selfplay.envs.solver import solve
+
+        super().__init__(seed)
+        self._solution = solve("tic_tac_toe")
+
+    def act(self, game: Game, rng_seed: int) -> str:
+        """Return an optimal move of a TextArenaGame of TicTacToe."""
+        state = _tic_tac_toe_state(cast("TextArenaGame", game).board)
+        return f"[{self._draw(self._solution.policy(state), rng_seed)}]"
+
+
+def _tic_tac_toe_state(board: list[list[str]]) -> Any:
+    """Rebuild a position that is not over; TextArena's O moves first, like OpenSpiel's x."""
+    from selfplay.envs.openspiel_game import load_game
+
+    cells = [cell for row in board for cell in row]
+    first = [index for index, cell in enumerate(cells) if cell == "O"]
+    second = [index for index, cell in enumerate(cells) if cell == "X"]
+    state = load_game("tic_tac_toe").new_initial_state()
+    for turn in range(len(first) + len(second)):
+        state.apply_action(second[turn // 2] if turn % 2 else first[turn // 2])
+    return state
 
 
 def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
-    """Return the scripted player ``name`` for ``env_id``.
+    """Return the scripted player ``name`` for ``env_id``. It may solve the game first, once per process.
 
     Raises:
         InputError: there is no such player, or none for this game.
     """
     if name == "random":
-        return RandomPlayer()
-    raise InputError("opponent", f"no scripted player {name!r}", f"Use one of {', '.join(PLAYER_NAMES)}")
+        _check_moves_are_told(env_id)
+        return RandomPlayer(seed)
+    if name != "optimal":
+        raise InputError("opponent", f"no scripted player {name!r}", f"Use one of {', '.join(PLAYER_NAMES)}")
+    if library_of(env_id) == "openspiel":
+        return OptimalPlayer(env_id, seed)
+    if env_id in _TEXTARENA_TICTACTOE:
+        return TextArenaTicTacToePlayer(seed)
+    raise InputError(
+        "opponent",
+        f"no optimal player for {env_id}, only for {_TEXTARENA_TICTACTOE[1]} and small OpenSpiel games",
+        "Use random as the opponent",
+    )
+
+
+def _check_moves_are_told(env_id: str) -> None:
+    if library_of(env_id) == "openspiel":
+        return
+    from selfplay.envs.textarena_game import tells_moves
+
+    if not tells_moves(env_id):
+        raise InputError(
+            "opponent",
+            f"{env_id} does not tell its legal moves, so nothing can play it at random",
+            "Choose a model as the opponent",
+        )

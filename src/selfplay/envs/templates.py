@@ -7,12 +7,12 @@ import re
 from abc import ABC, abstractmethod
 from functools import lru_cache
 
-from selfplay.core import InputError, Messages
+from selfplay.core import InputError, Message, Messages
 from selfplay.envs.examples import example_turns
 from selfplay.envs.extraction import extract_boxed
 from selfplay.envs.game import Game
 
-MAX_MOVE_WORDS = 8
+MAX_MOVE_WORDS = 10
 
 
 class PromptTemplate(ABC):
@@ -81,21 +81,14 @@ class FewshotTemplate(PromptTemplate):
     strict = True
     name = "fewshot-chat"
     _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
-    _INSTRUCTION = "Answer with your move only, in the format that the rules ask for."
 
     def messages(self, game: Game, pid: int) -> Messages:
         """See PromptTemplate. Games that do not tell their legal moves get an instruction for examples."""
-        rules = game.rules(pid)
         now = game.brief(pid)
-        examples = example_turns(game.env_id, game.num_players, pid)
-        if not examples:
-            return [{"role": "user", "content": f"{rules}\n{self._INSTRUCTION}\n\n{now}"}]
-        first, *others = examples
-        messages = [{"role": "user", "content": f"{rules}\n\n{first[0]}"}, _assistant(first[1])]
-        for observation, move in others:
-            messages += [{"role": "user", "content": observation}, _assistant(move)]
-        messages.append({"role": "user", "content": now})
-        return messages
+        head = _fewshot_head(game.env_id, game.num_players, pid, game.rules(pid))
+        if len(head) == 1:
+            return [{"role": "user", "content": f"{head[0]['content']}\n\n{now}"}]
+        return [*head, {"role": "user", "content": now}]
 
     def extract(self, text: str) -> tuple[str, bool]:
         """Return the stripped answer, well formed if it looks like one move: one line, no prose."""
@@ -107,8 +100,25 @@ class FewshotTemplate(PromptTemplate):
         return action
 
 
-def _assistant(move: str) -> dict[str, str]:
-    return {"role": "assistant", "content": move}
+@lru_cache(maxsize=256)
+def _fewshot_head(env_id: str, num_players: int, pid: int, rules: str) -> tuple[Message, ...]:
+    """Everything before the real position: rules and examples, or rules and an instruction.
+
+    The messages are shared by all prompts; nobody may change them.
+    """
+    examples = example_turns(env_id, num_players, pid)
+    if not examples:
+        return ({"role": "user", "content": f"{rules}\n{_BARE_MOVE_REQUEST}"},)
+    head = []
+    before = f"{rules}\n\n"
+    for observation, move in examples:
+        head.append({"role": "user", "content": before + observation})
+        head.append({"role": "assistant", "content": move})
+        before = ""
+    return tuple(head)
+
+
+_BARE_MOVE_REQUEST = "Answer with your move only, in the format that the rules ask for."
 
 
 _BOX_REQUEST = "Think step by step, then give your final move inside \\boxed{}."

@@ -37,6 +37,8 @@ class TextArenaGame(Game):
         error_allowance: invalid moves in a row for which TextArena asks the player again; at 0 the first one
             ends the game, or puts the player out, as the game's rules say.
 
+    ``state`` is TextArena's state object.
+
     Raises:
         EpisodeError: TextArena fails to start the game.
     """
@@ -47,7 +49,8 @@ class TextArenaGame(Game):
         self._calls = 0
         self._generators = generators_of(env_id)
         self._env, self._bare = self._call(self._start, error_allowance)
-        self._family = family_of(self._bare)
+        self.state = self._bare.state
+        self._family = family_of(type(self._bare).__name__)
         self._rules = [self._prompt_of(pid) for pid in range(num_players)]
         self._observation = ""
         self._board = ""
@@ -75,11 +78,6 @@ class TextArenaGame(Game):
             return self._generators.call(self._seed + self._calls, function, *args)
         except Exception as error:
             raise EpisodeError(f"{self.env_id} failed inside TextArena: {error!r}") from error
-
-    @property
-    def state(self) -> Any:
-        """TextArena's state."""
-        return self._bare.state
 
     @property
     def board(self) -> Any:
@@ -139,6 +137,8 @@ class TextArenaGame(Game):
     def _read(self) -> None:
         """Take the current player's observation from TextArena, which hands each out once."""
         pid = self.current_pid
+        if not 0 <= pid < self.num_players:
+            raise EpisodeError(f"{self.env_id} gave the turn to player {pid} of {self.num_players}")
         self._board = self._latest_board(pid) if self._family and self._family.board_is_all else ""
         _, text = self._call(self._env.get_observation)
         text = str(text).strip()
@@ -166,6 +166,12 @@ class TextArenaGame(Game):
     def _own_info(self) -> dict[int, dict[str, Any]]:
         _, info = self._env.close()
         return {pid: dict(info[pid]) for pid in range(self.num_players)}
+
+
+def tells_moves(env_id: str) -> bool:
+    """Whether a registered environment's legal moves are known; see textarena_moves."""
+    entry_point = registration.ENV_REGISTRY[env_id].entry_point
+    return family_of(entry_point.split(":")[1]) is not None
 
 
 @dataclass(frozen=True)

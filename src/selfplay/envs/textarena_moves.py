@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 _SPACE = re.compile(r"\s+")
 _COLUMN = re.compile(r"\[(?:col)?\s*(\d+)\]")
 _PAIR = re.compile(r"\[(\d+)\s*,?\s*(\d+)\]")
+_CELL_NAMES = tuple(f"[{index}]" for index in range(400))
 _ROCK_PAPER_SCISSORS = {"[r]": "[rock]", "[p]": "[paper]", "[s]": "[scissors]"}
 
 
@@ -31,9 +33,9 @@ def add_brackets(action: str) -> str:
     return action if "[" in action or "]" in action else f"[{action}]"
 
 
-def family_of(env: Any) -> Family | None:
-    """Return the family of an unwrapped TextArena environment, or ``None`` where moves are not exposed."""
-    return _FAMILIES.get(type(env).__name__)
+def family_of(class_name: str) -> Family | None:
+    """Return the family of a TextArena environment's class, or ``None`` where moves are not exposed."""
+    return _FAMILIES.get(class_name)
 
 
 def _lower(action: str) -> str:
@@ -59,8 +61,8 @@ def _spell_throw(action: str) -> str:
 
 
 def _free_cells(env: Any) -> list[str]:
-    cells = (cell for row in env.state.game_state["board"] for cell in row)
-    return [f"[{index}]" for index, cell in enumerate(cells) if cell == ""]
+    cells = chain.from_iterable(env.state.game_state["board"])
+    return [name for name, cell in zip(_CELL_NAMES, cells, strict=False) if cell == ""]
 
 
 def _free_marks(env: Any) -> list[str]:

@@ -1,1 +1,25 @@
-"""How good a model is: matches with intervals, exact measures."""
+"""How strong a model is: matches with intervals, and exact measures of small games."""
+
+from selfplay.evaluation.intervals import Interval, mean_interval, wilson_interval
+from selfplay.evaluation.match import play_match
+from selfplay.evaluation.match_result import GameRecord, MatchResult, Outcomes
+from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
+from selfplay.evaluation.report_files import EvaluationResult, read_evaluation, write_evaluation
+from selfplay.evaluation.tables import comparison_table, match_table
+
+__all__ = [
+    "EvaluationResult",
+    "GameRecord",
+    "Interval",
+    "MatchResult",
+    "NashConvResult",
+    "Outcomes",
+    "comparison_table",
+    "match_table",
+    "mean_interval",
+    "nash_conv",
+    "play_match",
+    "read_evaluation",
+    "wilson_interval",
+    "write_evaluation",
+]

@@ -84,7 +84,7 @@ class _Served:
 
 @dataclass
 class EngineStats:
-    """Totals since the engine started. Tokens are counts; ``seconds`` is time spent in forward passes."""
+    """Totals since they were last reset. Tokens are counts; ``seconds`` is time spent in forward passes."""
 
     requests: int = 0
     generated_tokens: int = 0
@@ -129,7 +129,10 @@ class EmbeddedEngine(InferenceClient):
         self._stop_ids = frozenset(model.stop_token_ids)
 
     def publish(self, name: str, adapter: str, version: int) -> None:
-        """Serve ``adapter`` as ``name`` from now on. Contexts are forgotten; requests under way go on with it."""
+        """Serve ``adapter`` as ``name`` from now on.
+
+        Known contexts are forgotten; requests under way go on with the new version.
+        """
         served = self._served.get(name)
         if served is not None and (served.active or served.waiting):
             self._restart(served, adapter, version)
@@ -144,6 +147,10 @@ class EmbeddedEngine(InferenceClient):
         """Empty every cache, so that what follows does not depend on what came before."""
         for served in self._served.values():
             served.cache.clear()
+
+    def reset_stats(self) -> None:
+        """Start counting anew."""
+        self.stats = EngineStats()
 
     def names(self) -> list[str]:
         """The models that can be asked."""

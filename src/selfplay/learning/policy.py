@@ -23,6 +23,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 
 ATTENTION_NAME = "selfplay_tree"
 TRAINED = "default"
+AVERAGE = "average"
 BASE = "base"
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -133,9 +134,9 @@ class PolicyModel:
         logits_NV: Tensor = self._causal_lm.lm_head(hidden_ND)
         return logits_NV.float()
 
-    def trainable_parameters(self) -> list[torch.nn.Parameter]:
-        """The trained adapter's weights, in a fixed order."""
-        return [p for name, p in self.model.named_parameters() if f".{TRAINED}." in name]
+    def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
+        """An adapter's weights, in the same order for every adapter."""
+        return [p for key, p in self.model.named_parameters() if f".{name}." in key]
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:

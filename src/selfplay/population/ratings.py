@@ -43,7 +43,8 @@ class TrueSkillRatings:
         groups = [(self._env.create_rating(mu, sigma),) for mu, sigma in ratings]
         try:
             rated = self._env.rate(groups, ranks=ranks_of(rewards))
-        except FloatingPointError:
+        except (ArithmeticError, ValueError):
+            # FloatingPointError on purpose, and "math domain error" where it divides by what underflowed.
             return list(ratings)
         return [(float(group[0].mu), float(group[0].sigma)) for group in rated]
 

@@ -77,6 +77,6 @@ def _config_html(run: RunData) -> str:
     if not run.config_text:
         return ""
     return (
-        '<section><details class="fold"><summary>Configuration (config.toml)</summary>'
+        '<section><h2>Configuration</h2><details class="fold shared"><summary>config.toml</summary>'
         f"<pre>{escape(run.config_text)}</pre></details></section>"
     )

@@ -17,7 +17,10 @@ GAMES_PER_STEP = 6
 
 
 class Evaluation(msgspec.Struct):
-    """One file of ``evaluation/``: a match (``kind`` "match") or an exact measure ("nashconv")."""
+    """One file of ``evaluation/``: a match (``kind`` "match") or an exact measure, which has ``nash_conv``.
+
+    ``policy`` gives probabilities of actions by information state; ``observations`` the text read there.
+    """
 
     step: int = -1
     env_id: str = ""
@@ -31,6 +34,7 @@ class Evaluation(msgspec.Struct):
     nash_conv: float | None = None
     legal_mass: float | None = None
     policy: dict[str, dict[str, float]] = {}
+    observations: dict[str, str] = {}
 
 
 class Turn(msgspec.Struct):

@@ -31,11 +31,11 @@ def games_html(games: list[Game], games_in_log: int) -> str:
         _prefixes_html(prefixes),
     ]
     step = None
-    for game in games:
+    for position, game in enumerate(games):
         if game.step != step:
             step = game.step
             parts.append(f"<h3>Step {step}</h3>")
-        parts.append(_game_html(game, prefixes))
+        parts.append(_game_html(game, prefixes, unfolded=position == 0))
     parts.append("</section>")
     return "".join(parts)
 
@@ -79,8 +79,8 @@ def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
     return "".join(html)
 
 
-def _game_html(game: Game, prefixes: dict[SeatKey, Prompt]) -> str:
-    """Return one folded game."""
+def _game_html(game: Game, prefixes: dict[SeatKey, Prompt], *, unfolded: bool) -> str:
+    """Return one game that folds."""
     rollout = game.rollout
     turns = turns_with_steps(rollout)
     shown = [
@@ -93,8 +93,9 @@ def _game_html(game: Game, prefixes: dict[SeatKey, Prompt]) -> str:
         shown.append(f'<p class="bad">{escape(str(rollout.meta["error"]))}</p>')
     turn_count = rollout.extras.num_turns if rollout.extras.num_turns is not None else len(turns)
     return (
-        f'<details class="game"><summary><span class="game-name">Game {game.index}</span> '
-        f"{escape(rollout.env_id)} {_players_html(turns)} {_rewards_html(rollout)} "
+        f'<details class="game"{" open" if unfolded else ""}><summary>'
+        f'<span class="game-name">Game {game.index}</span> '
+        f"{escape(rollout.env_id)} {_players_html(rollout)} {_rewards_html(rollout)} "
         f'<span class="muted">{_count(turn_count, "turn")}</span> {_badges_html(rollout)}</summary>'
         f'<div class="turns">{"".join(shown)}</div></details>'
     )
@@ -129,19 +130,24 @@ def _turn_of(step: LoggedStep) -> Turn:
     )
 
 
-def _players_html(turns: list[tuple[Turn, LoggedStep | None]]) -> str:
-    """Return who sat where, in order of seats."""
-    players = {turn.pid: _who(turn) for turn, _ in reversed(turns)}
-    return " against ".join(
-        f'<span class="seat seat-{pid % 6}">{escape(players[pid])}</span>' for pid in sorted(players)
-    )
+def _players_html(rollout: LoggedRollout) -> str:
+    """Return who sat where, in order of seats: of the play specification, or else of those who moved."""
+    agents = rollout.artifact.get("agents") if isinstance(rollout.artifact, dict) else None
+    if isinstance(agents, list) and all(isinstance(agent, dict) for agent in agents):
+        turns = [
+            Turn(pid=pid, kind=str(agent.get("kind", "")), model=str(agent.get("model", "")))
+            for pid, agent in enumerate(agents)
+        ]
+    else:
+        turns = [turn for turn, _ in turns_with_steps(rollout)]
+    players = {turn.pid: _player_html(turn) for turn in turns}
+    return " against ".join(players[pid] for pid in sorted(players))
 
 
-def _who(turn: Turn) -> str:
-    """Name the player of a turn."""
-    if turn.kind == "policy":
-        return f"seat {turn.pid}, trained"
-    return f"seat {turn.pid}, {turn.model or turn.kind or 'opponent'}"
+def _player_html(turn: Turn) -> str:
+    """Name the player of a turn, in the colour of the seat."""
+    who = "trained" if turn.kind == "policy" else turn.model or turn.kind or "opponent"
+    return f'<span class="seat seat-{turn.pid % 6}">seat {turn.pid}, {escape(who)}</span>'
 
 
 def _rewards_html(rollout: LoggedRollout) -> str:
@@ -169,7 +175,7 @@ def _turn_html(
     """Return one turn: who moved and what, the position, the raw answer, rewards, and the folded prompt."""
     parts = [
         f'<div class="turn edge-{turn.pid % 6}"><div class="turn-head"><span class="muted">{number}</span> '
-        f'<span class="seat seat-{turn.pid % 6}">{escape(_who(turn))}</span> ',
+        f"{_player_html(turn)} ",
         f'<code class="action">{escape(_clip(turn.action))}</code> ' if turn.action is not None else "",
         _marks_html(turn),
         _logprob_html(step),
@@ -218,13 +224,13 @@ def _observation_html(observation: str) -> str:
 
 
 def _stages_html(step: LoggedStep) -> str:
-    """Return the reward at each stage that was recorded, in order."""
+    """Return the reward at each stage that was recorded, in order; else the one reward of the step."""
     recorded = step.info.get("reward_stages")
-    stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"reward": step.reward}
-    if step.advantage and "advantage" not in stages:
+    stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"": step.reward}
+    if step.advantage:
         stages = {**stages, "advantage": step.advantage}
     shown = [
-        f"{escape(str(name))} <b>{_number(value)}</b>" for name, value in stages.items() if value is not None
+        f"{escape(str(name).replace('_', ' '))} <b>{_number(value)}</b>" for name, value in stages.items()
     ]
     return f'<div class="stages"><span class="label">reward</span> {" → ".join(shown)}</div>'
 

@@ -125,7 +125,7 @@ def ratings_chart(run: RunData) -> Chart | None:
         "type": "scatter",
         "mode": "markers",
         "x": [complete[uid]["mu"] for uid in best],
-        "y": [escape(uid) for uid in best],
+        "y": [_plain(uid) for uid in best],
         "error_x": {"type": "data", "array": [2 * complete[uid]["sigma"] for uid in best], "width": 3},
         "marker": {"color": COLOURS[0], "size": 8},
         "showlegend": False,
@@ -157,7 +157,7 @@ def invalid_chart(run: RunData) -> Chart | None:
             chart.traces.append(_line(label, run.series(name), len(chart.traces)))
     lines = len(chart.traces)
     for index, ((env_id, opponent), matches) in enumerate(matches_by_series(run).items()):
-        rates = [match_rates(match)["Invalid moves"] for match in matches]
+        rates = [match_rates(match)["Lost by an invalid move"] for match in matches]
         label = _match_label(run, env_id, opponent)
         chart.traces += _banded_line(label, [match.step for match in matches], rates, lines + index)
     return chart if chart.traces else None
@@ -235,23 +235,23 @@ def mismatch_chart(run: RunData) -> Chart | None:
     """How far the engine's and the learner's log-probabilities lie apart."""
     names = [name for name in run.metric_names() if name.startswith("learner/") and "mismatch" in name]
     caption = "Per token, between the engine that sampled and the learner that trains; logarithmic."
-    layout = {"yaxis": {"type": "log", "tickformat": ".0e"}}
+    layout = {"yaxis": {"type": "log", "dtick": "D2", "tickformat": ".0e"}}
     return _metric_chart(run, names, "Log-probability mismatch", caption, layout)
 
 
 def games_speed_chart(run: RunData) -> Chart | None:
     """Games per second."""
-    return _speed_chart(run, ("games_per_second", "episodes_per_second"), "Games per second")
+    names = [
+        name for name in run.metric_names() if name.endswith(("games_per_second", "episodes_per_second"))
+    ]
+    return _metric_chart(run, names, "Games per second", "Wall clock.", {"yaxis": {"rangemode": "tozero"}})
 
 
 def tokens_speed_chart(run: RunData) -> Chart | None:
-    """Tokens per second, generated and trained."""
-    return _speed_chart(run, ("tokens_per_second", "tok_s"), "Tokens per second")
-
-
-def _speed_chart(run: RunData, endings: tuple[str, ...], title: str) -> Chart | None:
-    names = [name for name in run.metric_names() if name.endswith(endings)]
-    return _metric_chart(run, names, title, "Wall clock.", {"yaxis": {"rangemode": "tozero"}})
+    """Tokens per second, generated and trained; orders of magnitude can lie between them."""
+    names = [name for name in run.metric_names() if name.endswith(("tokens_per_second", "tok_s"))]
+    layout = {"yaxis": {"type": "log", "dtick": "D2", "tickformat": "~s"}}
+    return _metric_chart(run, names, "Tokens per second", "Wall clock; logarithmic.", layout)
 
 
 def phases_chart(run: RunData) -> Chart | None:
@@ -308,6 +308,11 @@ def _match_label(run: RunData, env_id: str, opponent: str) -> str:
     return f"against {opponent}" if _plays_one_game(run) else f"{env_id} against {opponent}"
 
 
+def _plain(text: str) -> str:
+    """Return text for Plotly, which reads a few HTML tags in names and labels but no quote entities."""
+    return escape(text, quote=False)
+
+
 def _percent_axis(*, whole: bool = False) -> dict[str, Any]:
     """Return layout options for shares between 0 and 1; ``whole`` shows all of 0% to 100%."""
     axis: dict[str, Any] = {"tickformat": ".2~%", "rangemode": "tozero"}
@@ -331,7 +336,7 @@ def _line(name: str, series: Series, index: int, *, markers: bool = False) -> di
     return {
         "type": "scatter",
         "mode": "lines+markers" if markers or len(steps) == 1 else "lines",
-        "name": escape(name),
+        "name": _plain(name),
         "x": _thin(steps),
         "y": _thin(values),
         "line": {"color": COLOURS[index % len(COLOURS)], "width": 2},

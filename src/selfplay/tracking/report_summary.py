@@ -37,12 +37,15 @@ def wilson(successes: int, trials: int) -> Rate:
 
 
 def match_rates(match: Evaluation) -> dict[str, Rate]:
-    """Return the shares of a match's games: wins, draws, losses and the model's invalid moves."""
+    """Return the shares of a match's games: wins, draws, losses, and those the model's invalid move ended.
+
+    The last are among the losses (and the opponent's among the wins).
+    """
     return {
         "Wins": wilson(match.wins, match.games),
         "Draws": wilson(match.draws, match.games),
         "Losses": wilson(match.losses, match.games),
-        "Invalid moves": wilson(match.invalid.get("model", 0), match.games),
+        "Lost by an invalid move": wilson(match.invalid.get("model", 0), match.games),
     }
 
 
@@ -89,7 +92,7 @@ def tiles_html(run: RunData) -> str:
         tiles.append(("Steps", str(run.metrics[-1].get("step", len(run.metrics))), ""))
         seconds = run.metrics[-1].get("wall_time", 0.0) - run.metrics[0].get("wall_time", 0.0)
         if seconds > 0:
-            tiles.append(("First to last step", duration_text(seconds), ""))
+            tiles.append(("Time", duration_text(seconds), "first to last step"))
     if run.games_in_log:
         tiles.append(("Games in the log", f"{run.games_in_log:,}", ""))
     for env_id, found in nash_by_env(run).items():
@@ -97,8 +100,8 @@ def tiles_html(run: RunData) -> str:
             _change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", env_id)
         )
     for (env_id, opponent), matches in matches_by_series(run).items():
-        before, after = (f"{100 * match.wins / match.games:.1f}%" for match in (matches[0], matches[-1]))
-        tiles.append(_change_tile(f"Wins against {opponent}", before, after, env_id))
+        before, after = (f"{100 * match.wins / match.games:.1f}" for match in (matches[0], matches[-1]))
+        tiles.append(_change_tile(f"Win % against {opponent}", before, after, env_id))
     return "".join(
         f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
         f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
@@ -117,17 +120,16 @@ def headline_html(run: RunData) -> str:
     for (env_id, opponent), matches in matches_by_series(run).items():
         first, last = matches[0], matches[-1]
         games = f"{first.games:,}" if first.games == last.games else f"{first.games:,} / {last.games:,}"
-        rows.append(
-            _group_row(f"{env_id} against {opponent}", f"{games} games, steps {first.step} → {last.step}")
-        )
-        before, after = match_rates(first), match_rates(last)
-        rows += [_rate_row(name, before[name], after[name]) for name in before]
+        rows.append(_group_row(f"{env_id} against {opponent}", f"{games} games, {_steps_text(first, last)}"))
+        before = {} if first is last else match_rates(first)
+        rows += [_rate_row(name, before.get(name), rate) for name, rate in match_rates(last).items()]
     for env_id, found in nash_by_env(run).items():
-        first, last = found[0], found[-1]
-        rows.append(_group_row(f"{env_id}, exact", f"steps {first.step} → {last.step}"))
-        rows.append(_exact_row("NashConv (0 is unbeatable)", first.nash_conv, last.nash_conv))
-        if first.legal_mass is not None and last.legal_mass is not None:
-            rows.append(_exact_row("Probability on legal answers", first.legal_mass, last.legal_mass))
+        last = found[-1]
+        rows.append(_group_row(f"{env_id}, exact", _steps_text(found[0], last)))
+        before_last = found[0] if len(found) > 1 else Evaluation()
+        rows.append(_exact_row("NashConv (0 is unbeatable)", before_last.nash_conv, last.nash_conv))
+        if last.legal_mass is not None:
+            rows.append(_exact_row("Probability on legal answers", before_last.legal_mass, last.legal_mass))
     if not rows:
         return ""
     return (
@@ -139,6 +141,11 @@ def headline_html(run: RunData) -> str:
     )
 
 
+def _steps_text(first: Evaluation, last: Evaluation) -> str:
+    """Return the steps of the first and the last evaluation, which may be the same one."""
+    return f"step {last.step}" if first is last else f"steps {first.step} → {last.step}"
+
+
 def _group_row(title: str, note: str) -> str:
     return (
         f'<tr class="group"><th colspan="4">{escape(title)} '
@@ -146,10 +153,12 @@ def _group_row(title: str, note: str) -> str:
     )
 
 
-def _rate_row(name: str, before: Rate, after: Rate) -> str:
+def _rate_row(name: str, before: Rate | None, after: Rate) -> str:
+    """Return a row; without a rate before, its cell stays empty."""
+    text, bar = ("", "") if before is None else (_rate_text(before), _range_bar(before, "before"))
     return (
-        f"<tr><td>{escape(name)}</td><td>{_rate_text(before)}</td><td>{_rate_text(after)}</td>"
-        f'<td class="range">{_range_bar(before, "before")}{_range_bar(after, "after")}</td></tr>'
+        f"<tr><td>{escape(name)}</td><td>{text}</td><td>{_rate_text(after)}</td>"
+        f'<td class="range">{bar}{_range_bar(after, "after")}</td></tr>'
     )
 
 
@@ -177,16 +186,18 @@ def policy_html(run: RunData) -> str:
     """Return, for each exactly evaluated game, how the first and the last policy play; empty without any."""
     sections = []
     for env_id, found in nash_by_env(run).items():
-        first, last = found[0], found[-1]
+        last = found[-1]
         if not last.policy or len(last.policy) > POLICY_ROWS:
             continue
+        shown = [last] if len(found) == 1 else [found[0], last]
+        heads = "".join(f"<th>Step {evaluation.step}</th>" for evaluation in shown)
         actions = sorted({action for chances in last.policy.values() for action in chances})
         colours = {action: index % 6 for index, action in enumerate(actions)}
         rows = "".join(
-            f"<tr><td><code>{escape(state)}</code></td>"
-            f"<td>{_policy_bar(first.policy.get(state, {}), colours)}</td>"
-            f"<td>{_policy_bar(chances, colours)}</td></tr>"
-            for state, chances in sorted(last.policy.items())
+            f'<tr><td title="{escape(state)}">{escape(last.observations.get(state, state))}</td>'
+            + "".join(f"<td>{_policy_bar(each.policy.get(state, {}), colours)}</td>" for each in shown)
+            + "</tr>"
+            for state in sorted(last.policy)
         )
         legend = "".join(
             f'<span class="legend"><i class="fill-{colour}"></i>{escape(action)}</span>'
@@ -194,8 +205,8 @@ def policy_html(run: RunData) -> str:
         )
         sections.append(
             f'<div class="card scroll"><h3>{escape(env_id)}</h3><p class="muted">{legend}</p>'
-            f'<table class="policy"><thead><tr><th>Information set</th><th>Step {first.step}</th>'
-            f"<th>Step {last.step}</th></tr></thead><tbody>{rows}</tbody></table></div>"
+            f'<table class="policy"><thead><tr><th>What it knows</th>{heads}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
         )
     return "".join(sections)
 

@@ -209,14 +209,16 @@ class Tracker:
     def _put_outcome(self, prefix: str, rewards: Mapping[int, float], player_id: int) -> None:
         """Record a game's result for one seat: it won if it has more than every other seat.
 
-        A seat that shares the best reward has drawn. A lone player is measured against 0.
+        A seat that shares the best reward has drawn. A lone player wins with 1 or more (solved), else loses.
         """
         reward = rewards[player_id]
-        best_other = max((value for pid, value in rewards.items() if pid != player_id), default=0.0)
+        others = [value for pid, value in rewards.items() if pid != player_id]
+        won = reward > max(others) if others else reward >= 1
+        drawn = bool(others) and reward == max(others)
         self._put(f"{prefix}/Reward", reward)
         self._put(f"{prefix}/Reward (pid={player_id})", reward)
-        self._put(f"{prefix}/Win Rate", float(reward > best_other))
-        self._put(f"{prefix}/Draw Rate", float(reward == best_other))
-        self._put(f"{prefix}/Loss Rate", float(reward < best_other))
+        self._put(f"{prefix}/Win Rate", float(won))
+        self._put(f"{prefix}/Draw Rate", float(drawn))
+        self._put(f"{prefix}/Loss Rate", float(not won and not drawn))
         self._counts[prefix] += 1
         self.log({f"{prefix}/Games": self._counts[prefix]})

@@ -1,0 +1,97 @@
+"""Every field of the configuration by its path, for help texts and for hints in errors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from selfplay.config.settings import Config
+
+ANY_ENTRY = "*"
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    """One field.
+
+    ``path`` leads to it from the root: names of fields; ``*`` for any entry of a list; after that the entry's
+    ``type``, where entries are told apart by it.
+    """
+
+    path: tuple[str, ...]
+    info: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path[-1]
+
+
+@lru_cache(maxsize=1)
+def config_fields() -> tuple[ConfigField, ...]:
+    """Return every field, sections before what is in them, in the order of the source."""
+    return tuple(_fields_of(Config, ()))
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the settings classes that a field holds, alone, in a list or as a choice between several."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in models_in(part)]
+
+
+def tags_of(model: type[BaseModel]) -> list[str]:
+    """Return the values of a class's ``type``."""
+    return list(get_args(model.model_fields["type"].annotation))
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether a field holds a list."""
+    return get_origin(annotation) is list
+
+
+def is_choice_of_models(annotation: Any) -> bool:
+    """Whether the entries of a field are told apart by their ``type``."""
+    return len(models_in(annotation)) > 1
+
+
+def type_text(annotation: Any) -> str:
+    """Say in words what a field takes."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_text(parts[0])
+    if origin is Literal:
+        return ", ".join(f'`"{part}"`' for part in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(type_text(part) for part in parts if part is not NoneType)
+    if origin is list:
+        return f"list of {_PLURALS.get(parts[0], 'tables')}"
+    if origin is tuple:
+        return f"list of {len(parts)} {_PLURALS[parts[0]]}"
+    return _NAMES.get(annotation, "table")
+
+
+_NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
+def _fields_of(model: type[BaseModel], prefix: tuple[str, ...]) -> Iterator[ConfigField]:
+    for name, info in model.model_fields.items():
+        path = (*prefix, name)
+        yield ConfigField(path, info)
+        for inner in models_in(info.annotation):
+            yield from _fields_of_entry(inner, path, info.annotation)
+
+
+def _fields_of_entry(model: type[BaseModel], path: tuple[str, ...], annotation: Any) -> Iterator[ConfigField]:
+    if is_list(annotation):
+        path = (*path, ANY_ENTRY)
+    if not is_choice_of_models(annotation):
+        yield from _fields_of(model, path)
+        return
+    for tag in tags_of(model):
+        yield from _fields_of(model, (*path, tag))

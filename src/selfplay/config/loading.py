@@ -1,0 +1,122 @@
+"""From TOML to a validated configuration and back."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from selfplay.config.problems import first_problem
+from selfplay.config.settings import Config
+from selfplay.core import InputError
+
+
+def load_config(source: str, overrides: Mapping[str, str]) -> Config:
+    """Read a configuration.
+
+    Args:
+        source: path of a TOML file, or the name of a bundled preset.
+        overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML; what is no
+            TOML value is taken as text.
+
+    Raises:
+        InputError: there is no such file or preset, it is not TOML, or a field is wrong.
+    """
+    data = _read_toml(source)
+    for name, text in overrides.items():
+        _override(data, name, _toml_value(text))
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
+
+
+def dump_config(config: Config) -> str:
+    """Return the whole configuration as TOML; fields without a value are left out. It loads as it was."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def preset_names() -> list[str]:
+    """Return the names of the bundled presets."""
+    names = [entry.name for entry in _presets().iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def _presets() -> Traversable:
+    return files("selfplay.config").joinpath("presets")
+
+
+def _read_toml(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if not path.is_file() and source in preset_names():
+        return tomllib.loads(_presets().joinpath(f"{source}.toml").read_text(encoding="utf-8"))
+    if path.is_dir():
+        raise InputError(
+            source,
+            "is a directory, not a configuration",
+            f"Give a .toml file. To continue a run: selfplay train --resume {source}",
+        )
+    if not path.exists():
+        raise _no_such_source(source)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(source, f"is not valid TOML: {error}", "Correct it there") from error
+    except UnicodeDecodeError as error:
+        raise InputError(source, "is not a text file in UTF-8", "Give a .toml file") from error
+    except OSError as error:
+        raise InputError(source, f"cannot be read ({error.strerror})", "Make it readable") from error
+
+
+def _no_such_source(source: str) -> InputError:
+    presets = preset_names()
+    close = difflib.get_close_matches(source, presets, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(presets)}"
+    if source.endswith(".toml"):
+        return InputError(source, "there is no such file", hint)
+    return InputError(source, "there is neither a file nor a preset of this name", hint)
+
+
+def _toml_value(text: str) -> Any:
+    """Read one value as TOML does; as text where it cannot be read."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if set(table) == {"value"} else text
+
+
+def _override(data: dict[str, Any], name: str, value: Any) -> None:
+    """Set one value of a nested table, making tables on the way."""
+    parts = name.split(".")
+    node: Any = data
+    for depth, part in enumerate(parts):
+        here = ".".join(parts[:depth])
+        if isinstance(node, list):
+            _check_index(node, part, here)
+            key: str | int = int(part)
+        elif isinstance(node, dict):
+            key = part
+        else:
+            raise InputError(name, f"{here} is no table but {node!r}", f"Set {here} itself")
+        if depth == len(parts) - 1:
+            node[key] = value
+        elif isinstance(node, list):
+            node = node[int(part)]
+        else:
+            node = node.setdefault(part, {})
+
+
+def _check_index(entries: list[Any], part: str, here: str) -> None:
+    """Refuse what is not the number of an entry that is there."""
+    if part.isdigit() and int(part) < len(entries):
+        return
+    numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"
+    raise InputError(
+        f"{here}.{part}", f"{here} is a list of {len(entries)} without this entry", f"There is: {numbers}"
+    )

@@ -1,0 +1,141 @@
+"""From what pydantic says of a wrong configuration to one line that names the field and the fix."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from selfplay.config.fields import ANY_ENTRY, config_fields
+from selfplay.core import InputError
+
+Location = tuple[int | str, ...]
+
+_MAX_SHOWN = 60
+
+
+def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError:
+    """Return the first thing wrong with ``data``; unknown fields, which explain missing ones, come first."""
+    details = error.errors(include_url=False)
+    unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    return _input_error((unknown or details)[0], data)
+
+
+def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
+    location = detail["loc"]
+    field = dotted(location, data)
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return InputError(field, "there is no such field", _hint_for_unknown(location, field))
+    if kind == "missing" and isinstance(location[-1], int):
+        field = dotted(location[:-1], data)
+        return InputError(field, f"has too few values (got {_shown(detail['input'])})", "Add more")
+    if kind == "missing":
+        return InputError(field, "is missing", f"Add it: {_what_it_is(location)}")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _wrong_tag(detail, field)
+    shown = _shown(detail["input"])
+    if kind in _LIMITS:
+        problem, fix, limit = _LIMITS[kind]
+        bound = _number(detail["ctx"][limit])
+        return InputError(field, f"{problem.format(bound)} (got {shown})", fix.format(bound))
+    if kind == "literal_error":
+        return _wrong_choice(field, shown, detail["ctx"]["expected"])
+    if kind in _TYPES:
+        problem, fix = _TYPES[kind]
+        return InputError(field, f"{problem} (got {shown})", fix.format(shown))
+    return InputError(field, f"{detail['msg']} (got {shown})", "Correct it")
+
+
+_LIMITS = {
+    "greater_than_equal": ("must be at least {}", "Give {} or more", "ge"),
+    "greater_than": ("must be greater than {}", "Give a greater number", "gt"),
+    "less_than": ("must be less than {}", "Give a smaller number", "lt"),
+    "less_than_equal": ("must be at most {}", "Give {} or less", "le"),
+    "too_short": ("must have an entry", "Add one", "min_length"),
+    "too_long": ("must have at most {} values", "Take out what is too much", "max_length"),
+}
+
+
+_TYPES = {
+    "int_type": ("must be a whole number", "Write digits only, without quotes"),
+    "float_type": ("must be a number", "Write it without quotes"),
+    "finite_number": ("must be a finite number", "Give an ordinary number"),
+    "bool_type": ("must be true or false", "Write one of the two, without quotes"),
+    "string_type": ("must be text", 'Put it in quotes: "{}"'),
+    "list_type": ("must be a list", "Put it in brackets: [{}]"),
+    "tuple_type": ("must be a list", "Put the values in brackets, with commas between them"),
+    "model_type": ("must be a table of fields", "Put its fields in a section of their own"),
+    "model_attributes_type": ("must be a table of fields", 'Write it like {{type = "..."}}'),
+}
+
+
+def _wrong_choice(field: str, shown: str, expected: str) -> InputError:
+    """``expected`` is pydantic's list: ``'a', 'b' or 'c'``."""
+    choices = expected.replace("'", '"')
+    return InputError(field, f"{shown} is not possible", f"Use {choices}")
+
+
+def _wrong_tag(detail: ErrorDetails, field: str) -> InputError:
+    entry = _pattern(detail["loc"])
+    tags = [one.path[-2] for one in config_fields() if one.path[:-2] == entry and one.name == "type"]
+    choices = ", ".join(f'"{tag}"' for tag in tags)
+    if detail["type"] == "union_tag_not_found":
+        return InputError(f"{field}.type", "is missing", f"Use one of {choices}")
+    return InputError(
+        f"{field}.type", f"{_shown(detail['input']['type'])} is not possible", f"Use one of {choices}"
+    )
+
+
+def dotted(location: Location, data: Mapping[str, Any]) -> str:
+    """Return a location as the user knows it: without the types by which pydantic tells tables apart."""
+    parts = []
+    node: Any = data
+    for part in location:
+        if isinstance(node, dict) and part not in node and node.get("type") == part:
+            continue
+        parts.append(str(part))
+        if isinstance(node, dict):
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        else:
+            node = None
+    return ".".join(parts)
+
+
+def _pattern(location: Location) -> tuple[str, ...]:
+    return tuple(ANY_ENTRY if isinstance(part, int) else part for part in location)
+
+
+def _hint_for_unknown(location: Location, field: str) -> str:
+    """Point to a field of the same table, or of another one, that may have been meant."""
+    *table, name = _pattern(location)
+    fields = config_fields()
+    siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
+    namesakes = [other.path for other in fields if other.name == name and ANY_ENTRY not in other.path]
+    if len(namesakes) == 1:
+        return f"Did you mean {'.'.join(namesakes[0])}?"
+    close = difflib.get_close_matches(name, siblings, n=1)
+    if close:
+        return f"Did you mean {field.removesuffix(name)}{close[0]}?"
+    return f"There are: {', '.join(siblings)}"
+
+
+def _what_it_is(location: Location) -> str:
+    """Return the help text of a field."""
+    pattern = _pattern(location)
+    texts = [field.info.description or "" for field in config_fields() if field.path == pattern]
+    return texts[0] if texts else "it has no default"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as TOML would have it, cut to 60 characters."""
+    text = str(value) if isinstance(value, float) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

@@ -1,0 +1,106 @@
+"""docs/configuration.md, made from the fields themselves: ``python -m selfplay.config.reference > FILE``."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from selfplay.config.fields import is_choice_of_models, is_list, models_in, tags_of, type_text
+from selfplay.config.loading import preset_names
+from selfplay.config.settings import Config
+
+_HEAD = """# Configuration
+
+A configuration is a TOML file or the name of a bundled preset ({presets}).
+Every field but `envs` has a default. On the command line a field is its dotted name:
+`selfplay train quickstart --learning.steps 20 --envs.0.template default`.
+`selfplay train CONFIG --dry-run` prints the whole configuration of a run.
+
+This page is made from the source: `python -m selfplay.config.reference > docs/configuration.md`.
+"""
+
+
+def config_reference() -> str:
+    """Return a Markdown page with every field: its type, its default and what it is."""
+    presets = ", ".join(f"`{name}`" for name in preset_names())
+    return "\n".join([_HEAD.format(presets=presets), *_section(Config, "")])
+
+
+def _section(model: type[BaseModel], path: str, *, is_choice: bool = False) -> list[str]:
+    """Return a table of the plain fields, then a section for each field that holds tables."""
+    prefix = f"{path}." if path else ""
+    plain = {name: info for name, info in model.model_fields.items() if not models_in(info.annotation)}
+    nested = {name: info for name, info in model.model_fields.items() if models_in(info.annotation)}
+    lines = _table(plain, is_choice) if plain else []
+    for name, info in nested.items():
+        lines += _subsection(f"{prefix}{name}", info)
+    return lines
+
+
+def _subsection(path: str, info: FieldInfo) -> list[str]:
+    heading = f"`[[{path}]]`" if is_list(info.annotation) else f"`[{path}]`"
+    if is_choice_of_models(info.annotation):
+        return [f"## {heading}", "", *_choices(path, info)]
+    (model,) = models_in(info.annotation)
+    text = _text(model.__doc__)
+    if is_list(info.annotation):
+        text = f"{text} {_text(info.description)}"
+    return [f"## {heading}", "", text, "", *_section(model, path)]
+
+
+def _choices(path: str, info: FieldInfo) -> list[str]:
+    """Return a table for each kind of entry of a list."""
+    text = f"{_text(info.description)} Default: {_default(info)}. Each entry has one of these types."
+    lines = [text, ""]
+    for model in models_in(info.annotation):
+        names = " or ".join(f"`{tag}`" for tag in tags_of(model))
+        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_section(model, path, is_choice=True)]
+    return lines
+
+
+def _table(fields: dict[str, FieldInfo], is_choice: bool) -> list[str]:
+    rows = []
+    for name, info in fields.items():
+        default = "required" if is_choice and name == "type" else _default(info)
+        rows.append(f"| `{name}` | {_type(info)} | {default} | {_text(info.description)} |")
+    return ["| field | type | default | |", "|---|---|---|---|", *rows, ""]
+
+
+def _type(info: FieldInfo) -> str:
+    """Return the type and its bounds."""
+    bounds = []
+    for bound in info.metadata:
+        for attribute, words in _BOUNDS.items():
+            if hasattr(bound, attribute):
+                bounds.append(f"{words} {getattr(bound, attribute):g}")
+    return ", ".join([type_text(info.annotation), *bounds])
+
+
+_BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    if info.default is None:
+        return "none"
+    return f"`{_toml(info.default)}`"
+
+
+def _toml(value: Any) -> str:
+    """Return a default as TOML would have it."""
+    if isinstance(value, BaseModel):
+        fields = ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in type(value).model_fields)
+        return f"{{{fields}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(entry) for entry in value)}]"
+    return str(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _text(docstring: str | None) -> str:
+    return " ".join((docstring or "").split())
+
+
+if __name__ == "__main__":
+    print(config_reference(), end="")

@@ -1,0 +1,123 @@
+"""Evaluations as tables for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.evaluation.intervals import Interval
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.report_files import EvaluationResult
+
+_NOTHING = "-"
+
+
+def match_table(results: Sequence[MatchResult]) -> Table:
+    """Return a table with a row for each match: win, draw, loss, invalid moves and the mean reward.
+
+    Below it stands what the counts leave out: failed games and their reasons, and rounding.
+    """
+    table = Table(caption=_notes(results), caption_justify="left")
+    for heading in ("Environment", "Opponent"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("Games", "Win", "Draw", "Loss", "Invalid moves", "Mean reward"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(
+            Text(result.env_id),
+            Text(result.opponent or _NOTHING),
+            f"{result.games:,}",
+            _in_two_lines(share_text(result.win_rate, result.games)),
+            _in_two_lines(share_text(result.draw_rate, result.games)),
+            _in_two_lines(share_text(result.loss_rate, result.games)),
+            _in_two_lines(share_text(result.invalid_move_rate, result.moves)),
+            _in_two_lines(number_text(result.mean_reward, result.games)),
+        )
+    return table
+
+
+def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Table:
+    """Return a table of the evaluations before and after, side by side.
+
+    Matches of the same environment against the same opponent stand together, and so do exact measures of the
+    same environment; of several alike the last counts. What exists on one side only has a dash on the other.
+    """
+    table = Table(caption=_notes(_matches([*before, *after])), caption_justify="left")
+    table.add_column("")
+    table.add_column("Before", justify="right")
+    table.add_column("After", justify="right")
+    firsts = {_title(result): result for result in before}
+    lasts = {_title(result): result for result in after}
+    for title in dict.fromkeys([*firsts, *lasts]):
+        first = _cells(firsts.get(title))
+        last = _cells(lasts.get(title))
+        table.add_section()
+        table.add_row(Text(title, style="bold"), "", "")
+        for name in first or last:
+            table.add_row(f"  {name}", first.get(name, _NOTHING), last.get(name, _NOTHING))
+    return table
+
+
+def share_text(share: Interval, trials: int) -> str:
+    """Return a share and its interval in percent; a dash without trials."""
+    if trials == 0:
+        return _NOTHING
+    return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
+
+
+def number_text(number: Interval, count: int) -> str:
+    """Return a mean and its interval; a dash without values."""
+    if count == 0:
+        return _NOTHING
+    return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
+
+
+def _in_two_lines(text: str) -> str:
+    """Put the interval below the estimate, so that a row of many fits a terminal."""
+    return text.replace(" (", "\n(")
+
+
+def _title(result: EvaluationResult) -> str:
+    if isinstance(result, NashConvResult):
+        return f"{result.env_id}, exact"
+    return f"{result.env_id} against {result.opponent}" if result.opponent else result.env_id
+
+
+def _cells(result: EvaluationResult | None) -> dict[str, str]:
+    """Return the rows of one side by their name."""
+    if result is None:
+        return {}
+    if isinstance(result, NashConvResult):
+        return {
+            "NashConv (0 is unbeatable)": f"{result.nash_conv:.4f}",
+            "Probability of legal answers": f"{100 * result.legal_mass:.2f}%",
+        }
+    return {
+        "Games": f"{result.games:,}",
+        "Win": share_text(result.win_rate, result.games),
+        "Draw": share_text(result.draw_rate, result.games),
+        "Loss": share_text(result.loss_rate, result.games),
+        "Ended by its invalid move": share_text(result.invalid_game_rate, result.games),
+        "Invalid moves": share_text(result.invalid_move_rate, result.moves),
+        "Mean reward": number_text(result.mean_reward, result.games),
+    }
+
+
+def _matches(results: Sequence[EvaluationResult]) -> list[MatchResult]:
+    return [result for result in results if isinstance(result, MatchResult)]
+
+
+def _notes(results: Sequence[MatchResult]) -> Text | None:
+    """Return what the counts of matches leave out, a line for each match that leaves something out."""
+    lines = ["In parentheses: 95% intervals."] if results else []
+    for result in results:
+        if result.failed:
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in result.failure_reasons.items())
+            lines.append(f"{_title(result)}: {result.failed} games failed and are not counted: {reasons}")
+        if result.scheduled_games != result.requested_games:
+            lines.append(
+                f"{_title(result)}: {result.requested_games} games were rounded up to "
+                f"{result.scheduled_games}, so that the seats are balanced."
+            )
+    return Text("\n".join(lines)) if lines else None

@@ -1,0 +1,100 @@
+"""Batch: training records packed into prefix trees, with what a loss needs of each sampled token."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.legal_answers import LegalAnswers
+from selfplay.learning.trie import TreePlan, build_plan, cut_plan
+
+
+@dataclass
+class Tokens:
+    """The S sampled tokens of one plan, completion tokens only.
+
+    ``advantage_S`` is the advantage of each token's record over the number of records, so that sums over
+    tokens are means over records. ``stale_S`` marks tokens drawn by an older policy version.
+    """
+
+    advantage_S: Tensor
+    behaviour_S: Tensor
+    stale_S: Tensor
+
+    def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
+        """min(pi / behaviour, maximum) for tokens of older versions, 1 for the others; no gradient."""
+        ratio_S = torch.exp(logprobs_S.detach() - self.behaviour_S).clamp(max=maximum)
+        return torch.where(self.stale_S, ratio_S, torch.ones_like(ratio_S))
+
+
+@dataclass
+class Batch:
+    """R records and the legal answers of their prompts, as plans whose samples 0..R-1 are the records."""
+
+    plans: list[TreePlan]
+    answers: LegalAnswers
+    start_R: NDArray[np.int64]
+    advantage_R: NDArray[np.float32]
+    stale_R: NDArray[np.bool_]
+    behaviour: NDArray[np.float32]
+    separate_tokens: int
+
+    @property
+    def num_records(self) -> int:
+        """R."""
+        return len(self.advantage_R)
+
+    @property
+    def packed_tokens(self) -> int:
+        """Tokens that are fed, over all plans."""
+        return sum(plan.num_tokens for plan in self.plans)
+
+    def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
+        """What the loss needs of the records' tokens in ``plan``, in the plan's order."""
+        own = plan.sample_S < self.num_records
+        sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
+        return Tokens(
+            torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_records)).to(device),
+            torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
+            torch.from_numpy(self.stale_R[sample_S]).to(device),
+        )
+
+
+def pack(
+    records: list[TrainingRecord],
+    *,
+    version: int | None,
+    max_train_len: int | None,
+    max_batch_tokens: int,
+    with_answers: bool,
+) -> Batch:
+    """Pack records into plans of at most ``max_batch_tokens`` tokens.
+
+    Completions are cut at ``max_train_len`` tokens of prompt and completion; records whose prompt alone is
+    as long are left out.
+
+    Raises:
+        SelfplayError: nothing is left.
+    """
+    limit = max_train_len or 1 << 60
+    kept = [record for record in records if len(record.prompt_token_ids) < limit]
+    if not kept:
+        raise SelfplayError("no record is shorter than learning.max_train_len; raise it")
+    prompts = [record.prompt_token_ids for record in kept]
+    completions = [record.completion_token_ids[: limit - len(record.prompt_token_ids)] for record in kept]
+    lengths = np.array([len(completion) for completion in completions], dtype=np.int64)
+    answers = LegalAnswers.collect(kept if with_answers else [])
+    plan = build_plan(prompts + answers.prompts, completions + answers.answers)
+    behaviour = [record.logprobs[:length] for record, length in zip(kept, lengths, strict=True)]
+    return Batch(
+        plans=cut_plan(plan, max_batch_tokens),
+        answers=answers,
+        start_R=np.cumsum(lengths) - lengths,
+        advantage_R=np.array([record.advantage for record in kept], dtype=np.float32),
+        stale_R=np.array([version is not None and record.policy_version < version for record in kept]),
+        behaviour=np.concatenate(behaviour).astype(np.float32),
+        separate_tokens=sum(len(prompt) for prompt in prompts) + int(lengths.sum()),
+    )

@@ -1,0 +1,126 @@
+"""Checkpoints: adapter and learner as safetensors, everything else as JSON. Nothing is pickled.
+
+A checkpoint is a directory that appears whole or not at all: it is written under a temporary name, synced
+and renamed.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from selfplay.core import InputError
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+LEARNER_FILE = "learner.safetensors"
+STATE_FILE = "state.json"
+
+
+@dataclass
+class Checkpoint:
+    """What a checkpoint directory holds."""
+
+    adapter: dict[str, Tensor]
+    learner: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
+    """Write an adapter in PEFT's format. ``base_name`` is recorded as its base model."""
+    directory.mkdir(parents=True, exist_ok=True)
+    state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
+    save_file(state, directory / ADAPTER_FILE)
+    config = policy.model.peft_config[TRAINED].to_dict()
+    config |= {"base_model_name_or_path": base_name, "inference_mode": True}
+    config["target_modules"] = sorted(config["target_modules"])
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
+
+
+def save_checkpoint(
+    directory: Path,
+    policy: PolicyModel,
+    base_name: str,
+    result: str,
+    learner: dict[str, Tensor],
+    state: dict[str, Any],
+) -> None:
+    """Write a whole checkpoint to ``directory``; one that is there is replaced.
+
+    Args:
+        directory: where to.
+        policy: holds the adapter.
+        base_name: recorded as the adapter's base model.
+        result: which adapter is the one to use.
+        learner: what the learner needs to continue.
+        state: everything else, JSON-able.
+    """
+    scratch = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    save_adapter(scratch, policy, base_name, result)
+    save_file({key: value.contiguous() for key, value in learner.items()}, scratch / LEARNER_FILE)
+    (scratch / STATE_FILE).write_text(json.dumps(state))
+    for file in scratch.iterdir():
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+    shutil.rmtree(directory, ignore_errors=True)
+    scratch.rename(directory)
+
+
+def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return an adapter's weights and configuration.
+
+    Raises:
+        InputError: files are missing or damaged.
+    """
+    config_file = directory / ADAPTER_CONFIG
+    if not config_file.is_file():
+        raise InputError("adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory.")
+    try:
+        config = json.loads(config_file.read_text())
+    except ValueError as error:
+        raise InputError("adapter", f"{config_file} is damaged", "Take another checkpoint.") from error
+    return _tensors(directory / ADAPTER_FILE), config
+
+
+def load_checkpoint(directory: Path) -> Checkpoint:
+    """Return everything a checkpoint holds.
+
+    Raises:
+        InputError: files are missing or damaged.
+    """
+    adapter, _ = load_adapter(directory)
+    learner = _tensors(directory / LEARNER_FILE)
+    try:
+        state = json.loads((directory / STATE_FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "checkpoint",
+            f"{directory / STATE_FILE} is missing or damaged",
+            "Delete this checkpoint; the one before it is used.",
+        ) from error
+    return Checkpoint(adapter, learner, state)
+
+
+def lora_settings(config: dict[str, Any]) -> LoraSettings:
+    """The adapter's shape from its PEFT configuration."""
+    return LoraSettings(config["r"], config["lora_alpha"], list(config["target_modules"]))
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            "checkpoint",
+            f"{path} is missing or damaged",
+            "Delete this checkpoint; the one before it is used.",
+        ) from error
+    return tensors

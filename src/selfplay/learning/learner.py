@@ -1,0 +1,157 @@
+"""Learner: turns batches of records into a better adapter."""
+
+import math
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.algorithms import BaseAlgo
+from selfplay.learning.policy import AVERAGE, TRAINED, PolicyModel
+
+# No momentum: opponents change with the policy, so yesterday's gradient points at yesterday's game. With 0.9
+# self-play on Kuhn poker circles its equilibrium in twice the distance (docs/benchmarks.md).
+BETAS = (0.0, 0.99)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """From ``start`` to ``end`` over ``steps`` updates, along a cosine or geometrically, after a warm-up."""
+
+    start: float
+    end: float
+    steps: int
+    warmup: int = 0
+    geometric: bool = False
+
+    def at(self, step: int) -> float:
+        """The value at update ``step``, counted from 0."""
+        fraction = min(step / max(self.steps - 1, 1), 1.0)
+        if self.geometric and self.start > 0 and self.end > 0:
+            value = self.start * (self.end / self.start) ** fraction
+        else:
+            value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
+        return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
+
+
+class Learner:
+    """Owns the optimizer of one policy's trained adapter.
+
+    Args:
+        policy: the model whose adapter is trained.
+        algorithm: computes the gradients.
+        learning_rate: of AdamW (betas 0 and 0.99, no weight decay), by update.
+        regulariser_weight: of the algorithm's regulariser, by update.
+        grad_clip: global L2 norm of the gradient, at most.
+        average_decay: decay of the adapter ``average``, the running mean of the trained weights; 0 for none.
+        max_mismatch: largest mean difference (in nats) between engine and learner log-probabilities of tokens
+            drawn by the current version. More means that they do not run the same model, and ends the run.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyModel,
+        algorithm: BaseAlgo,
+        *,
+        learning_rate: Schedule,
+        regulariser_weight: Schedule,
+        grad_clip: float = 1.0,
+        average_decay: float = 0.0,
+        max_mismatch: float = 0.2,
+    ) -> None:
+        self.policy = policy
+        self.algorithm = algorithm
+        self.learning_rate = learning_rate
+        self.regulariser_weight = regulariser_weight
+        self.grad_clip = grad_clip
+        self.average_decay = average_decay
+        self.max_mismatch = max_mismatch
+        self.version = 0
+        self.samples_seen = 0
+        if average_decay:
+            policy.load_adapter_state(policy.adapter_state(), AVERAGE)
+        self.optimizer = torch.optim.AdamW(
+            policy.adapter_parameters(), lr=learning_rate.start, betas=BETAS, weight_decay=0.0
+        )
+
+    @property
+    def result(self) -> str:
+        """The adapter that training produces: the average if there is one."""
+        return AVERAGE if self.average_decay else TRAINED
+
+    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Make one optimizer step on ``records``; the policy becomes version + 1. Returns metrics.
+
+        Raises:
+            SelfplayError: the loss is not finite, or engine and learner disagree by over ``max_mismatch``.
+        """
+        started = perf_counter()
+        learning_rate = self.learning_rate.at(self.version)
+        regulariser_weight = self.regulariser_weight.at(self.version)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = self.algorithm.prepare_batch(records, self.version)
+        metrics = self.algorithm.update(batch, regulariser_weight)
+        parameters = self.policy.adapter_parameters()
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
+        if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+            raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
+        if metrics["mismatch"] > self.max_mismatch:
+            raise SelfplayError(
+                f"engine and learner disagree by {metrics['mismatch']:.3f} nats a token (limit "
+                f"{self.max_mismatch}); they do not run the same weights or temperature"
+            )
+        self.optimizer.step()
+        self.version += 1
+        if self.average_decay:
+            self._average()
+        self.samples_seen += len(records)
+        seconds = perf_counter() - started
+        return metrics | {
+            "grad_norm": norm,
+            "learning_rate": learning_rate,
+            "regulariser_weight": regulariser_weight,
+            "records": float(len(records)),
+            "samples_seen": float(self.samples_seen),
+            "step_seconds": seconds,
+            "packed_tokens_per_second": metrics["packed_tokens"] / seconds,
+            "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
+        }
+
+    def _average(self) -> None:
+        """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""
+        decay = min(self.average_decay, self.version / (self.version + 9))
+        averages = self.policy.adapter_parameters(AVERAGE)
+        with torch.no_grad():
+            for average, weight in zip(averages, self.policy.adapter_parameters(), strict=True):
+                average.lerp_(weight, 1 - decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The trained weights and AdamW's moments and step counts, by name."""
+        tensors = {f"weights.{key}": value for key, value in self.policy.adapter_state().items()}
+        for index, parameter in enumerate(self.policy.adapter_parameters()):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value).detach().clone().cpu()
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
+        """Continue from :meth:`tensors`, after ``version`` updates on ``samples_seen`` records.
+
+        Raises:
+            InputError: the weights belong to another adapter.
+        """
+        prefix = "weights."
+        weights = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
+        self.policy.load_adapter_state(weights)
+        for index, parameter in enumerate(self.policy.adapter_parameters()):
+            prefix = f"optimizer.{index}."
+            moments = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
+            self.optimizer.state[parameter] = {
+                name: value if name == "step" else value.to(self.policy.device)
+                for name, value in moments.items()
+            }
+        self.version = version
+        self.samples_seen = samples_seen

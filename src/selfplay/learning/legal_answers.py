@@ -1,0 +1,92 @@
+"""The answers that were legal where a batch was played: what regularisation looks at.
+
+At every distinct prompt p with legal answers the regulariser is the cross-entropy from a reference rho to
+the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of records with that
+prompt. Its pull on a logit is pi - rho, which does not vanish near a pure policy as an entropy bonus's does.
+Regularised Nash dynamics (arXiv 2002.08456) and magnetic mirror descent (arXiv 2206.05825) say why such a
+pull makes self-play settle. The answers are further paths of the batch's prefix tree and cost a few tokens.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay.core import TrainingRecord
+from selfplay.learning.trie import TreePlan
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass
+class LegalAnswers:
+    """A answers at P distinct prompts. In a plan they are the samples after the records.
+
+    ``prompt_of_A`` says which of the P prompts an answer belongs to, ``visits_P`` is the share of the batch's
+    records with that prompt.
+    """
+
+    prompts: list[list[int]]
+    answers: list[list[int]]
+    prompt_of_A: IntArray
+    visits_P: FloatArray
+
+    @classmethod
+    def collect(cls, records: list[TrainingRecord]) -> "LegalAnswers":
+        """Gather the alternatives of all records, each distinct prompt once."""
+        index_of: dict[tuple[int, ...], int] = {}
+        prompts, answers, prompt_of, visits = [], [], [], []
+        for record in records:
+            if not record.alternatives:
+                continue
+            key = tuple(record.prompt_token_ids)
+            if key not in index_of:
+                index_of[key] = len(index_of)
+                visits.append(0.0)
+                prompts += [record.prompt_token_ids] * len(record.alternatives)
+                answers += record.alternatives
+                prompt_of += [index_of[key]] * len(record.alternatives)
+            visits[index_of[key]] += 1 / len(records)
+        return cls(prompts, answers, np.array(prompt_of, dtype=np.int64), np.array(visits))
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def sums(self, plans: list[TreePlan], logprobs: list[FloatArray], first_sample: int) -> FloatArray:
+        """Log-probability of each whole answer from the plans' logprobs_C; returns logprob_A."""
+        logprob_A = np.zeros(len(self))
+        for plan, logprobs_C in zip(plans, logprobs, strict=True):
+            theirs = plan.sample_S >= first_sample
+            index = plan.sample_S[theirs] - first_sample
+            np.add.at(logprob_A, index, logprobs_C[plan.prediction_S[theirs]])
+        return logprob_A
+
+    def uniform_reference(self) -> FloatArray:
+        """rho_A: the same probability for every legal answer of a prompt."""
+        reference_A: FloatArray = (1 / np.bincount(self.prompt_of_A))[self.prompt_of_A]
+        return reference_A
+
+    def normalised(self, logprob_A: FloatArray) -> FloatArray:
+        """Probabilities over the legal answers of each prompt."""
+        probability_A = np.exp(logprob_A)
+        share_A: FloatArray = probability_A / np.bincount(self.prompt_of_A, probability_A)[self.prompt_of_A]
+        return share_A
+
+    def token_weights(self, plan: TreePlan, reference_A: FloatArray, first_sample: int) -> FloatArray:
+        """weight_S of each of a plan's sampled tokens in the cross-entropy; 0 for the records' own."""
+        weight_A = reference_A * self.visits_P[self.prompt_of_A]
+        padded = np.concatenate([np.zeros(first_sample), weight_A])
+        weight_S: FloatArray = padded[plan.sample_S]
+        return weight_S
+
+    def metrics(self, logprob_A: FloatArray) -> dict[str, float]:
+        """Probability on legal answers and entropy (nats) over them; means over the records."""
+        mass_P = np.bincount(self.prompt_of_A, np.exp(logprob_A))
+        share_A = self.normalised(logprob_A)
+        entropy_P = np.bincount(self.prompt_of_A, -share_A * np.log(np.maximum(share_A, 1e-300)))
+        visits_P = self.visits_P / self.visits_P.sum()
+        return {
+            "legal_mass": float((visits_P * mass_P).sum()),
+            "legal_entropy": float((visits_P * entropy_P).sum()),
+        }

@@ -1,0 +1,201 @@
+"""From a configuration to the objects it describes."""
+
+import functools
+import os
+from collections.abc import Callable
+
+import torch
+
+from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
+from selfplay.core import derive_seed
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.model_files import resolve_model
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.population.environment_samplers import WeightedEnvSampler
+from selfplay.population.model_pool import ModelPool
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
+from selfplay.replay.transforms_final import (
+    ComposeFinalRewardTransforms,
+    FinalRewardTransform,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    WinDrawLossFormatter,
+)
+from selfplay.replay.transforms_sampling import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    NormalizeRewardsByEnv,
+    SamePromptBaseline,
+    SamplingRewardTransform,
+)
+from selfplay.replay.transforms_step import (
+    ComposeStepRewardTransforms,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+    StepRewardTransform,
+)
+from selfplay.tracking.tracker import Tracker
+
+SCRIPTED = ("random", "optimal")
+
+
+def build_policy(
+    model: ModelSettings, lora: LoraSettings, seed: int, say: Callable[[str], None]
+) -> PolicyModel:
+    """Load the base model with a fresh adapter."""
+    torch.set_num_threads(model.threads or os.cpu_count() or 1)
+    device = model.device if model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    return PolicyModel(
+        resolve_model(model.name, say),
+        lora,
+        dtype=base_dtype(model.dtype, device),
+        device=device,
+        seed=derive_seed(seed, "adapter"),
+    )
+
+
+def base_dtype(name: str, device: str) -> torch.dtype:
+    """The base model's type: ``auto`` is bfloat16 where the machine has instructions for it."""
+    if name != "auto":
+        return torch.float32 if name == "float32" else torch.bfloat16
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
+    """The embedded engine over ``policy``."""
+    settings = config.inference
+    return EmbeddedEngine(
+        policy,
+        max_tokens=settings.max_tokens,
+        max_context=settings.max_context,
+        max_queue=settings.max_queue,
+        max_cached_tokens=settings.max_cached_tokens,
+    )
+
+
+def build_learner(learning: LearningSettings, config: Config, policy: PolicyModel) -> Learner:
+    """The learner of ``policy``'s trained adapter."""
+    settings = learning.algorithm
+    algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
+    algorithm.initialize(
+        policy,
+        max_generation_len=learning.max_generation_len or config.inference.max_tokens,
+        max_train_len=learning.max_train_len,
+        max_batch_tokens=learning.max_batch_tokens,
+        temperature=config.inference.temperature,
+    )
+    return Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(
+            learning.learning_rate, learning.learning_rate_end, learning.steps, learning.warmup_steps
+        ),
+        regulariser_weight=Schedule(
+            settings.regulariser_weight, settings.regulariser_weight_end, learning.steps, geometric=True
+        ),
+        grad_clip=learning.grad_clip,
+        average_decay=learning.average_decay,
+        max_mismatch=learning.max_mismatch,
+    )
+
+
+def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
+    """The replay buffer with its reward transforms."""
+    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
+    final, step, sampling = reward_transforms(config.rewards)
+    return kind(
+        config.buffer.max_size,
+        tracker,
+        ComposeFinalRewardTransforms(final) if final else None,
+        ComposeStepRewardTransforms(step) if step else None,
+        ComposeSamplingRewardTransforms(sampling) if sampling else None,
+        seed=derive_seed(config.seed, "buffer"),
+        batch_log=batch_log,
+    )
+
+
+def reward_transforms(
+    rewards: RewardSettings,
+) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
+    """The transforms of the three families, in order."""
+    final: list[FinalRewardTransform] = []
+    for one in rewards.final:
+        if one.type == "win_draw_loss":
+            final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
+        elif one.type == "role_advantage":
+            final.append(RoleAdvantageFormatter(tau=one.tau))
+        else:
+            final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
+    step: list[StepRewardTransform] = [
+        RewardForFormat(one.reward, one.penalty)
+        if one.type == "reward_for_format"
+        else PenaltyForInvalidMove(one.reward, one.penalty)
+        for one in rewards.step
+    ]
+    sampling: list[SamplingRewardTransform] = []
+    for sampled in rewards.sampling:
+        if sampled.type == "same_prompt_baseline":
+            sampling.append(SamePromptBaseline())
+        elif sampled.type == "normalize_rewards":
+            sampling.append(NormalizeRewards(sampled.z_score))
+        else:
+            sampling.append(NormalizeRewardsByEnv(sampled.z_score))
+    return final, step, sampling
+
+
+def env_spec(env: EnvSettings) -> EnvSpec:
+    """The scheduler's view of an environment."""
+    return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
+
+
+def build_episode(env: EnvSettings) -> GameEpisode:
+    """The episode that plays an environment."""
+    return GameEpisode(
+        env.id,
+        env.num_players,
+        get_template(env.template),
+        max_turns=env.max_turns,
+        error_allowance=env.error_allowance,
+    )
+
+
+def build_pool(config: Config, tracker: Tracker) -> ModelPool:
+    """The model pool with its fixed members: population and evaluation opponents."""
+    population = config.population
+    pool = ModelPool(
+        population.sample_mode,
+        population.max_active_lora,
+        tracker,
+        population.lag_range,
+        seed=derive_seed(config.seed, "pool"),
+    )
+    for name in population.fixed_opponents:
+        pool.add_fixed(name, kind="script" if name in SCRIPTED else "fixed")
+    return pool
+
+
+def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
+    """The scheduler over the configured environments."""
+    environments = WeightedEnvSampler(
+        [env_spec(env) for env in config.envs], [env.weight for env in config.envs]
+    )
+    return GameScheduler(
+        pool,
+        environments,
+        seed=config.seed,
+        temperature=config.inference.temperature,
+        max_tokens=config.inference.max_tokens,
+    )
+
+
+def answer_encoder(policy: PolicyModel) -> Callable[[str], list[int]]:
+    """``policy.encode_answer`` with a memory: a batch asks for the same few answers thousands of times."""
+    return functools.lru_cache(maxsize=100_000)(policy.encode_answer)

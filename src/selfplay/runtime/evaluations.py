@@ -1,0 +1,100 @@
+"""The evaluations of a run: matches and exact measures, written to its directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.table import Table
+
+from selfplay.config.settings import Config, EnvSettings
+from selfplay.core import AgentSpec, Arena, derive_seed
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.match import play_match
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
+from selfplay.evaluation.report_files import read_evaluation, write_evaluation
+from selfplay.evaluation.tables import comparison_table
+from selfplay.population.model_pool import ModelPool
+from selfplay.runtime.assembly import SCRIPTED
+
+Result = MatchResult | NashConvResult
+
+
+def opponent_agent(name: str) -> AgentSpec:
+    """The agent behind an opponent's name: a scripted player, or a model that the engine serves."""
+    return AgentSpec("script" if name in SCRIPTED else "model", name)
+
+
+class Evaluations:
+    """Measures a served model against the configured opponents.
+
+    Args:
+        config: of the run.
+        arena: whose client serves ``model``.
+        pool: its fixed members are rated by the matches against them.
+        model: which served model is measured.
+        directory: where results are written.
+    """
+
+    def __init__(self, config: Config, arena: Arena, pool: ModelPool, model: str, directory: Path) -> None:
+        self.config = config
+        self.arena = arena
+        self.pool = pool
+        self.model = model
+        self.directory = directory
+
+    async def run(self, step: int, games: int, say: Callable[[str], None]) -> dict[str, str]:
+        """Measure after update ``step``; returns the headline figures by name."""
+        summary = {}
+        for env in self.config.envs:
+            for opponent in self.config.evaluation.opponents if env.num_players > 1 else [None]:
+                say(f"{env.id}: {games} games against {opponent or 'the environment'}")
+                result = await self._match(env, opponent, games, step)
+                write_evaluation(self.directory, step, f"{env.id}-{opponent or 'alone'}", result)
+                self._rate(result, opponent)
+                summary[f"win against {opponent}" if opponent else "solved"] = f"{result.win_rate.mid:.0%}"
+                summary["invalid"] = f"{result.invalid_move_rate.mid:.1%}"
+            if self.config.evaluation.nash_conv:
+                say(f"{env.id}: NashConv")
+                exact = await nash_conv(
+                    self.arena.client, env.id, get_template(env.template), model=self.model
+                )
+                write_evaluation(self.directory, step, f"{env.id}-nash-conv", exact)
+                summary["NashConv"] = f"{exact.nash_conv:.3f}"
+        return summary
+
+    async def _match(self, env: EnvSettings, opponent: str | None, games: int, step: int) -> MatchResult:
+        return await play_match(
+            self.arena,
+            env.id,
+            env.num_players,
+            get_template(env.template),
+            model=self.model,
+            opponent=opponent_agent(opponent) if opponent else None,
+            games=games,
+            seed=derive_seed(self.config.seed, "evaluation", step, env.id),
+            concurrency=self.config.collection.concurrency,
+            temperature=self.config.evaluation.temperature,
+            max_tokens=self.config.inference.max_tokens,
+            max_turns=env.max_turns,
+            error_allowance=env.error_allowance,
+        )
+
+    def _rate(self, result: MatchResult, opponent: str | None) -> None:
+        """Let the pool learn from a match, game by game."""
+        current = self.pool.current_uid()
+        uid = f"fixed-{opponent}"
+        if opponent is None or current is None or result.num_players != 2:
+            return
+        if self.pool.ckpt_path(uid) is None:
+            self.pool.add_fixed(opponent, kind="script" if opponent in SCRIPTED else "fixed")
+        for reward in [1.0] * result.wins + [0.0] * result.draws + [-1.0] * result.losses:
+            self.pool.push_game_outcome(current, uid, reward, [], result.env_id)
+
+    def tables(self) -> Table:
+        """First against last evaluation on disk."""
+        results = [read_evaluation(path) for path in sorted(self.directory.glob("step-*.json"))]
+        first = min(step for step, _ in results)
+        last = max(step for step, _ in results)
+        before: list[Result] = [result for step, result in results if step == first]
+        after: list[Result] = [result for step, result in results if step == last]
+        return comparison_table(before, after)

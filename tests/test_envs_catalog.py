@@ -1,0 +1,92 @@
+"""What can be played, and what is said of the rest."""
+
+import subprocess
+import sys
+
+import pytest
+
+from selfplay.core import InputError
+from selfplay.envs.catalog import describe, list_environments, make_game
+
+
+@pytest.mark.parametrize(
+    ("env_id", "players", "line"),
+    [
+        ("kuhn_pokr", 2, "env.id: OpenSpiel has no game 'kuhn_pokr'. Did you mean kuhn_poker"),
+        ("TicTacTo-v0-train", 2, "env.id: TextArena has no environment 'TicTacTo-v0-train'. Did you mean Ti"),
+        (
+            "TicTacToe",
+            2,
+            "env.id: OpenSpiel has no game 'TicTacToe'. Did you mean tic_tac_toe, TicTacToe-v0",
+        ),
+        ("zzzzzz", 2, "env.id: OpenSpiel has no game 'zzzzzz'. See: selfplay envs"),
+        ("kuhn_poker", 3, "env.num_players: kuhn_poker is not for 3 players. It takes: 2"),
+        ("TicTacToe-v0-train", 1, "env.num_players: TicTacToe-v0-train is not for 1 players. It takes: 2"),
+        ("matrix_rps", 2, "env.id: matrix_rps cannot be played here: its players move at the same time"),
+        ("mfg_garnet", 1, "env.id: mfg_garnet cannot be played here: it is a mean-field game"),
+        ("kuhn_poker(playrs=3)", 3, "env.id: OpenSpiel rejects 'kuhn_poker(playrs=3)': Unknown parameter"),
+        ("Countdown-v0-train", 1, "env.id: Countdown-v0-train cannot be played here: after an invalid move"),
+        ("LightsOut-v0-train", 1, "env.id: LightsOut-v0-train cannot be played here: it never shows the"),
+        ("TicTacToe-v0-raw", 2, "env.id: TicTacToe-v0-raw cannot be played here: its observations are not"),
+    ],
+)
+def test_refusals_are_one_line_with_a_way_out(env_id, players, line):
+    with pytest.raises(InputError) as caught:
+        make_game(env_id, players, 0)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+    assert caught.value.fix
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there it can be played")
+def test_what_the_python_version_forbids_says_so():
+    with pytest.raises(InputError, match=r"Python 3\.12"):
+        make_game("Chess-v0-train", 2, 0)
+
+
+def test_what_a_missing_key_forbids_is_allowed_with_the_key(monkeypatch):
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    assert "OPENROUTER_API_KEY" in describe("Debate-v0-train").reason
+    monkeypatch.setenv("OPENROUTER_API_KEY", "x")
+    assert describe("Debate-v0-train").playable
+
+
+def test_what_missing_data_forbids_is_allowed_with_the_data(monkeypatch, tmp_path):
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    assert "word list" in describe("Wordle-v0-train").reason
+    (tmp_path / "corpora" / "words").mkdir(parents=True)
+    assert describe("Wordle-v0-train").playable
+
+
+def test_the_list_holds_both_libraries_and_a_reason_for_each_refusal():
+    infos = list_environments()
+    textarena = [info for info in infos if info.library == "textarena"]
+    assert len(textarena) == 238
+    assert sum(info.playable for info in textarena) >= 170
+    assert len({info.env_id for info in infos}) == len(infos)
+    assert all(bool(info.reason) != info.playable for info in infos)
+    assert all(info.players for info in infos if info.playable)
+    openspiel = {info.env_id: info for info in infos if info.library == "openspiel"}
+    assert openspiel["kuhn_poker"].players == [2]
+    assert not openspiel["matrix_rps"].playable
+
+
+def test_listed_facts_agree_with_described_ones():
+    listed = {info.env_id: info for info in list_environments()}
+    for env_id in ("kuhn_poker", "hanabi", "crazy_eights", "LiarsDice-v0-train", "Chess-v0-train"):
+        assert listed[env_id] == describe(env_id)
+
+
+def test_a_base_id_without_suffix_is_played_as_it_is():
+    assert describe("TicTacToe-v0").playable
+    assert make_game("TicTacToe-v0", 2, 0).env_id == "TicTacToe-v0"
+
+
+def test_the_catalog_loads_without_the_game_libraries():
+    code = (
+        "import sys, selfplay.envs.catalog as c; c.describe('TicTacToe-v0-train');"
+        "import selfplay.envs.game_episode, selfplay.envs.templates, selfplay.envs.scripted;"
+        "print({'textarena', 'pyspiel', 'torch', 'nltk', 'openai'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,222 @@
+"""GameEpisode: games of one, two and three players against a mock model."""
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    EpisodeError,
+    InputError,
+    MockInferenceClient,
+    PlaySpec,
+    Role,
+    trajectories_of,
+)
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+
+POLICY = AgentSpec("policy")
+
+
+def legal_answer(messages, seed):
+    """Answer as the prompt asks: one of the moves it offers, boxed if it speaks of a box."""
+    text = messages[-1]["content"]
+    if "Legal moves: " in text:
+        moves = text.split("Legal moves: ")[1].split(".")[0].split(", ")
+    elif "Available Moves: " in text:
+        moves = re.findall(r"\[\d+\]", text.split("Available Moves: ")[1])
+    else:
+        moves = ["[stand]", "[hit]"]
+    move = moves[seed % len(moves)]
+    return f"\\boxed{{{move}}}" if "\\boxed" in text else move
+
+
+async def play(env_id, agents, answer=legal_answer, template="fewshot-chat", seed=0, **options):
+    client = answer if isinstance(answer, MockInferenceClient) else MockInferenceClient(answer)
+    arena = Arena(client)
+    arena.add_episode(env_id, GameEpisode(env_id, len(agents), get_template(template), **options))
+    return (await arena.run_episode(env_id, PlaySpec(env_id, len(agents), tuple(agents), seed))).rollout
+
+
+@pytest.mark.parametrize("template", ["fewshot-chat", "qwen3-zs"])
+@pytest.mark.parametrize(
+    ("env_id", "players"),
+    [
+        ("Blackjack-v0-train", 1),
+        ("kuhn_poker", 2),
+        ("leduc_poker", 2),
+        ("TicTacToe-v0-train", 2),
+        ("kuhn_poker(players=3)", 3),
+        ("ThreePlayerTicTacToe-v0-train", 3),
+    ],
+)
+async def test_games_of_any_number_of_players_are_played_to_their_end(env_id, players, template):
+    for seed in range(5):
+        rollout = await play(env_id, [POLICY] * players, template=template, seed=seed)
+        extras = rollout.extras
+        assert extras["invalid_pid"] is None
+        assert not extras["truncated"]
+        assert extras["num_turns"] == len(extras["turns"]) == len(rollout.steps) > 0
+        assert rollout.rewards == {f"player_{pid}": extras["final_rewards"][pid] for pid in range(players)}
+        assert all(step.info["format_feedback"]["correct_answer_format"] for step in rollout.steps)
+        for trajectory in trajectories_of(rollout):
+            assert trajectory.final_reward == extras["final_rewards"][trajectory.pid]
+        json.dumps(extras)
+
+
+async def test_a_step_keeps_exactly_what_was_fed_and_sampled():
+    rollout = await play("kuhn_poker", [POLICY, POLICY])
+    for turn, step in enumerate(rollout.steps):
+        assert step.env_id == "kuhn_poker"
+        assert step.role_id == f"player_{step.pid}"
+        assert bytes(step.completion_token_ids[:-1]).decode() == step.completion_text
+        assert len(step.completion_logprobs) == len(step.completion_token_ids)
+        assert bytes(step.prompt_token_ids).decode() == step.obs
+        assert step.info["turn"] == turn
+        assert step.info["extracted_action"] in step.info["legal_answers"]
+        assert step.info["finish_reason"] == "stop"
+        assert step.reward == rollout.extras["final_rewards"][step.pid]
+
+
+async def test_legal_answers_are_worded_as_the_template_asks():
+    rollout = await play("kuhn_poker", [POLICY, POLICY], template="qwen3-zs")
+    assert rollout.steps[0].info["legal_answers"] == ["\\boxed{check}", "\\boxed{bet}"]
+
+
+def kuhn_answer(messages, seed):
+    """Answer TextArena's Kuhn poker, whose prompt names the available actions last."""
+    moves = re.findall(r"\[\w+\]", messages[-1]["content"].splitlines()[-1])
+    return moves[seed % len(moves)]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "answer"), [("kuhn_poker", legal_answer), ("KuhnPoker-v0-train", kuhn_answer)]
+)
+async def test_the_same_seed_gives_the_same_game_whatever_runs_beside_it(env_id, answer):
+    def trace(rollout):
+        return rollout.extras["turns"], rollout.rewards
+
+    alone = [trace(await play(env_id, [POLICY, POLICY], answer, seed=seed)) for seed in range(30)]
+    together = await asyncio.gather(
+        *(play(env_id, [POLICY, POLICY], answer, seed=seed) for seed in reversed(range(30)))
+    )
+    assert [trace(rollout) for rollout in reversed(together)] == alone
+    assert len({str(game) for game in alone}) > 5
+
+
+async def test_only_policy_seats_leave_steps_and_all_seats_leave_turns():
+    agents = [POLICY, AgentSpec("model", "frozen"), AgentSpec("script", "random")]
+    rollout = await play("ThreePlayerTicTacToe-v0-train", agents)
+    assert {step.pid for step in rollout.steps} == {0}
+    assert [(turn["pid"], turn["kind"], turn["model"]) for turn in rollout.extras["turns"][:3]] == [
+        (0, "policy", "default"),
+        (1, "model", "frozen"),
+        (2, "script", "random"),
+    ]
+    assert set(rollout.rewards) == {"player_0"}
+    assert set(rollout.extras["final_rewards"]) == {0, 1, 2}
+
+
+async def test_seats_are_called_with_their_model_settings_and_seed():
+    calls = []
+
+    class Client(MockInferenceClient):
+        async def complete(self, messages, temperature=1.0, max_tokens=None, return_tokens=True, **kwargs):
+            calls.append((temperature, max_tokens, return_tokens, kwargs["model"], kwargs["seed"]))
+            return await super().complete(messages, temperature, max_tokens, return_tokens, **kwargs)
+
+    agents = [AgentSpec("policy", "mine", 0.7, 5), AgentSpec("model", "theirs", 0.2, 9)]
+    await play("kuhn_poker", agents, Client(legal_answer))
+    assert calls[0][:4] == (0.7, 5, True, "mine")
+    assert calls[1][:4] == (0.2, 9, False, "theirs")
+    assert calls[0][4] != calls[1][4]
+
+
+async def test_an_agents_settings_win_over_its_roles():
+    arena = Arena(MockInferenceClient(legal_answer))
+    arena.add_role(Role("player_0", policy="other"))
+    arena.add_episode("kuhn_poker", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
+    spec = PlaySpec("kuhn_poker", 2, (POLICY, AgentSpec("script", "random")), 0)
+    rollout = (await arena.run_episode("kuhn_poker", spec)).rollout
+    assert all(step.completion_token_ids for step in rollout.steps)
+
+
+@pytest.mark.parametrize(
+    ("answer", "well_formed", "template"),
+    [
+        ("raise", True, "fewshot-chat"),
+        ("I bet,\nof course", False, "fewshot-chat"),
+        ("\\boxed{raise}", True, "qwen3-zs"),
+        ("no idea", False, "qwen3-zs"),
+    ],
+)
+async def test_the_first_invalid_answer_ends_the_game(answer, well_formed, template):
+    rollout = await play("kuhn_poker", [POLICY, POLICY], [answer], template)
+    assert rollout.extras["invalid_pid"] == 0
+    assert rollout.extras["final_rewards"] == {0: -2.0, 1: 2.0}
+    assert rollout.extras["game_info"][0]["invalid_move"]
+    assert rollout.steps[-1].info["format_feedback"] == {
+        "correct_answer_format": well_formed,
+        "invalid_move": True,
+    }
+
+
+async def test_an_ill_formed_answer_that_holds_a_legal_move_is_still_no_answer_to_few_shot():
+    rollout = await play("LiarsDice-v0-train", [POLICY, POLICY], ["I say [bid: 1, 2]"])
+    assert rollout.extras["invalid_pid"] == 0
+    assert rollout.extras["num_turns"] == 1
+
+
+async def test_boxed_templates_pass_ill_formed_text_on_to_games_that_do_not_tell_their_moves():
+    rollout = await play("LiarsDice-v0-train", [POLICY, POLICY], ["[bid: 1, 2]", "[call]"], "qwen3-zs")
+    assert rollout.extras["num_turns"] >= 2
+    assert not rollout.steps[0].info["format_feedback"]["correct_answer_format"]
+    assert not rollout.steps[0].info["format_feedback"]["invalid_move"]
+
+
+async def test_the_allowance_counts_invalid_answers_in_a_row():
+    answers = MockInferenceClient(["nonsense", "check", "nonsense", "check"])
+    rollout = await play("kuhn_poker", [POLICY, POLICY], answers, error_allowance=1)
+    assert [turn["invalid"] for turn in rollout.extras["turns"]] == [True, False, True, False]
+    assert [turn["pid"] for turn in rollout.extras["turns"]] == [0, 0, 1, 1]
+    assert rollout.extras["invalid_pid"] is None
+
+    rollout = await play("kuhn_poker", [POLICY, POLICY], ["nonsense"], error_allowance=1)
+    assert rollout.extras["num_turns"] == 2
+    assert rollout.extras["invalid_pid"] == 0
+
+
+@pytest.mark.parametrize("template", ["fewshot-chat", "qwen3-zs"])
+async def test_the_allowance_is_not_doubled_where_the_game_judges(template):
+    rollout = await play("LiarsDice-v0-train", [POLICY, POLICY], ["nonsense"], template, error_allowance=2)
+    assert rollout.extras["num_turns"] == 3
+    assert rollout.extras["invalid_pid"] == 0
+
+
+async def test_the_turn_cap_makes_a_draw():
+    rollout = await play("PigDice-v0-train", [POLICY, POLICY], ["[hold]"], max_turns=10)
+    assert rollout.extras["truncated"]
+    assert rollout.extras["num_turns"] == 10
+    assert rollout.rewards == {"player_0": 0.0, "player_1": 0.0}
+
+
+async def test_a_game_that_ends_on_its_last_allowed_turn_is_not_truncated():
+    rollout = await play("kuhn_poker", [POLICY, POLICY], ["check"], max_turns=2)
+    assert rollout.extras["num_turns"] == 2
+    assert not rollout.extras["truncated"]
+
+
+async def test_a_spec_with_too_few_seats_is_an_episode_error():
+    arena = Arena(MockInferenceClient(["check"]))
+    arena.add_episode("kuhn_poker", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
+    with pytest.raises(EpisodeError, match="2 seats but 1 agents"):
+        await arena.run_episode("kuhn_poker", PlaySpec("kuhn_poker", 1, (POLICY,), 0))
+
+
+def test_an_episode_of_a_game_that_cannot_be_played_is_refused_at_once():
+    with pytest.raises(InputError, match="cannot be played here"):
+        GameEpisode("Countdown-v0-train", 1, get_template("default"))

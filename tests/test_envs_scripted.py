@@ -1,0 +1,92 @@
+"""Scripted players."""
+
+from collections import Counter
+
+import pyspiel
+import pytest
+
+from selfplay.core import InputError
+from selfplay.envs.catalog import make_game
+from selfplay.envs.openspiel_game import game_at, information_states
+from selfplay.envs.scripted import make_player
+from selfplay.envs.solver import solve
+
+
+def play(env_id, names, seed):
+    game = make_game(env_id, len(names), seed)
+    players = [make_player(name, env_id, seed) for name in names]
+    turn = 0
+    while not game.done:
+        assert game.apply(players[game.current_pid].act(game, 1000 * seed + turn))
+        turn += 1
+    return game.rewards()
+
+
+@pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])
+def test_the_optimal_player_never_loses_tic_tac_toe(env_id):
+    rewards = [play(env_id, ("optimal", "random"), seed)[0] for seed in range(40)]
+    rewards += [play(env_id, ("random", "optimal"), seed)[1] for seed in range(40)]
+    assert min(rewards) >= 0
+    assert sum(rewards) > 40
+
+
+@pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])
+def test_two_optimal_players_draw_tic_tac_toe(env_id):
+    assert all(play(env_id, ("optimal", "optimal"), seed) == {0: 0.0, 1: 0.0} for seed in range(20))
+
+
+def test_equally_good_moves_are_equally_likely():
+    game = make_game("tic_tac_toe", 2, 0)
+    player = make_player("optimal", "tic_tac_toe", 0)
+    moves = Counter(player.act(game, seed) for seed in range(1800))
+    assert set(moves) == {str(cell) for cell in range(9)}  # every opening draws
+    assert all(140 < count < 260 for count in moves.values())
+
+
+def test_the_kuhn_equilibrium_cannot_be_exploited():
+    solution = solve("kuhn_poker")
+    table = {
+        decision.info_state: list(solution.policy(game_at("kuhn_poker", decision.history).state).items())
+        for decision in information_states("kuhn_poker")
+    }
+    game = pyspiel.load_game("kuhn_poker")
+    assert 0 <= pyspiel.nash_conv(game, pyspiel.TabularPolicy(table)) < 0.01
+
+
+def test_the_kuhn_equilibrium_does_what_every_equilibrium_does():
+    player = make_player("optimal", "kuhn_poker", 0)
+    facing_bet_with_king = game_at("kuhn_poker", (0, 2, 1))
+    facing_bet_with_jack = game_at("kuhn_poker", (1, 0, 1))
+    opening_with_queen = game_at("kuhn_poker", (1, 0))
+    for game, move in (
+        (facing_bet_with_king, "call"),
+        (facing_bet_with_jack, "fold"),
+        (opening_with_queen, "check"),
+    ):
+        moves = Counter(player.act(game, seed) for seed in range(200))
+        assert moves[move] > 190
+
+
+def test_the_random_player_is_uniform_and_repeatable():
+    game = make_game("KuhnPoker-v0-train", 2, 0)
+    player = make_player("random", "KuhnPoker-v0-train", 7)
+    moves = [player.act(game, seed) for seed in range(1000)]
+    assert moves == [make_player("random", "KuhnPoker-v0-train", 7).act(game, seed) for seed in range(1000)]
+    assert moves != [make_player("random", "KuhnPoker-v0-train", 8).act(game, seed) for seed in range(1000)]
+    assert 440 < Counter(moves)["[bet]"] < 560
+
+
+@pytest.mark.parametrize(
+    ("name", "env_id", "line"),
+    [
+        ("best", "kuhn_poker", "no scripted player 'best'"),
+        ("random", "SimpleNegotiation-v0-train", "does not tell its legal moves"),
+        ("optimal", "ConnectFour-v0-train", "no optimal player for ConnectFour-v0-train"),
+        ("optimal", "kuhn_poker(players=3)", "not a two-player zero-sum game"),
+        ("optimal", "liars_dice", "more than 5000"),
+        ("optimal", "chess", "too long"),
+    ],
+)
+def test_players_that_cannot_be_are_refused(name, env_id, line):
+    with pytest.raises(InputError, match=line):
+        make_player(name, env_id, 0)

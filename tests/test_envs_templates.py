@@ -1,0 +1,108 @@
+"""Prompt templates and example turns."""
+
+from collections import Counter
+
+import pytest
+
+from selfplay.core import InputError
+from selfplay.envs.catalog import make_game
+from selfplay.envs.examples import example_turns
+from selfplay.envs.templates import get_template, template_names
+
+REFERENCE_NAMES = {"default", "qwen3-zs", "qwen3-sp", "qwen3-reasoning", "gemma3-zs", "llama-instruct-zs"}
+
+
+def test_the_names_of_the_reference_and_the_few_shot_one_exist():
+    assert set(template_names()) == REFERENCE_NAMES | {"fewshot-chat"}
+
+
+def test_an_unknown_template_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="Use one of default"):
+        get_template("qwen4")
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCE_NAMES))
+@pytest.mark.parametrize("env_id", ["kuhn_poker", "TicTacToe-v0-train"])
+def test_boxed_prompts_hold_rules_observation_and_the_box(name, env_id):
+    game = make_game(env_id, 2, 0)
+    pid = game.current_pid
+    messages = get_template(name).messages(game, pid)
+    text = messages[-1]["content"]
+    assert game.rules(pid) in text
+    assert game.observation(pid) in text
+    assert "\\boxed{}" in text
+    assert text.index(game.rules(pid)) < text.index(game.observation(pid))
+    assert "<|" not in text
+
+
+def test_roles_of_the_messages():
+    game = make_game("kuhn_poker", 2, 0)
+
+    def roles(name):
+        return [message["role"] for message in get_template(name).messages(game, 0)]
+
+    assert roles("default") == ["text"]
+    assert roles("qwen3-zs") == ["user"]
+    assert roles("llama-instruct-zs") == ["system", "user"]
+    assert roles("fewshot-chat") == ["user", "assistant"] * 4 + ["user"]
+
+
+@pytest.mark.parametrize("env_id", ["kuhn_poker", "tic_tac_toe", "TicTacToe-v0-train"])
+def test_examples_show_every_move_equally_often(env_id):
+    for pid in range(2):
+        shown = Counter(move for _, move in example_turns(env_id, 2, pid))
+        assert len(shown) == (4 if env_id == "kuhn_poker" else 9)
+        assert len(set(shown.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("env_id", "players"),
+    [
+        ("kuhn_poker", 2),
+        ("kuhn_poker(players=3)", 3),
+        ("leduc_poker", 2),
+        ("tic_tac_toe", 2),
+        ("connect_four", 2),
+        ("TicTacToe-v0-train", 2),
+        ("KuhnPoker-v0-train", 2),
+        ("Nim-v0-train", 2),
+        ("Blackjack-v0-train", 1),
+        ("ThreePlayerTicTacToe-v0-train", 3),
+    ],
+)
+def test_example_answers_are_well_formed_and_the_seat_has_some(env_id, players):
+    template = get_template("fewshot-chat")
+    for pid in range(players):
+        turns = example_turns(env_id, players, pid)
+        assert turns
+        assert all(observation and template.extract(move) == (move, True) for observation, move in turns)
+
+
+def test_examples_name_the_move_among_those_their_observation_offers():
+    for observation, move in example_turns("kuhn_poker", 2, 0):
+        assert move in observation
+    for observation, move in example_turns("TicTacToe-v0-train", 2, 1):
+        assert move in observation.split("Available Moves:")[1]
+
+
+def test_without_known_moves_there_is_an_instruction_for_examples():
+    game = make_game("SimpleNegotiation-v0-train", 2, 0)
+    messages = get_template("fewshot-chat").messages(game, 0)
+    assert len(messages) == 1
+    assert "Answer with your move only" in messages[0]["content"]
+    assert game.observation(0) in messages[0]["content"]
+
+
+def test_the_rules_of_this_very_game_stand_in_the_prompt():
+    for seed in range(3):
+        game = make_game("SimpleNegotiation-v0-train", 2, seed)
+        assert game.rules(0) in get_template("fewshot-chat").messages(game, 0)[0]["content"]
+
+
+def test_a_prompt_is_the_callers_to_change():
+    game = make_game("kuhn_poker", 2, 0)
+    template = get_template("fewshot-chat")
+    first = template.messages(game, 0)
+    length = len(first)
+    first.append({"role": "assistant", "content": "bet"})
+    assert len(template.messages(game, 0)) == length

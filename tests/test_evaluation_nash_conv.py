@@ -1,0 +1,199 @@
+import asyncio
+import math
+import random
+
+import pytest
+from open_spiel.python import policy as openspiel_policy
+from open_spiel.python.algorithms import exploitability
+
+from evaluation_client import TabularClient, first_move, legal_moves, uniform
+from selfplay.core import AgentSpec, Arena, InputError, SelfplayError
+from selfplay.envs.openspiel_game import information_states, load_game
+from selfplay.envs.templates import get_template
+from selfplay.evaluation import NashConvResult, nash_conv, play_match
+
+TEMPLATE = get_template("fewshot-chat")
+
+
+async def measure(client, env_id="kuhn_poker", **options) -> NashConvResult:
+    return await nash_conv(client, env_id, TEMPLATE, model="hero", **options)
+
+
+def kuhn_equilibrium(alpha: float):
+    """Kuhn's family of equilibria (1950): the opener bets a jack with ``alpha``, 0 to 1/3."""
+    aggression = {
+        "none": {"J": alpha, "Q": 0.0, "K": 3 * alpha},
+        "they check": {"J": 1 / 3, "Q": 0.0, "K": 1.0},
+        "they bet": {"J": 0.0, "Q": 1 / 3, "K": 1.0},
+        "you check, they bet": {"J": 0.0, "Q": alpha + 1 / 3, "K": 1.0},
+    }
+
+    def policy(observation: str) -> dict[str, float]:
+        moves_so_far = observation.removeprefix("Moves so far: ").split(".")[0]
+        chance = aggression[moves_so_far][observation[-2]]
+        strong = next(move for move in legal_moves(observation) if move in ("bet", "call"))
+        weak = next(move for move in legal_moves(observation) if move in ("check", "fold"))
+        return {strong: chance, weak: 1 - chance}
+
+    return policy
+
+
+def random_policy(seed: int):
+    def policy(observation: str) -> dict[str, float]:
+        draw = random.Random(f"{seed}{observation}")
+        weights = {move: draw.random() for move in legal_moves(observation)}
+        return {move: weight / sum(weights.values()) for move, weight in weights.items()}
+
+    return policy
+
+
+class PythonPolicy(openspiel_policy.Policy):
+    """A policy for OpenSpiel's Python algorithms, by action id and information state."""
+
+    def __init__(self, env_id, policy):
+        game = load_game(env_id)
+        super().__init__(game, list(range(game.num_players())))
+        self.chances = {}
+        for state in information_states(env_id):
+            chances = policy(state.observation)
+            self.chances[state.info_state] = {
+                action: chances.get(name, 0.0)
+                for action, name in zip(state.actions, state.legal_actions, strict=True)
+            }
+
+    def action_probabilities(self, state, player_id=None):
+        return dict(self.chances[state.information_state_string(state.current_player())])
+
+
+async def test_uniform_play_of_kuhn_has_its_known_value():
+    result = await measure(TabularClient(uniform))
+    assert result.nash_conv == pytest.approx(11 / 12, abs=1e-9)
+    assert result.best_response_values == pytest.approx([0.5, 5 / 12], abs=1e-9)
+    assert result.values == pytest.approx([0.125, -0.125], abs=1e-9)
+    assert result.exploitability == pytest.approx([0.375, 13 / 24], abs=1e-9)
+    assert result.legal_mass == pytest.approx(1)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 1 / 3])
+async def test_equilibria_of_kuhn_cannot_be_exploited(alpha):
+    result = await measure(TabularClient(kuhn_equilibrium(alpha)))
+    assert result.nash_conv == pytest.approx(0, abs=1e-9)
+    assert result.values == pytest.approx([-1 / 18, 1 / 18], abs=1e-9)
+
+
+async def test_beyond_the_family_of_equilibria_play_can_be_exploited():
+    def too_bold(observation: str) -> dict[str, float]:
+        return kuhn_equilibrium(0.2)(observation) if "they" in observation else uniform(observation)
+
+    assert (await measure(TabularClient(too_bold))).nash_conv > 0.05
+
+
+async def test_uniform_play_of_leduc_has_its_known_value():
+    # OpenSpiel states 2.373611 for NashConv / 2.
+    assert (await measure(TabularClient(uniform), "leduc_poker")).nash_conv == pytest.approx(
+        4.747222, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("env_id", ["kuhn_poker", "kuhn_poker(players=3)", "leduc_poker", "tiny_hanabi"])
+@pytest.mark.parametrize("policy", [first_move, random_policy(1)], ids=["first", "random"])
+async def test_values_equal_those_of_openspiels_other_implementation(env_id, policy):
+    result = await measure(TabularClient(policy), env_id)
+    expected = exploitability.nash_conv(load_game(env_id), PythonPolicy(env_id, policy), False)
+    assert result.nash_conv == pytest.approx(expected.nash_conv, abs=1e-9)
+    assert result.exploitability == pytest.approx(list(expected.player_improvements), abs=1e-9)
+
+
+async def test_the_policy_is_told_by_information_state_and_move():
+    result = await measure(TabularClient(kuhn_equilibrium(0.2)))
+    assert len(result.policy) == 12
+    assert result.policy["2"] == pytest.approx({"check": 0.4, "bet": 0.6})
+    assert result.policy["0pb"] == pytest.approx({"fold": 1.0, "call": 0.0})
+    assert result.observations["0pb"].startswith("Moves so far: you check, they bet.")
+    assert result.observations.keys() == result.policy.keys()
+
+
+async def test_mass_outside_the_legal_answers_is_stated_and_leaves_nash_conv_alone():
+    def leaky(observation: str) -> dict[str, float]:
+        legal = 0.1 if observation.endswith("K.") else 0.7
+        return {**{move: legal * chance for move, chance in uniform(observation).items()}, "dance": 1 - legal}
+
+    result = await measure(TabularClient(leaky))
+    assert result.nash_conv == pytest.approx(11 / 12, abs=1e-9)
+    assert result.legal_mass == pytest.approx((0.1 + 2 * 0.7) / 3)
+    assert result.min_legal_mass == pytest.approx(0.1)
+
+
+class ScoringClient(TabularClient):
+    """Scores every answer alike, by a function of its text."""
+
+    def __init__(self, score_of):
+        super().__init__(uniform)
+        self.score_of = score_of
+
+    async def score(self, messages, completions, *, model=None):
+        return [self.score_of(text) for text in completions]
+
+
+async def test_answers_too_unlikely_for_a_float_still_compare():
+    unlikely = {
+        "check": -2000.0,
+        "fold": -2000.0,
+        "bet": -2000.0 + math.log(3),
+        "call": -2000.0 + math.log(3),
+    }
+    result = await measure(ScoringClient(unlikely.__getitem__))
+    assert result.policy["0"] == pytest.approx({"check": 0.25, "bet": 0.75})
+    assert result.legal_mass == 0
+
+
+@pytest.mark.parametrize("score", [math.nan, -math.inf, math.inf])
+async def test_scores_that_are_no_probabilities_are_refused(score):
+    with pytest.raises(SelfplayError, match="no probabilities at '0'"):
+        await measure(ScoringClient(lambda text: score))
+
+
+async def test_the_prompts_scored_are_those_of_play():
+    client = TabularClient(uniform)
+    await measure(client)
+    scored = {str(messages) for _, messages in client.calls}
+    assert len(scored) == len(client.calls) == 12
+    client.calls.clear()
+    villain = AgentSpec("model", "villain")
+    await play_match(
+        Arena(client), "kuhn_poker", 2, TEMPLATE, model="hero", opponent=villain, games=200, seed=0
+    )
+    assert {str(messages) for _, messages in client.calls} == scored
+
+
+async def test_what_is_scored_has_the_form_that_the_template_asks_for():
+    seen = set()
+
+    def record(text: str) -> float:
+        seen.add(text)
+        return -1.0
+
+    await nash_conv(ScoringClient(record), "kuhn_poker", get_template("qwen3-zs"), model="hero")
+    assert seen == {"\\boxed{check}", "\\boxed{bet}", "\\boxed{fold}", "\\boxed{call}"}
+
+
+async def test_all_positions_are_scored_at_once():
+    client = TabularClient(uniform)
+    await measure(client)
+    assert client.max_in_flight == 12
+
+
+async def test_scoring_has_a_time_limit():
+    class SilentClient(TabularClient):
+        async def score(self, messages, completions, *, model=None):
+            await asyncio.Event().wait()
+
+    with pytest.raises(SelfplayError, match="scoring 12 positions"):
+        await measure(SilentClient(uniform), timeout=0.01)
+
+
+@pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "nim", "catch", "kuhn_pokr", "matrix_rps"])
+async def test_games_without_an_exact_measure_are_refused(env_id):
+    with pytest.raises(InputError) as raised:
+        await measure(TabularClient(uniform), env_id)
+    assert raised.value.field == "env.id"

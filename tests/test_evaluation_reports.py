@@ -1,0 +1,150 @@
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from evaluation_client import TabularClient, first_move, uniform
+from selfplay.core import AgentSpec, Arena, EpisodeError, InputError
+from selfplay.envs.templates import get_template
+from selfplay.evaluation import (
+    GameRecord,
+    MatchResult,
+    comparison_table,
+    match_table,
+    nash_conv,
+    play_match,
+    read_evaluation,
+    write_evaluation,
+)
+from selfplay.tracking.report_data import load_evaluations
+
+TEMPLATE = get_template("fewshot-chat")
+
+
+async def play(policy=uniform, **options):
+    settings = {"model": "hero", "opponent": AgentSpec("script", "random"), "games": 20, "seed": 1, **options}
+    return await play_match(Arena(TabularClient(policy)), "kuhn_poker", 2, TEMPLATE, **settings)
+
+
+async def measure(policy=uniform):
+    return await nash_conv(TabularClient(policy), "kuhn_poker", TEMPLATE, model="hero")
+
+
+def match_of(wins: int, losses: int, **fields) -> MatchResult:
+    result = MatchResult(
+        **{
+            "env_id": "kuhn_poker",
+            "num_players": 2,
+            "model": "hero",
+            "opponent": "random",
+            "seed": 0,
+            "requested_games": wins + losses,
+            **fields,
+        }
+    )
+    for number in range(wins + losses):
+        won = number < wins
+        result.add(GameRecord(number % 2, 1.0 if won else -1.0, "win" if won else "loss", None, False, 2, 0))
+    return result
+
+
+def text_of(table) -> str:
+    lines = StringIO()
+    Console(file=lines, width=160).print(table)
+    return lines.getvalue()
+
+
+async def test_a_match_is_read_back_as_it_was_written(tmp_path):
+    result = await play()
+    path = write_evaluation(tmp_path / "evaluation", 20, "random", result)
+    assert path == tmp_path / "evaluation" / "step-000020-random.json"
+    assert read_evaluation(path) == (20, result)
+
+
+async def test_an_exact_measure_is_read_back_as_it_was_written(tmp_path):
+    result = await measure()
+    assert read_evaluation(write_evaluation(tmp_path, 0, "nash_conv", result)) == (0, result)
+
+
+async def test_rates_are_in_the_file_for_other_readers(tmp_path):
+    result = await play()
+    values = json.loads(write_evaluation(tmp_path, 3, "random", result).read_text())
+    assert values["kind"] == "match"
+    assert values["win_rate"] == list(result.win_rate)
+    assert values["by_seat"]["1"]["win_rate"] == list(result.by_seat[1].win_rate)
+
+
+async def test_the_report_reads_what_is_written(tmp_path):
+    match, exact = await play(), await measure()
+    write_evaluation(tmp_path, 20, "exact", exact)
+    write_evaluation(tmp_path, 10, "random", match)
+    read_match, read_exact = load_evaluations(tmp_path)
+    assert (read_match.step, read_match.kind, read_match.env_id) == (10, "match", "kuhn_poker")
+    assert (read_match.opponent, read_match.games) == ("random", 20)
+    assert (read_match.wins, read_match.draws, read_match.losses) == (match.wins, match.draws, match.losses)
+    assert read_match.invalid == match.invalid
+    assert (read_exact.step, read_exact.nash_conv) == (20, exact.nash_conv)
+    assert (read_exact.legal_mass, read_exact.policy) == (exact.legal_mass, exact.policy)
+
+
+async def test_an_evaluation_replaces_that_of_the_same_name_and_leaves_nothing_else(tmp_path):
+    write_evaluation(tmp_path, 1, "random", match_of(1, 1))
+    path = write_evaluation(tmp_path, 1, "random", match_of(2, 2))
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_evaluation(path)[1].wins == 2
+
+
+def test_names_that_no_file_can_have_are_changed(tmp_path):
+    path = write_evaluation(tmp_path, 1, "kuhn_poker(players=3)/Qwen/Qwen3-0.6B", match_of(1, 1))
+    assert path.name == "step-000001-kuhn_poker-players-3-Qwen-Qwen3-0.6B.json"
+    assert path.parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "3", '{"kind": "match"}', '{"kind": "match", "step": 1, "by_seat": 3}', "\xff"]
+)
+def test_a_damaged_file_is_named(tmp_path, content):
+    path = tmp_path / "step-000001-random.json"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"step-000001-random\.json"):
+        read_evaluation(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"gone\.json"):
+        read_evaluation(tmp_path / "gone.json")
+
+
+def test_match_table_gives_rates_with_intervals():
+    text = text_of(match_table([match_of(10, 10)]))
+    assert "50.0%" in text
+    assert "(29.9 to 70.1)" in text
+    assert "+0.00" in text
+    assert "failed" not in text
+    assert "rounded" not in text
+
+
+async def test_match_table_states_failures_and_rounding():
+    class FailingClient(TabularClient):
+        async def complete(self, messages, *args, **kwargs):
+            raise EpisodeError("no [red] power")
+
+    arena = Arena(FailingClient(uniform))
+    options = {"model": "hero", "opponent": AgentSpec("model", "villain"), "games": 3, "seed": 1}
+    text = text_of(match_table([await play_match(arena, "kuhn_poker", 2, TEMPLATE, **options)]))
+    assert "4 games failed and are not counted: 4 x no [red] power" in text
+    assert "3 games were rounded up to 4" in text
+    assert "%" not in text.replace("95%", "")
+
+
+async def test_comparison_table_puts_the_same_measure_side_by_side():
+    before = [match_of(5, 15), await measure(first_move)]
+    after = [await measure(uniform), match_of(16, 4), match_of(1, 1, opponent="optimal")]
+    lines = [line for line in text_of(comparison_table(before, after)).splitlines() if "│" in line]
+    rows = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in lines]
+    titles = ["kuhn_poker against random", "kuhn_poker, exact", "kuhn_poker against optimal"]
+    assert [row[0] for row in rows if row[0] in titles] == titles
+    assert ["Win", "25.0% (11.2 to 46.9)", "80.0% (58.4 to 91.9)"] in rows
+    assert ["NashConv (0 is unbeatable)", "2.0000", "0.9167"] in rows
+    assert ["Win", "-", "50.0% (9.5 to 90.5)"] in rows

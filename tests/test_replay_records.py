@@ -1,0 +1,61 @@
+import pytest
+
+from selfplay.core import SelfplayError, Step, Trajectory
+from selfplay.replay import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    StepBuffer,
+    records_from_steps,
+)
+
+
+def make_step(**changes):
+    fields = {
+        "role_id": "player-1",
+        "prompt": [],
+        "completion": [],
+        "prompt_token_ids": [1, 2],
+        "completion_token_ids": [3, 0],
+        "completion_logprobs": [-0.5, -0.25],
+        "reward": 2.0,
+        "pid": 1,
+        "env_id": "Kuhn",
+        "policy_version": 4,
+    }
+    return Step(**{**fields, **changes})
+
+
+def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
+    buffer = StepBuffer(10, None, None, None, ComposeSamplingRewardTransforms([NormalizeRewards()]))
+    for name, reward in (("game-a", 3.0), ("game-b", 1.0)):
+        steps = [make_step(info={"legal_answers": ["check", "bet"]})]
+        buffer.add_player_trajectory(Trajectory(1, "Kuhn", reward, steps, rollout_id=name), "Kuhn")
+    records = records_from_steps(buffer.get_batch(2), encode_answer=lambda text: [*text.encode(), 0])
+    record = next(record for record in records if record.rollout_id == "game-a")
+    assert record.role_id == "player-1"
+    assert record.prompt_token_ids == [1, 2]
+    assert record.completion_token_ids == [3, 0]
+    assert record.logprobs == [-0.5, -0.25]
+    assert (record.reward, record.advantage) == (3.0, 1.0)
+    assert record.alternatives == [[*b"check", 0], [*b"bet", 0]]
+    assert record.policy_version == 4
+    assert record.meta == {"pid": 1, "env_id": "Kuhn"}
+
+
+def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_alternatives():
+    (record,) = records_from_steps([make_step(info={"legal_answers": ["check"]})])
+    assert (record.reward, record.advantage) == (2.0, 2.0)
+    assert record.alternatives == []
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
+def test_a_step_without_ids_or_logprobs_is_refused_in_one_line(missing):
+    steps = [make_step(), make_step(**{missing: None}, info={"rollout_id": "game-7"})]
+    with pytest.raises(SelfplayError, match=r"step 1 of the batch .*game-7") as raised:
+        records_from_steps(steps)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_logprob_for_every_sampled_token_is_required():
+    with pytest.raises(SelfplayError, match="2 sampled tokens but 1 log-probabilities"):
+        records_from_steps([make_step(completion_logprobs=[-0.5])])
