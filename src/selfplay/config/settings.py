@@ -1,5 +1,6 @@
 """The configuration of a run: one validated tree, every field documented. Free of torch."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -29,6 +30,13 @@ class ModelSettings(Settings):
     """`cpu`, `cuda` or `auto`, which takes a GPU if there is one."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch; all cores if not given."""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise InputError("model.device", f"there is no device {device!r}", "Use auto, cpu or cuda")
+        return device
 
 
 class LoraSection(Settings):

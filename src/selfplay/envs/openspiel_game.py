@@ -11,6 +11,7 @@ from selfplay.envs.game import Game
 from selfplay.envs.openspiel_words import Wording, wording_for
 
 MAX_INFORMATION_STATES = 5000
+MAX_POSITIONS = 50_000
 
 
 @lru_cache(maxsize=256)
@@ -133,7 +134,8 @@ def information_states(env_id: str) -> list[InformationState]:
     """Return every information state of a game at which a player decides, in depth-first order.
 
     Raises:
-        InputError: the game has no information state strings or more than 5,000 of them.
+        InputError: the game has no information state strings, more than 5,000 of them or more than 50,000
+            positions.
     """
     game = load_game(env_id)
     if not game.get_type().provides_information_state_string:
@@ -141,18 +143,21 @@ def information_states(env_id: str) -> list[InformationState]:
     wording = _wording(env_id)
     found: dict[tuple[int, str], InformationState] = {}
     stack = [game.new_initial_state()]
+    positions = 0
     while stack:
         state = stack.pop()
+        positions += 1
         if state.is_terminal():
             continue
         if not state.is_chance_node():
             _add_information_state(found, state, wording)
-            if len(found) > MAX_INFORMATION_STATES:
-                raise InputError(
-                    "env.id",
-                    f"{env_id} has more than {MAX_INFORMATION_STATES} information states",
-                    "Exact measures need a small game such as kuhn_poker or leduc_poker",
-                )
+        if len(found) > MAX_INFORMATION_STATES or positions > MAX_POSITIONS:
+            raise InputError(
+                "env.id",
+                f"{env_id} has more than {MAX_INFORMATION_STATES} information states "
+                f"or {MAX_POSITIONS} positions",
+                "Exact measures need a small game such as kuhn_poker or leduc_poker",
+            )
         stack.extend(state.child(action) for action in reversed(state.legal_actions()))
     return list(found.values())
 

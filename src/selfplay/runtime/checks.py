@@ -1,0 +1,128 @@
+"""What can be said of a configuration before anything is loaded: quick, without torch or a network."""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from selfplay.config.settings import Config, EnvSettings, TrackingSettings
+from selfplay.core import InputError
+from selfplay.envs.catalog import check_playable, library_of
+from selfplay.envs.templates import get_template
+from selfplay.envs.textarena_moves import family_of
+from selfplay.learning.model_files import check_model_name
+
+OPPONENTS = ("random", "optimal", "base")
+
+
+def check_config(config: Config) -> list[str]:
+    """Check whether a run with this configuration can start; return what was found right, a line each.
+
+    Raises:
+        InputError: it cannot. A model that has yet to be downloaded may still be missing.
+    """
+    with renaming({"model": "model.name"}):
+        check_model_name(config.model.name)
+    found = [f"model {config.model.name}"]
+    for index, env in enumerate(config.envs):
+        found.append(_check_env(env, f"envs.{index}"))
+        found += _check_opponents(config, env)
+        if config.evaluation.nash_conv:
+            check_nash_conv(env.id)
+            found.append(f"NashConv of {env.id}")
+    _check_extras(config.tracking)
+    return found
+
+
+def check_environment(env_id: str, num_players: int, template: str) -> None:
+    """Raise an InputError unless the environment, its number of players and the template are possible."""
+    check_playable(env_id, num_players)
+    get_template(template)
+
+
+def check_opponent(name: str, env_id: str) -> None:
+    """Raise an InputError unless ``name`` is ``base`` or a scripted player that can play the environment."""
+    if name not in OPPONENTS:
+        raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(OPPONENTS)}")
+    if name == "random" and not _tells_moves(env_id):
+        raise InputError(
+            "opponent",
+            f"nothing can play {env_id} at random: it does not tell its legal moves",
+            "Use base as the opponent",
+        )
+    if name == "optimal":
+        _check_optimal(env_id)
+
+
+def check_nash_conv(env_id: str) -> None:
+    """Raise an InputError unless NashConv can be computed for this environment."""
+    if library_of(env_id) != "openspiel":
+        raise InputError(
+            "evaluation.nash_conv",
+            f"{env_id} is not an OpenSpiel game",
+            "Set it to false",
+        )
+    from selfplay.envs.openspiel_game import information_states
+
+    with renaming({"env.id": "evaluation.nash_conv"}):
+        information_states(env_id)
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an InputError name the field as the user wrote it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(names.get(error.field, error.field), error.problem, error.fix) from error
+
+
+def _check_env(env: EnvSettings, field: str) -> str:
+    names = {"env.id": f"{field}.id", "env.num_players": f"{field}.num_players"}
+    with renaming({**names, "env.template": f"{field}.template"}):
+        check_environment(env.id, env.num_players, env.template)
+    players = "1 player" if env.num_players == 1 else f"{env.num_players} players"
+    return f"environment {env.id}, {players}, template {env.template}"
+
+
+def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
+    """One player has no opponent, so there nothing is checked."""
+    if env.num_players == 1:
+        return []
+    fields = [(f"evaluation.opponents.{i}", name) for i, name in enumerate(config.evaluation.opponents)]
+    fields += [
+        (f"population.fixed_opponents.{i}", name) for i, name in enumerate(config.population.fixed_opponents)
+    ]
+    for field, name in fields:
+        with renaming({"opponent": field, "env.id": field}):
+            check_opponent(name, env.id)
+    names = sorted({name for _, name in fields})
+    return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
+
+
+def _tells_moves(env_id: str) -> bool:
+    """Whether legal moves are known. TextArena is slow to import, but names its classes like its ids."""
+    return library_of(env_id) == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
+
+
+def _check_optimal(env_id: str) -> None:
+    """Solving an OpenSpiel game can take seconds, so only what forbids it is looked for."""
+    if library_of(env_id) == "openspiel":
+        from selfplay.envs.solver import check_solvable
+
+        check_solvable(env_id)
+        return
+    from selfplay.envs.scripted import make_player
+
+    make_player("optimal", env_id, seed=0)
+
+
+def _check_extras(tracking: TrackingSettings) -> None:
+    wanted = {"wandb_project": tracking.wandb_project is not None, "tensorboard": tracking.tensorboard}
+    for field, is_wanted in wanted.items():
+        package = field.removesuffix("_project")
+        if is_wanted and importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"tracking.{field}",
+                f"the package {package} is not installed",
+                f"Run: pip install 'selfplay-rl[{package}]'",
+            )
