@@ -116,8 +116,8 @@ class CollectionSettings(Settings):
     """How often a failed game is tried again before it is kept as failed."""
     max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run stops when more than this part of a step's games failed."""
-    call_timeout: float = Field(default=600.0, gt=0)
-    """Seconds one model call may take."""
+    game_timeout: float = Field(default=3600.0, gt=0)
+    """Seconds one game may take, waiting for the model included."""
     filter_opponent_invalid: bool = False
     """Leave out games that an opponent's invalid move decided."""
 

@@ -16,14 +16,14 @@ class Arena:
         client: answers model calls.
         max_calls: most model calls in flight. The limit sits on the leaf calls, so nested episodes can
             neither deadlock nor multiply load.
-        call_timeout: seconds one model call may take.
+        episode_timeout: seconds one episode may take, waiting for the model included.
     """
 
     def __init__(
-        self, client: InferenceClient, *, max_calls: int = 4096, call_timeout: float = 600.0
+        self, client: InferenceClient, *, max_calls: int = 4096, episode_timeout: float = 3600.0
     ) -> None:
         self.client = client
-        self.call_timeout = call_timeout
+        self.episode_timeout = episode_timeout
         self.roles: dict[str, Role] = {}
         self.episodes: dict[str, Episode] = {}
         self._slots = asyncio.Semaphore(max_calls)
@@ -47,18 +47,14 @@ class Arena:
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Call the model for ``role_id`` (whose settings are the defaults) or, without one, outside training.
-
-        Raises:
-            EpisodeError: the call took longer than ``call_timeout``.
-        """
+        """Call the model for ``role_id``, whose settings are the defaults; without one, outside training."""
         role = self.roles.get(role_id) if role_id is not None else None
         if role is not None:
             temperature = role.temperature if temperature is None else temperature
             max_tokens = role.max_tokens if max_tokens is None else max_tokens
             model = role.policy if model is None else model
         async with self._slots:
-            call = self.client.complete(
+            return await self.client.complete(
                 messages,
                 temperature=1.0 if temperature is None else temperature,
                 max_tokens=max_tokens,
@@ -66,14 +62,17 @@ class Arena:
                 model=model,
                 seed=seed,
             )
-            try:
-                async with asyncio.timeout(self.call_timeout):
-                    return await call
-            except TimeoutError as error:
-                raise EpisodeError(f"a model call took longer than {self.call_timeout:g} s") from error
 
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Run the episode registered as ``episode_type``."""
-        return await self.episodes[episode_type].generate(self, artifact, meta)
+        """Run the episode registered as ``episode_type``.
+
+        Raises:
+            EpisodeError: it took longer than ``episode_timeout``.
+        """
+        try:
+            async with asyncio.timeout(self.episode_timeout):
+                return await self.episodes[episode_type].generate(self, artifact, meta)
+        except TimeoutError as error:
+            raise EpisodeError(f"the episode took longer than {self.episode_timeout:g} s") from error

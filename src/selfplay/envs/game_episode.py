@@ -1,5 +1,6 @@
 """GameEpisode: one game, played turn by turn by models and scripts."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,6 +240,11 @@ class GameEpisode(Episode):
             "action_seq": table.action_seq,
             "turns": table.turns,
         }
+
+
+def _form(move: str) -> str:
+    """The form of a move: its words and numbers made alike, so that ``[4]`` has the form of ``[7]``."""
+    return re.sub(r"\w+", "x", move)
 
 
 def final_reward(rollout: Rollout, arena: Arena) -> dict[str, float]:

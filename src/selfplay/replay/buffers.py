@@ -96,6 +96,14 @@ class BaseBuffer(ABC):
         """Return the number of stored steps."""
 
     @abstractmethod
+    def entries(self) -> int:
+        """Return how many entries ``get_batch`` can draw from: steps, or episodes."""
+
+    @abstractmethod
+    def get_batch(self, batch_size: int) -> list[Any]:
+        """Draw ``batch_size`` random entries without replacement and remove them."""
+
+    @abstractmethod
     def _insert(self, steps: list[Step]) -> None:
         """Store the steps of one trajectory."""
 
@@ -323,6 +331,10 @@ class StepBuffer(BaseBuffer):
         """Return the number of stored steps."""
         return len(self._steps)
 
+    def entries(self) -> int:
+        """Return the number of stored steps."""
+        return len(self._steps)
+
     def _insert(self, steps: list[Step]) -> None:
         self._steps.extend(steps)
 
@@ -374,6 +386,10 @@ class EpisodeBuffer(BaseBuffer):
     def size(self) -> int:
         """Return the number of stored steps, over all episodes."""
         return self._size
+
+    def entries(self) -> int:
+        """Return the number of stored episodes."""
+        return len(self._episodes)
 
     def _insert(self, steps: list[Step]) -> None:
         self._episodes.append(steps)

@@ -48,7 +48,7 @@ class Evaluations:
         for env in self.config.envs:
             for opponent in self.config.evaluation.opponents if env.num_players > 1 else [None]:
                 say(f"{env.id}: {games} games against {opponent or 'the environment'}")
-                result = await self._match(env, opponent, games, step)
+                result = await self._match(env, opponent, games)
                 write_evaluation(self.directory, step, f"{env.id}-{opponent or 'alone'}", result)
                 self._rate(result, opponent)
                 summary[f"win against {opponent}" if opponent else "solved"] = f"{result.win_rate.mid:.0%}"
@@ -62,7 +62,7 @@ class Evaluations:
                 summary["NashConv"] = f"{exact.nash_conv:.3f}"
         return summary
 
-    async def _match(self, env: EnvSettings, opponent: str | None, games: int, step: int) -> MatchResult:
+    async def _match(self, env: EnvSettings, opponent: str | None, games: int) -> MatchResult:
         return await play_match(
             self.arena,
             env.id,
@@ -71,7 +71,7 @@ class Evaluations:
             model=self.model,
             opponent=opponent_agent(opponent) if opponent else None,
             games=games,
-            seed=derive_seed(self.config.seed, "evaluation", step, env.id),
+            seed=derive_seed(self.config.seed, "evaluation", env.id, opponent or ""),
             concurrency=self.config.collection.concurrency,
             temperature=self.config.evaluation.temperature,
             max_tokens=self.config.inference.max_tokens,

@@ -125,7 +125,7 @@ class LocalRun:
         arena = Arena(
             self.engine,
             max_calls=self.config.inference.max_queue,
-            call_timeout=self.config.collection.call_timeout,
+            episode_timeout=self.config.collection.game_timeout,
         )
         for env in self.config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
@@ -222,13 +222,13 @@ class LocalRun:
         return played
 
     def _trainable(self) -> int:
-        """How many steps (or episodes) may still be trained on; what is too old is dropped."""
+        """How many steps (or episodes) may be trained on; what is too old is dropped."""
         self.buffer.drop_stale(self.step, self.config.collection.max_staleness)
-        return self.buffer.size()
+        return self.buffer.entries()
 
     def _batch(self) -> list[Step]:
-        size = self.buffer.size()
-        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or size, size))
+        stored = self.buffer.entries()
+        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
         return [step for part in batch for step in (part if isinstance(part, list) else [part])]
 
     def _join_pool(self) -> None:

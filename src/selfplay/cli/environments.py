@@ -1,0 +1,85 @@
+"""``selfplay envs``: what can be played here, and why not the rest."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from selfplay.envs.catalog import EnvInfo
+
+_TEMPLATE = "fewshot-chat"
+_WIDTH_OF_FILES = 160
+
+
+def envs(
+    env_id: Annotated[str | None, typer.Argument(metavar="ID", help="One environment, in detail.")] = None,
+) -> None:
+    """List what can be played here and, for what cannot, the reason."""
+    from selfplay.envs.catalog import describe, list_environments
+    from selfplay.runtime.checks import renaming
+
+    console = Console()
+    if env_id is None:
+        if not console.is_terminal:
+            console.width = _WIDTH_OF_FILES
+        _print_list(list_environments(), console)
+        return
+    with renaming({"env.id": "ID"}):
+        info = describe(env_id)
+    _print_details(info, console)
+
+
+def _print_list(infos: "list[EnvInfo]", console: Console) -> None:
+    playable = _table("environment", "library", "players")
+    others = _table("cannot be played here", "because")
+    for info in infos:
+        if info.playable:
+            playable.add_row(info.env_id, info.library, players_text(info.players))
+        else:
+            others.add_row(info.env_id, info.reason)
+    console.print(playable)
+    console.print()
+    console.print(others)
+    console.print(f"\n{playable.row_count} of {len(infos)} can be played here. In detail: selfplay envs ID")
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for heading in others:
+        table.add_column(heading)
+    return table
+
+
+def _print_details(info: "EnvInfo", console: Console) -> None:
+    console.print(Text(info.env_id, style="bold"))
+    console.print(f"library  {info.library}")
+    console.print(f"players  {players_text(info.players)}")
+    console.print(Text(f"playable {'yes' if info.playable else f'no: {info.reason}'}"))
+    if info.playable:
+        _print_example(info, console)
+
+
+def _print_example(info: "EnvInfo", console: Console) -> None:
+    """Print the prompt of a game's first move."""
+    from selfplay.envs.catalog import make_game
+    from selfplay.envs.templates import get_template
+
+    game = make_game(info.env_id, info.players[0], seed=0)
+    legal = game.legal_actions()
+    moves = "not told by this game" if legal is None else ", ".join(legal)
+    console.print(Text(f"moves    {moves}"))
+    console.print(f"\nThe prompt of a first move (template {_TEMPLATE}):")
+    for message in get_template(_TEMPLATE).messages(game, game.current_pid):
+        console.print(Text(f"\n{message['role']}", style="bold cyan"))
+        console.print(Text(message["content"]))
+
+
+def players_text(players: list[int]) -> str:
+    """Return ``2-4`` for consecutive numbers, else the numbers with commas."""
+    if len(players) > 1 and players == list(range(players[0], players[-1] + 1)):
+        return f"{players[0]}-{players[-1]}"
+    return ", ".join(map(str, players))

@@ -1,0 +1,76 @@
+"""``selfplay eval``, ``play`` and ``report``: what is done with a run or a model that is there."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+_TEMPLATE_HELP = "How positions become prompts."
+_ENV_HELP = "What is played; see: selfplay envs"
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
+    env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
+    opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal or base.")] = "random",
+    games: Annotated[int, typer.Option(min=2, help="Games, seats balanced.")] = 400,
+    template: Annotated[str, typer.Option(help=_TEMPLATE_HELP)] = "fewshot-chat",
+    players: Annotated[int | None, typer.Option(min=1, help="Seats; as few as there can be.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
+) -> None:
+    """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
+    from selfplay.runtime.checks import check_opponent, renaming
+
+    seats = _check_game(env, players, template)
+    with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
+        check_opponent(opponent, env)
+    from selfplay.runtime.evaluate import evaluate as evaluate_model
+
+    evaluate_model(
+        model,
+        env,
+        opponent,
+        games,
+        template=template,
+        num_players=seats,
+        seed=seed,
+        temperature=temperature,
+        console=Console(),
+    )
+
+
+def play(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")],
+    env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
+    template: Annotated[str, typer.Option(help=_TEMPLATE_HELP)] = "fewshot-chat",
+    seat: Annotated[int | None, typer.Option(min=0, help="Yours; drawn if not given.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+) -> None:
+    """Play against a trained model in the terminal."""
+    _check_game(env, None, template)
+    from selfplay.runtime.play import play as play_game
+
+    play_game(run, env, template=template, seat=seat, seed=seed, console=Console())
+
+
+def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]) -> None:
+    """Rebuild a run's report.html and print where it is."""
+    from selfplay.runtime.run_names import find_run
+
+    run_dir = find_run(run)
+    from selfplay.runtime.report import rebuild
+
+    print(rebuild(run_dir))
+
+
+def _check_game(env: str, players: int | None, template: str) -> int:
+    """Check what is to be played before a model is loaded for it; return the number of players."""
+    from selfplay.envs.catalog import describe
+    from selfplay.runtime.checks import check_environment, renaming
+
+    names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
+    with renaming(names):
+        seats = players or describe(env).players[0]
+        check_environment(env, seats, template)
+    return seats

@@ -1,0 +1,112 @@
+"""``selfplay train``: a new run, or one that is continued."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from selfplay.core import InputError
+
+if TYPE_CHECKING:
+    from selfplay.config import Config
+
+_HELP = "A .toml file or a preset (quickstart, tictactoe); any field follows as --learning.steps 20."
+
+
+def train(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
+) -> None:
+    """Train a model by self-play into runs/NAME, or continue a run that ended or was killed."""
+    words, overrides = split_arguments(arguments or [])
+    if resume is not None:
+        given = [*words, *(f"--{key}" for key in overrides)]
+        given += [option for option, value in (("--seed", seed), ("--name", name)) if value is not None]
+        given += ["--dry-run"] if dry_run else []
+        _resume(resume, given)
+        return
+    if not words:
+        raise InputError("CONFIG", "is missing", "Try: selfplay train quickstart")
+    if len(words) > 1:
+        raise InputError(words[1], "one configuration is enough", "Fields are set like --learning.steps 20")
+    if seed is not None:
+        overrides["seed"] = str(seed)
+    _start(words[0], overrides, name, dry_run)
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Separate plain words from ``--a.b value`` and ``--a.b=value``.
+
+    Raises:
+        InputError: an option without a dot, which is none of a configuration's, or one without a value.
+    """
+    words: list[str] = []
+    overrides: dict[str, str] = {}
+    remaining = iter(arguments)
+    for argument in remaining:
+        if not argument.startswith("-"):
+            words.append(argument)
+            continue
+        option, equals, value = argument.partition("=")
+        if not option.startswith("--") or "." not in option:
+            raise InputError(option, "there is no such option", "See: selfplay train --help")
+        if not equals:
+            value = next(remaining, "--")
+        if value.startswith("--"):
+            raise InputError(option, "has no value", f"Give one: {option} VALUE")
+        overrides[option.removeprefix("--")] = value
+    return words, overrides
+
+
+def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bool) -> None:
+    from selfplay.config import load_config
+    from selfplay.runtime.checks import check_config
+    from selfplay.runtime.run_names import named_run_directory, new_run_directory
+
+    config = load_config(source, overrides)
+    parent = Path(config.run.directory)
+    run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, Path(source).stem)
+    if dry_run:
+        _print_config(config)
+        for line in [*check_config(config), f"run directory {run_dir}"]:
+            Console(stderr=True, soft_wrap=True).print(f"[green]ok[/green] {line}", highlight=False)
+        return
+    check_config(config)
+    from selfplay.runtime.local import train as train_run
+
+    train_run(config, run_dir, Console())
+
+
+def _resume(run: str, given: list[str]) -> None:
+    if given:
+        raise InputError(
+            "--resume",
+            f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
+            f"Say only: selfplay train --resume {run}",
+        )
+    from selfplay.runtime.run_names import find_run
+
+    run_dir = find_run(run, "--resume")
+    from selfplay.runtime.local import resume as resume_run
+
+    resume_run(run_dir, Console())
+
+
+def _print_config(config: "Config") -> None:
+    """Print TOML that can be saved and trained from; in colours on a terminal."""
+    from selfplay.config import dump_config
+
+    text = dump_config(config)
+    console = Console()
+    if not console.is_terminal:
+        print(text, end="")
+        return
+    from rich.syntax import Syntax
+
+    console.print(Syntax(text, "toml", background_color="default", word_wrap=True))

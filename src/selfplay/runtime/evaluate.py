@@ -1,0 +1,112 @@
+"""``selfplay eval``: a match of any model, adapter or run."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from selfplay.config.loading import load_config
+from selfplay.config.settings import ModelSettings
+from selfplay.core import Arena, InputError
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.match import play_match
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.tables import match_table
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter, lora_settings
+from selfplay.learning.policy import BASE, TRAINED, LoraSettings
+from selfplay.runtime import assembly
+from selfplay.runtime.evaluations import opponent_agent
+from selfplay.runtime.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a person named: a base model, and the adapter on it if there is one."""
+
+    model: ModelSettings
+    adapter: Path | None = None
+    max_tokens: int = 16
+
+
+def find_model(name: str) -> ModelSource:
+    """Find what ``name`` means: a run (its newest checkpoint), an adapter directory, or a base model.
+
+    Raises:
+        InputError: a run without a checkpoint.
+    """
+    for path in (Path("runs") / name, Path(name).expanduser()):
+        if (path / "config.toml").is_file():
+            run = RunDirectory.open(path)
+            config = load_config(str(run.config_file), {})
+            steps = run.saved_steps()
+            if not steps:
+                raise InputError(name, "this run has no checkpoint yet", "Train it first.")
+            adapter = run.checkpoint(steps[-1])
+            return ModelSource(config.model, adapter, config.inference.max_tokens)
+        if (path / ADAPTER_CONFIG).is_file():
+            _, adapter_config = load_adapter(path)
+            base = str(adapter_config["base_model_name_or_path"])
+            return ModelSource(ModelSettings(name=base), path)
+    return ModelSource(ModelSettings(name=name))
+
+
+def build_engine(name: str, console: Console, seed: int) -> tuple[EmbeddedEngine, int]:
+    """Serve ``name`` as ``default`` and its base model as ``base``; also returns the answers' token limit.
+
+    Raises:
+        InputError: nothing can be loaded under this name, or the adapter is another model's.
+    """
+    source = find_model(name)
+    lora, weights = LoraSettings(lora_rank=1), None
+    if source.adapter is not None:
+        weights, adapter_config = load_adapter(source.adapter)
+        lora = lora_settings(adapter_config)
+    policy = assembly.build_policy(source.model, lora, seed, console.print)
+    if weights is not None:
+        policy.load_adapter_state(weights)
+    engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
+    engine.publish(BASE, BASE, 0)
+    engine.publish("default", TRAINED if weights is not None else BASE, 0)
+    return engine, source.max_tokens
+
+
+def evaluate(
+    model_or_run: str,
+    env_id: str,
+    opponent: str,
+    games: int,
+    *,
+    template: str,
+    num_players: int,
+    seed: int,
+    temperature: float,
+    console: Console,
+) -> MatchResult:
+    """Play a match, print its table and return it.
+
+    Raises:
+        InputError: the model, environment or opponent cannot be had.
+    """
+    engine, max_tokens = build_engine(model_or_run, console, seed)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("games", total=games)
+        result = asyncio.run(
+            play_match(
+                Arena(engine),
+                env_id,
+                num_players,
+                get_template(template),
+                model="default",
+                opponent=opponent_agent(opponent) if num_players > 1 else None,
+                games=games,
+                seed=seed,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                on_game=lambda done, total: progress.update(bar, completed=done, total=total),
+            )
+        )
+    console.print(match_table([result]))
+    return result
