@@ -146,5 +146,5 @@ async def test_comparison_table_puts_the_same_measure_side_by_side():
     titles = ["kuhn_poker against random", "kuhn_poker, exact", "kuhn_poker against optimal"]
     assert [row[0] for row in rows if row[0] in titles] == titles
     assert ["Win", "25.0% (11.2 to 46.9)", "80.0% (58.4 to 91.9)"] in rows
-    assert ["NashConv (0 is unbeatable)", "2.0000", "0.9167"] in rows
+    assert ["NashConv, 0 is best", "2.0000", "0.9167"] in rows
     assert ["Win", "-", "50.0% (9.5 to 90.5)"] in rows

@@ -60,7 +60,8 @@ def run() -> None:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split()).rstrip(".")
+    print(f"error: {line}", file=sys.stderr)
     return status
 
 

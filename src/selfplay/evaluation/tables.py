@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,38 +14,29 @@ from selfplay.evaluation.report_files import EvaluationResult
 _NOTHING = "-"
 
 
-def match_table(results: Sequence[MatchResult]) -> Table:
-    """Return a table with a row for each match: win, draw, loss, invalid moves and the mean reward.
+def match_table(results: Sequence[MatchResult]) -> Group:
+    """Return a table with a column for each match: win, draw, loss, invalid moves and the mean reward.
 
     Below it stands what the counts leave out: failed games and their reasons, and rounding.
     """
-    table = Table(caption=_notes(results), caption_justify="left")
-    for heading in ("Environment", "Opponent"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("Games", "Win", "Draw", "Loss", "Invalid moves", "Mean reward"):
-        table.add_column(heading, justify="right")
+    table = Table()
+    table.add_column("", no_wrap=True)
+    columns = [_cells(result) for result in results]
     for result in results:
-        table.add_row(
-            Text(result.env_id),
-            Text(result.opponent or _NOTHING),
-            f"{result.games:,}",
-            _in_two_lines(share_text(result.win_rate, result.games)),
-            _in_two_lines(share_text(result.draw_rate, result.games)),
-            _in_two_lines(share_text(result.loss_rate, result.games)),
-            _in_two_lines(share_text(result.invalid_move_rate, result.moves)),
-            _in_two_lines(number_text(result.mean_reward, result.games)),
-        )
-    return table
+        table.add_column(Text(_title(result)), justify="right")
+    for name in columns[0] if columns else ():
+        table.add_row(name, *(column[name] for column in columns))
+    return Group(table, _notes(results))
 
 
-def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Table:
+def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Group:
     """Return a table of the evaluations before and after, side by side.
 
     Matches of the same environment against the same opponent stand together, and so do exact measures of the
     same environment; of several alike the last counts. What exists on one side only has a dash on the other.
     """
-    table = Table(caption=_notes(_matches([*before, *after])), caption_justify="left")
-    table.add_column("")
+    table = Table()
+    table.add_column("", no_wrap=True)
     table.add_column("Before", justify="right")
     table.add_column("After", justify="right")
     firsts = {_title(result): result for result in before}
@@ -56,7 +48,7 @@ def comparison_table(before: Sequence[EvaluationResult], after: Sequence[Evaluat
         table.add_row(Text(title, style="bold"), "", "")
         for name in first or last:
             table.add_row(f"  {name}", first.get(name, _NOTHING), last.get(name, _NOTHING))
-    return table
+    return Group(table, _notes(_matches([*before, *after])))
 
 
 def share_text(share: Interval, trials: int) -> str:
@@ -73,11 +65,6 @@ def number_text(number: Interval, count: int) -> str:
     return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
 
 
-def _in_two_lines(text: str) -> str:
-    """Put the interval below the estimate, so that a row of many fits a terminal."""
-    return text.replace(" (", "\n(")
-
-
 def _title(result: EvaluationResult) -> str:
     if isinstance(result, NashConvResult):
         return f"{result.env_id}, exact"
@@ -90,15 +77,15 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         return {}
     if isinstance(result, NashConvResult):
         return {
-            "NashConv (0 is unbeatable)": f"{result.nash_conv:.4f}",
-            "Probability of legal answers": f"{100 * result.legal_mass:.2f}%",
+            "NashConv, 0 is best": f"{result.nash_conv:.4f}",
+            "Mass on legal moves": f"{100 * result.legal_mass:.2f}%",
         }
     return {
         "Games": f"{result.games:,}",
         "Win": share_text(result.win_rate, result.games),
         "Draw": share_text(result.draw_rate, result.games),
         "Loss": share_text(result.loss_rate, result.games),
-        "Ended by its invalid move": share_text(result.invalid_game_rate, result.games),
+        "Lost by invalid move": share_text(result.invalid_game_rate, result.games),
         "Invalid moves": share_text(result.invalid_move_rate, result.moves),
         "Mean reward": number_text(result.mean_reward, result.games),
     }
@@ -108,7 +95,7 @@ def _matches(results: Sequence[EvaluationResult]) -> list[MatchResult]:
     return [result for result in results if isinstance(result, MatchResult)]
 
 
-def _notes(results: Sequence[MatchResult]) -> Text | None:
+def _notes(results: Sequence[MatchResult]) -> Text:
     """Return what the counts of matches leave out, a line for each match that leaves something out."""
     lines = ["In parentheses: 95% intervals."] if results else []
     for result in results:
@@ -120,4 +107,4 @@ def _notes(results: Sequence[MatchResult]) -> Text | None:
                 f"{_title(result)}: {result.requested_games} games were rounded up to "
                 f"{result.scheduled_games}, so that the seats are balanced."
             )
-    return Text("\n".join(lines)) if lines else None
+    return Text("\n".join(lines))

@@ -47,7 +47,7 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
     check_model_name(name)
     if name == BUNDLED_MODEL:
         return str(_bundled_model(say))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     return str(path) if path.is_dir() else name
 
 
@@ -60,7 +60,7 @@ def check_model_name(name: str) -> None:
     """
     if name == BUNDLED_MODEL:
         return
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError("model", f"{name} has no config.json", "Give a Hugging Face model directory")
@@ -70,7 +70,7 @@ def check_model_name(name: str) -> None:
         raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
     if not _HUGGING_FACE_ID.fullmatch(name):
         raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give one, or a model directory")
-    if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.8):
+    if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.7):
         raise InputError("model", f"there is no model {name}", f"Did you mean {BUNDLED_MODEL}?")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.table import Table
+from rich.console import Group
 
 from selfplay.config.settings import Config, EnvSettings
 from selfplay.core import AgentSpec, Arena, derive_seed
@@ -90,7 +90,7 @@ class Evaluations:
         for reward in [1.0] * result.wins + [0.0] * result.draws + [-1.0] * result.losses:
             self.pool.push_game_outcome(current, uid, reward, [], result.env_id)
 
-    def tables(self) -> Table:
+    def tables(self) -> Group:
         """First against last evaluation on disk."""
         results = [read_evaluation(path) for path in sorted(self.directory.glob("step-*.json"))]
         first = min(step for step, _ in results)

@@ -1,6 +1,7 @@
 """A run in one process: play, learn, rate, evaluate, save; and go on after a kill as if nothing had been."""
 
 import asyncio
+import gc
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ def resume(run_dir: Path, console: Console) -> None:
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
     try:
         run = LocalRun(config, directory, console)
+        _spare_the_garbage_collector()
         asyncio.run(run.run())
     except OSError as error:
         raise SelfplayError(
@@ -69,6 +71,12 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         ) from error
     finally:
         directory.unlock()
+
+
+def _spare_the_garbage_collector() -> None:
+    """Thousands of games in flight are millions of live objects that are not garbage: look at them rarely."""
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
 
 
 @dataclass

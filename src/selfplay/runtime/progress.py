@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -12,7 +12,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from selfplay.collection.accounts import Accounts
 
@@ -77,7 +76,7 @@ class RunProgress:
 
 def print_ending(
     console: Console,
-    comparison: Table,
+    comparison: Group,
     accounts: Accounts,
     steps: dict[str, int],
     *,

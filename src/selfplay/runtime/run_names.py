@@ -1,6 +1,7 @@
 """From what a person calls a run to its directory."""
 
 import difflib
+import os
 import re
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def find_run(name: str, field: str = "RUN") -> Path:
     Raises:
         InputError: there is none.
     """
-    candidates = [RUNS / name, Path(name).expanduser()]
+    candidates = [RUNS / name, Path(os.path.expanduser(name))]
     for path in candidates:
         if (path / "config.toml").is_file():
             return path

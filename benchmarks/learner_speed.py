@@ -1,0 +1,260 @@
+"""Learner speed: prefix-tree training against a bare peft + transformers loop and TRL's GRPOTrainer.
+
+All three compute the gradients of the same loss (REINFORCE with a constant normaliser; TRL: ``dr_grpo`` without
+KL) in the same adapter on the same recorded self-play batch, in one process on one thread:
+
+- tree: ``Reinforce`` as a run uses it, packing included;
+- bare: a loop over micro-batches, logits of the completion only, of 1 or 8 sequences (sorted by length, padded),
+  whichever was faster on the batch's first records;
+- TRL: ``GRPOTrainer.compute_loss`` and backward, what it does after generation, at the same micro-batch, without
+  gradient checkpointing.
+
+First the gradients of all three must agree in float32. Then they are timed in the type that a run would choose,
+in turn; the table shows medians over rounds, and tokens as if no sequence shared anything ("separate").
+
+Command:  python benchmarks/learner_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
+Needs:    an environment with this package and trl==1.16.0 (without TRL its column is left out). The default
+          takes about 40 minutes on one core of 2025, nearly all of it in the other two.
+"""
+
+import argparse
+import importlib.util
+import tempfile
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from measuring import interleave, peak_memory_mb, pin_one_thread, print_table, ratio
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from record_batches import BATCHES, auto_dtype, disturb_adapter, load_batch, load_policy
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from selfplay.core import TrainingRecord
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.policy import ALL_LINEAR, PolicyModel
+
+Records = list[TrainingRecord]
+
+
+def load_plain(policy: PolicyModel) -> Any:
+    """The same base and adapter as transformers and peft load them."""
+    base = AutoModelForCausalLM.from_pretrained(
+        policy.model_name, dtype=policy.dtype, attn_implementation="sdpa"
+    )
+    model = get_peft_model(
+        base, LoraConfig(r=16, lora_alpha=32, target_modules=ALL_LINEAR, task_type="CAUSAL_LM")
+    )
+    set_peft_model_state_dict(model, policy.adapter_state())
+    return model.train()
+
+
+def longest_completion(records: Records) -> int:
+    """The constant normaliser."""
+    return max(len(record.completion_token_ids) for record in records)
+
+
+class Tree:
+    """Ours."""
+
+    def __init__(self, policy: PolicyModel, records: Records) -> None:
+        self.parameters = policy.adapter_parameters()
+        self.records = records
+        self.packed_tokens = 0
+        self.algorithm = Reinforce()
+        self.algorithm.initialize(policy, max_generation_len=longest_completion(records))
+
+    def __call__(self) -> None:
+        batch = self.algorithm.prepare_batch(self.records)
+        self.packed_tokens = batch.packed_tokens
+        self.algorithm.update(batch)
+
+
+class Plain:
+    """What the two others share: the model, and micro-batches with prompts padded left, completions right."""
+
+    def __init__(self, model: Any, records: Records, micro_batch: int) -> None:
+        self.model = model
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.normaliser = longest_completion(records)
+        ordered = sorted(records, key=lambda record: len(record.input_ids))
+        self.micro_batches = [ordered[i : i + micro_batch] for i in range(0, len(ordered), micro_batch)]
+        self.num_records = len(records)
+
+    def inputs(self, records: Records) -> dict[str, Tensor]:
+        """A micro-batch under TRL's names."""
+        prompts, prompt_mask = pad([record.prompt_token_ids for record in records], left=True)
+        completions, completion_mask = pad([record.completion_token_ids for record in records], left=False)
+        return {
+            "prompt_ids": prompts,
+            "prompt_mask": prompt_mask,
+            "completion_ids": completions,
+            "completion_mask": completion_mask,
+            "advantages": torch.tensor([record.advantage for record in records]),
+        }
+
+
+class Bare(Plain):
+    """A training loop as one writes it."""
+
+    def __call__(self) -> None:
+        for records in self.micro_batches:
+            inputs = self.inputs(records)
+            input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            kept = inputs["completion_ids"].shape[1]
+            logits = self.model(
+                input_ids=input_ids,
+                attention_mask=mask if len(records) > 1 else None,
+                logits_to_keep=kept + 1,
+                use_cache=False,
+            ).logits[:, :-1]
+            logprobs = torch.log_softmax(logits.float(), dim=-1)
+            logprobs = logprobs.gather(2, inputs["completion_ids"].unsqueeze(2)).squeeze(2)
+            weighted = inputs["advantages"].unsqueeze(1) * logprobs * inputs["completion_mask"]
+            (-weighted.sum() / (self.normaliser * self.num_records)).backward()
+
+
+class Trl(Plain):
+    """GRPOTrainer's training half."""
+
+    def __init__(self, model: Any, records: Records, micro_batch: int) -> None:
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        super().__init__(model, records, micro_batch)
+        settings = GRPOConfig(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=self.normaliser,
+            loss_type="dr_grpo",
+            beta=0.0,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=True,
+            report_to="none",
+        )
+        unused = Dataset.from_dict({"prompt": ["unused"] * 2})
+        self.trainer = GRPOTrainer(
+            model,
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            args=settings,
+            train_dataset=unused,
+        )
+        self.trainer.current_gradient_accumulation_steps = len(self.micro_batches)
+
+    def __call__(self) -> None:
+        for records in self.micro_batches:
+            self.trainer.compute_loss(self.model, self.inputs(records)).backward()
+
+
+def pad(rows: list[list[int]], *, left: bool) -> tuple[Tensor, Tensor]:
+    """Return (ids, mask), both [rows, longest]."""
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_side="left" if left else "right"
+    )
+    mask = torch.nn.utils.rnn.pad_sequence(
+        [torch.ones(len(row), dtype=torch.long) for row in rows],
+        batch_first=True,
+        padding_side="left" if left else "right",
+    )
+    return ids, mask
+
+
+def run_from_zero(contender: Any) -> None:
+    """Compute a contender's gradients; they stay with its parameters."""
+    for parameter in contender.parameters:
+        parameter.grad = None
+    contender()
+
+
+def gradient(contender: Any) -> Tensor:
+    """The gradients of the last run as one vector in float64."""
+    return torch.cat([parameter.grad.double().flatten() for parameter in contender.parameters])
+
+
+def contenders(policy: PolicyModel, model: Any, records: Records, micro_batch: int) -> dict[str, Any]:
+    """Ours and the others over the same records."""
+    others: dict[str, Any] = {"bare": Bare(model, records, micro_batch)}
+    if importlib.util.find_spec("trl") is not None:
+        others["TRL"] = Trl(model, records, micro_batch)
+    return {"tree": Tree(policy, records), **others}
+
+
+def load_both(dtype: torch.dtype) -> tuple[PolicyModel, Any]:
+    """Our model and the plain one, with the same weights."""
+    policy = load_policy(dtype)
+    disturb_adapter(policy)
+    return policy, load_plain(policy)
+
+
+def check_gradients(batches: list[str], num_records: int) -> None:
+    """The gate: gradients of the first records of each batch agree in float32."""
+    policy, model = load_both(torch.float32)
+    for batch in batches:
+        records = load_batch(batch)[:num_records]
+        gradients = {}
+        for name, contender in contenders(policy, model, records, 1).items():
+            run_from_zero(contender)
+            gradients[name] = gradient(contender)
+        ours = gradients.pop("tree")
+        for name, theirs in gradients.items():
+            error = float((ours - theirs).norm() / theirs.norm())
+            print(f"{batch}: gradients of tree and {name} differ by {error:.0e} of their norm (float32)")
+            if error > 1e-4:
+                raise SystemExit("the gradients differ, so there is nothing to compare")
+
+
+def faster_micro_batch(model: Any, records: Records) -> int:
+    """1 or 8, by the bare loop's time on the first 16 records."""
+    seconds = interleave({str(size): Bare(model, records[:16], size) for size in (1, 8)}, rounds=2)
+    return int(min(seconds, key=lambda size: min(seconds[size])))
+
+
+def measure(policy: PolicyModel, model: Any, batch: str, records: Records, rounds: int) -> list[str]:
+    """Time one batch; returns its row of the table."""
+    tokens = sum(len(record.input_ids) for record in records)
+    micro_batch = faster_micro_batch(model, records)
+    timed = contenders(policy, model, records, micro_batch)
+    memory = {name: peak_memory_mb(partial(run_from_zero, one)) for name, one in timed.items()}
+    seconds = interleave({name: partial(run_from_zero, one) for name, one in timed.items()}, rounds)
+    ours = gradient(timed["tree"])
+    row = [batch, str(len(records)), str(tokens), str(timed["tree"].packed_tokens), str(micro_batch)]
+    for name in ("tree", "bare", "TRL"):
+        if name in timed:
+            rate = tokens / median(seconds[name])
+            row.append(f"{rate:,.0f} ({memory[name] / 1024:.1f})")
+    for name in ("bare", "TRL"):
+        if name in timed:
+            cosine = float(torch.cosine_similarity(ours, gradient(timed[name]), dim=0))
+            row.append(f"{ratio(seconds[name], seconds['tree']):.2f} ({cosine:.4f})")
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batches", nargs="+", choices=BATCHES, default=BATCHES)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, help="only the first so many records of each batch")
+    parser.add_argument("--gate-records", type=int, default=8)
+    arguments = parser.parse_args()
+    pin_one_thread()
+    check_gradients(arguments.batches, arguments.gate_records)
+    policy, model = load_both(auto_dtype())
+    others = ["bare", "TRL"] if importlib.util.find_spec("trl") is not None else ["bare"]
+    print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; separate tokens/s (peak memory, GB)")
+    header = ["batch", "records", "separate tokens", "packed", "micro-batch", "tree", *others]
+    header += [f"tree / {name} (cosine of gradients)" for name in others]
+    rows = [
+        measure(policy, model, batch, load_batch(batch)[: arguments.records], arguments.rounds)
+        for batch in arguments.batches
+    ]
+    print_table(header, rows)
+
+
+if __name__ == "__main__":
+    main()

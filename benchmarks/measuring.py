@@ -1,0 +1,63 @@
+"""How the benchmarks measure: contenders in turn within one process, one thread, ratios of each round.
+
+This machine's speed changes from minute to minute, so only times taken next to each other are compared: every
+round runs each contender once, and the figure is the median over rounds of the ratio within a round.
+"""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+
+def pin_one_thread() -> None:
+    """Compute on one thread."""
+    torch.set_num_threads(1)
+
+
+def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Run every contender once a round, in turn; returns seconds by contender and round."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            gc.collect()
+            started = perf_counter()
+            run()
+            seconds[name].append(perf_counter() - started)
+    return seconds
+
+
+def ratio(slower: list[float], faster: list[float]) -> float:
+    """Median over rounds of the first's seconds over the second's."""
+    return median(left / right for left, right in zip(slower, faster, strict=True))
+
+
+def peak_memory_mb(run: Callable[[], object]) -> float:
+    """Most resident memory of this process while ``run`` runs, in MB; what is loaded already counts.
+
+    Linux only: the kernel keeps the peak and lets it be reset.
+    """
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    run()
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def resident_mb() -> float:
+    """Resident memory of this process now, in MB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Print a table in Markdown."""
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)

@@ -1,0 +1,50 @@
+"""docs/errors.md: every command in it is run and says exactly what the page says."""
+
+import importlib.util
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bad_input_files import hold_run, make_files
+from selfplay.cli.main import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<line>error: [^`]+)` \|")
+ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
+PACKAGES = ("wandb", "tensorboard")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_files(tmp_path)
+    lock = hold_run(tmp_path / "runs" / "busy")
+    yield tmp_path
+    os.close(lock)
+
+
+def test_the_page_has_rows_enough_and_no_line_that_is_not_a_row():
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    lines = [line for line in lines if not line.startswith("| what is wrong |")]
+    assert len(ROWS) == len(lines) >= 25
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["what"] for row in ROWS])
+def test_wrong_input_gets_its_one_line(row, files, capsys):
+    for package in PACKAGES:
+        if f"the package {package} is not" in row["line"] and importlib.util.find_spec(package):
+            pytest.skip(f"{package} is installed here")
+    before = _paths(files)
+    assert main(shlex.split(row["command"])[1:]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == row["line"] + "\n"
+    assert printed.out == ""
+    assert _paths(files) == before
+
+
+def _paths(folder):
+    """Everything there but locks, which are taken before it can be told that a run is finished."""
+    return sorted(path for path in folder.rglob("*") if path.name != ".lock")

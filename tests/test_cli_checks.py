@@ -1,0 +1,90 @@
+"""What is checked of a configuration before anything is loaded."""
+
+import pytest
+
+from selfplay.config import load_config
+from selfplay.core import InputError
+from selfplay.envs.catalog import list_environments
+from selfplay.learning.model_files import check_model_name
+from selfplay.runtime.checks import check_config, check_opponent
+from selfplay.runtime.run_names import find_run, new_run_directory
+
+
+def check(**overrides):
+    return check_config(load_config("quickstart", {k.replace("__", "."): v for k, v in overrides.items()}))
+
+
+def field_of(**overrides):
+    with pytest.raises(InputError) as raised:
+        check(**overrides)
+    return raised.value.field
+
+
+def test_what_is_right_is_listed():
+    assert check(model__name="some/model", evaluation__opponents='["base"]') == [
+        "model some/model",
+        "environment kuhn_poker, 2 players, template fewshot-chat",
+        "opponents in kuhn_poker: base",
+        "NashConv of kuhn_poker",
+    ]
+
+
+def test_errors_name_the_entry_of_a_list(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text('[[envs]]\nid = "kuhn_poker"\n[[envs]]\nid = "tic_tac_toe"\ntemplate = "nix"\n')
+    with pytest.raises(InputError) as raised:
+        check_config(load_config(str(path), {}))
+    assert raised.value.field == "envs.1.template"
+    assert field_of(evaluation__opponents='["random", "me"]') == "evaluation.opponents.1"
+    assert field_of(population__fixed_opponents='["me"]') == "population.fixed_opponents.0"
+
+
+def test_one_player_needs_no_opponent():
+    found = check(
+        envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
+    )  # which does not tell its moves, so that nothing could play it at random
+    assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
+
+
+def test_whether_moves_are_told_is_known_without_loading_textarena():
+    from selfplay.envs.textarena_game import tells_moves
+
+    for info in list_environments():
+        if info.library == "textarena" and info.playable:
+            try:
+                check_opponent("random", info.env_id)
+            except InputError:
+                told = False
+            else:
+                told = True
+            assert told == tells_moves(info.env_id), info.env_id
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "gpt2", "Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M"])
+def test_possible_model_names_pass(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_model_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["./nothing", "/nothing", "a/b/c", "a b", "", "smollm2-135M", "a/", "~nosuchuser/x"]
+)
+def test_impossible_model_names_do_not(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError):
+        check_model_name(name)
+
+
+def test_runs_are_found_by_name_and_by_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "config.toml").touch()
+    assert find_run("one").resolve() == run
+    assert find_run("runs/one").resolve() == run
+    assert find_run(str(run)) == run
+    for missing in ("two", "runs", ""):
+        with pytest.raises(InputError) as raised:
+            find_run(missing, "--resume")
+        assert raised.value.field == "--resume"
+    assert new_run_directory(tmp_path / "runs", "one").name == "one-2"

@@ -1,0 +1,195 @@
+"""Reading configurations: presets, files, overrides, and back to TOML."""
+
+import tomllib
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.config import Config, dump_config, load_config, preset_names
+from selfplay.config.fields import config_fields, models_in
+from selfplay.core import InputError
+from selfplay.runtime.checks import check_config
+
+KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+
+
+def load(text, overrides=None, *, folder):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return load_config(str(path), overrides or {})
+
+
+def problem(overrides, source="quickstart"):
+    with pytest.raises(InputError) as raised:
+        load_config(source, overrides)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_passes_the_checks_and_survives_a_round_trip(name, tmp_path):
+    config = load_config(name, {})
+    assert check_config(config)
+    assert load(dump_config(config), folder=tmp_path) == config
+
+
+def test_the_bundled_presets_are_the_promised_ones():
+    assert {"quickstart", "tictactoe"} <= set(preset_names())
+    tictactoe = load_config("tictactoe", {})
+    assert tictactoe.envs[0].id == "TicTacToe-v0-train"
+    assert tictactoe.evaluation.opponents == ["random", "optimal"]
+
+
+def test_a_file_goes_before_a_preset_of_the_same_name_and_a_directory_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert load_config("quickstart", {}) == load_config("quickstart", {})
+    (tmp_path / "quickstart").rmdir()
+    (tmp_path / "quickstart").write_text('[[envs]]\nid = "leduc_poker"\n')
+    assert load_config("quickstart", {}).envs[0].id == "leduc_poker"
+
+
+def test_overrides_are_toml_values_and_text_where_they_are_not():
+    config = load_config(
+        "quickstart",
+        {
+            "seed": "7",
+            "learning.learning_rate": "1e-3",
+            "evaluation.nash_conv": "false",
+            "evaluation.opponents": '["base"]',
+            "envs.0.id": "kuhn_poker(players=3)",
+            "model.name": "some/model",
+            "rewards.sampling": '[{type = "normalize_rewards", z_score = true}]',
+            "population.lag_range": "[2, 3]",
+            "learning.algorithm.regulariser": '"none"',
+            "tracking.wandb_project": "123abc",
+        },
+    )
+    assert config.seed == 7
+    assert config.learning.learning_rate == 1e-3
+    assert config.evaluation.nash_conv is False
+    assert config.evaluation.opponents == ["base"]
+    assert config.envs[0].id == "kuhn_poker(players=3)"
+    assert config.model.name == "some/model"
+    assert config.rewards.sampling[0].z_score is True
+    assert config.population.lag_range == (2, 3)
+    assert config.learning.algorithm.regulariser == "none"
+    assert config.tracking.wandb_project == "123abc"
+
+
+def test_an_override_cannot_smuggle_in_a_second_field():
+    assert load_config("quickstart", {"model.name": '"a"\nseed = 3'}).model.name == '"a"\nseed = 3'
+
+
+def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
+    config = load(KUHN, {"learning.algorithm.kl_weight": "0.5"}, folder=tmp_path)
+    assert config.learning.algorithm.kl_weight == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({"envs.3.id": "x"}, "envs.3: envs is a list of 1 without this entry. There is: envs.0"),
+        ({"envs.id": "x"}, "envs.id: envs is a list of 1 without this entry. There is: envs.0"),
+        ({"envs.0.id.x": "x"}, "envs.0.id.x: envs.0.id is no table but 'kuhn_poker'. Set envs.0.id itself"),
+        ({"learning.steps": "true"}, "learning.steps: must be a whole number (got true)."),
+        ({"learning.steps": '"3"'}, 'learning.steps: must be a whole number (got "3").'),
+        ({"learning": "3"}, "learning: must be a table of fields (got 3)."),
+        ({"envs": "[]"}, "envs: must have an entry (got [])."),
+        ({"model.name": "2024-01-01"}, 'model.name: must be text (got "2024-01-01").'),
+        ({"learning.learning_rate": "nan"}, "learning.learning_rate: must be a finite number (got nan)."),
+        ({"learning.average_decay": "1.0"}, "learning.average_decay: must be less than 1 (got 1.0)."),
+        ({"population.lag_range": "[1, 2, 3]"}, "population.lag_range: must have at most 2 values (got"),
+        ({"population.lag_range": '["a", 2]'}, "population.lag_range.0: must be a whole number"),
+        ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
+        (
+            {"learning.algorithm.type": "ppo"},
+            'learning.algorithm.type: "ppo" is not possible. Use "reinforce"',
+        ),
+    ],
+)
+def test_each_kind_of_wrong_value_is_one_line_that_names_the_field(overrides, line):
+    assert problem(overrides).startswith(line)
+    assert "\n" not in problem(overrides)
+
+
+def test_fields_of_tagged_entries_are_named_without_their_tag():
+    entry = '[{type = "win_draw_loss", los = 1}]'
+    line = problem({"rewards.final": entry})
+    assert line == "rewards.final.0.los: there is no such field. Did you mean rewards.final.0.loss?"
+    assert problem({"rewards.final": '[{type = "win_draw_loss", win = "x"}]'}).startswith(
+        "rewards.final.0.win:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [
+        ("learning.lerning_rate", "learning.learning_rate"),
+        ("steps", "learning.steps"),
+        ("learning.max_tokens", "inference.max_tokens"),
+        ("invference.temperature", "inference"),
+    ],
+)
+def test_an_unknown_field_gets_the_one_that_was_meant(field, meant):
+    assert problem({field: "3"}).endswith(f"Did you mean {meant}?")
+
+
+def test_an_unknown_field_like_no_other_gets_the_list_of_its_section():
+    assert problem({"buffer.zzz": "3"}).endswith("There are: type, max_size, batch_size, log_batches")
+
+
+def test_a_long_value_is_cut_in_the_error():
+    assert len(problem({"learning.steps": "x" * 5000})) < 200
+
+
+@given(
+    st.sampled_from([field.path for field in config_fields() if "*" not in field.path]),
+    st.sampled_from([{"no": "such"}, [[[]]], date(2024, 1, 1)]),
+)
+def test_any_wrong_value_of_any_field_names_that_field(path, wrong):
+    config = {"envs": [{"id": "kuhn_poker"}]}
+    table = config
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+    table[path[-1]] = wrong
+    with pytest.raises(InputError) as raised:
+        _load_dict(config)
+    assert raised.value.field.startswith(".".join(path))
+    assert raised.value.problem
+    assert raised.value.fix
+
+
+def _load_dict(data):
+    from pydantic import ValidationError
+
+    from selfplay.config.problems import first_problem
+
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
+
+
+@given(st.integers(0, 2**40), st.floats(1e-9, 1.0), st.lists(st.text(max_size=5), max_size=3))
+def test_what_is_dumped_loads_as_it_was(seed, rate, texts):
+    config = _load_dict(
+        {
+            "seed": seed,
+            "envs": [{"id": "kuhn_poker", "weight": rate}, {"id": "".join(texts)}],
+            "learning": {"learning_rate": rate},
+            "evaluation": {"opponents": texts},
+            "rewards": {"final": [{"type": "role_advantage", "tau": rate}, {"type": "win_draw_loss"}]},
+            "population": {"lag_range": [0, seed]},
+        }
+    )
+    assert _load_dict(tomllib.loads(dump_config(config))) == config
+
+
+def test_every_field_is_documented():
+    undocumented = [field.path for field in config_fields() if not field.info.description]
+    assert undocumented == []
+    for field in config_fields():
+        for model in models_in(field.info.annotation):
+            assert model.__doc__
