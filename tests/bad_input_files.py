@@ -3,25 +3,33 @@
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
-KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+import torch
+from safetensors.torch import save_file
+
+from tiny_models import tiny_model
+
+TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
+ADAPTER = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "base_model_name_or_path": "tiny-model"}
 
 
 def make_files(folder: Path) -> None:
-    """Write what docs/errors.md describes under "The files of the examples"."""
-    (folder / "syntax.toml").write_text('[[envs]\nid = "kuhn_poker"\n')
+    """Write what docs/errors.md describes as the files of its examples."""
+    (folder / "syntax.toml").write_text("[[envs]\n")
     (folder / "empty.toml").write_text("")
     (folder / "typo.toml").write_text('[[env]]\nid = "kuhn_poker"\n')
     (folder / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (folder / "a-file").write_text("")
     (folder / "no-model").mkdir()
-    _make_truncated_model(folder / "truncated-model")
-    for name in ("old", "done", "busy"):
-        _make_run(folder / "runs" / name)
-    (folder / "runs" / "notes").mkdir()
-    (folder / "runs" / "done" / "checkpoints" / "step-000002").mkdir(parents=True)
-    (folder / "runs" / "done" / "report.html").write_text("")
+    (folder / "tiny-model").symlink_to(tiny_model("llama"))
+    shutil.copytree(folder / "tiny-model", folder / "cut-model")
+    _cut(folder / "cut-model" / "model.safetensors")
+    _make_adapter(folder / "other-adapter")
+    _make_adapter(folder / "cut-adapter")
+    _cut(folder / "cut-adapter" / "adapter_model.safetensors")
+    _make_runs(folder / "runs")
 
 
 def hold_run(path: Path) -> int:
@@ -31,13 +39,24 @@ def hold_run(path: Path) -> int:
     return lock
 
 
-def _make_run(path: Path) -> None:
-    path.mkdir(parents=True)
-    (path / "config.toml").write_text(f"{KUHN}[learning]\nsteps = 2\n")
+def _make_runs(runs: Path) -> None:
+    for name in ("old", "done", "busy", "torn", "torn-too"):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "config.toml").write_text(TRAINABLE)
+    (runs / "notes").mkdir()
+    (runs / "done" / "checkpoints" / "step-000002").mkdir(parents=True)
+    (runs / "done" / "report.html").write_text("")
+    (runs / "torn" / "config.toml").write_text(TRAINABLE[:30])
+    _make_adapter(runs / "torn-too" / "checkpoints" / "step-000001")
+    _cut(runs / "torn-too" / "checkpoints" / "step-000001" / "adapter_model.safetensors")
 
 
-def _make_truncated_model(path: Path) -> None:
-    path.mkdir()
-    (path / "config.json").write_text("{}")
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}}).encode()
-    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+def _make_adapter(folder: Path) -> None:
+    """An adapter whose only weight is none of the tiny model's."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps(ADAPTER))
+    save_file({"weight": torch.zeros(8)}, folder / "adapter_model.safetensors")
+
+
+def _cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 4)

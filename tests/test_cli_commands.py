@@ -11,6 +11,7 @@ from selfplay import __version__
 from selfplay.cli import main as command_line
 from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
+from selfplay.cli.runs import checked_seats
 from selfplay.cli.train import split_arguments
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
@@ -130,6 +131,13 @@ def test_envs_says_why_one_cannot_be_played(capsys):
     assert "at the same time" in capsys.readouterr().err
     assert main(["envs", "Klondike-v0-train"]) == 0
     assert "playable no: TextArena's code for it has a syntax error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("env_id", "seats"), [("kuhn_poker", 2), ("2048-v0-train", 1), ("ThreePlayerTicTacToe-v0-train", 3)]
+)
+def test_without_a_number_of_players_two_play_where_they_can(env_id, seats):
+    assert checked_seats(env_id, None, "fewshot-chat") == seats
 
 
 def test_numbers_of_players_are_brief():

@@ -15,16 +15,17 @@ def evaluate(
     opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal or base.")] = "random",
     games: Annotated[int, typer.Option(min=2, help="Games, seats balanced.")] = 400,
     template: Annotated[str, typer.Option(help=_TEMPLATE_HELP)] = "fewshot-chat",
-    players: Annotated[int | None, typer.Option(min=1, help="Seats; as few as there can be.")] = None,
+    players: Annotated[int | None, typer.Option(min=1, help="Seats; two where that can be.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
     from selfplay.runtime.checks import check_opponent, renaming
 
-    seats = _check_game(env, players, template)
-    with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
-        check_opponent(opponent, env)
+    seats = checked_seats(env, players, template)
+    if seats > 1:
+        with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
+            check_opponent(opponent, env)
     from selfplay.runtime.evaluate import evaluate as evaluate_model
 
     evaluate_model(
@@ -48,7 +49,7 @@ def play(
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
 ) -> None:
     """Play against a trained model in the terminal."""
-    _check_game(env, None, template)
+    checked_seats(env, None, template)
     from selfplay.runtime.play import play as play_game
 
     play_game(run, env, template=template, seat=seat, seed=seed, console=Console())
@@ -64,13 +65,18 @@ def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name 
     print(rebuild(run_dir))
 
 
-def _check_game(env: str, players: int | None, template: str) -> int:
-    """Check what is to be played before a model is loaded for it; return the number of players."""
+def checked_seats(env: str, players: int | None, template: str) -> int:
+    """Check what is to be played before a model is loaded for it; return the number of seats.
+
+    Raises:
+        InputError: the environment, its number of players or the template is not possible.
+    """
     from selfplay.envs.catalog import describe
     from selfplay.runtime.checks import check_environment, renaming
 
     names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
     with renaming(names):
-        seats = players or describe(env).players[0]
+        possible = describe(env).players
+        seats = players or (2 if 2 in possible else possible[0])
         check_environment(env, seats, template)
     return seats

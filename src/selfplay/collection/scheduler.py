@@ -8,6 +8,9 @@ from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.model_pool import ModelPool
 
+UNTRAINED = "base"
+"""What the client calls the model without an adapter: a checkpoint that has no path."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:

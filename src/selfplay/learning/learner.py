@@ -99,7 +99,7 @@ class Learner:
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
         if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
-        if metrics["mismatch"] > self.max_mismatch:
+        if not metrics["mismatch"] <= self.max_mismatch:  # also when it is not a number
             raise SelfplayError(
                 f"engine and learner disagree by {metrics['mismatch']:.3f} nats a token (limit "
                 f"{self.max_mismatch}); they do not run the same weights or temperature"

@@ -69,7 +69,9 @@ class LegalAnswers:
 
     def normalised(self, logprob_A: FloatArray) -> FloatArray:
         """Probabilities over the legal answers of each prompt."""
-        probability_A = np.exp(logprob_A)
+        largest_P = np.full(len(self.visits_P), -np.inf)
+        np.maximum.at(largest_P, self.prompt_of_A, logprob_A)
+        probability_A = np.exp(logprob_A - largest_P[self.prompt_of_A])
         share_A: FloatArray = probability_A / np.bincount(self.prompt_of_A, probability_A)[self.prompt_of_A]
         return share_A
 

@@ -62,8 +62,7 @@ def check_model_name(name: str) -> None:
         return
     path = Path(os.path.expanduser(name))
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError("model", f"{name} has no config.json", "Give a Hugging Face model directory")
+        _check_config(path)
         _check_safetensors(path)
         return
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -72,6 +71,18 @@ def check_model_name(name: str) -> None:
         raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give one, or a model directory")
     if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.7):
         raise InputError("model", f"there is no model {name}", f"Did you mean {BUNDLED_MODEL}?")
+
+
+def _check_config(directory: Path) -> None:
+    file = directory / "config.json"
+    if not file.is_file():
+        raise InputError("model", f"{directory} has no config.json", "Give a Hugging Face model directory")
+    try:
+        config = json.loads(file.read_text())
+    except ValueError as error:
+        raise InputError("model", f"{file} is not valid JSON", "Get it again.") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InputError("model", f"{file} names no model_type", "Get it again.")
 
 
 def _check_safetensors(directory: Path) -> None:

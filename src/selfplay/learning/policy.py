@@ -5,6 +5,7 @@ and with frozen ones. Both call ``hidden_states`` and bring their own attention:
 the caller's business, everything else is the model's.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -25,6 +27,7 @@ ATTENTION_NAME = "selfplay_tree"
 TRAINED = "default"
 AVERAGE = "average"
 BASE = "base"
+UNSUPPORTED_CONFIG = ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling")
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -86,35 +89,31 @@ class PolicyModel:
         self.tokenizer = _load_tokenizer(model_name)
         config = LoraConfig(
             r=lora.lora_rank,
-            lora_alpha=int(lora.lora_alpha),
+            lora_alpha=lora.lora_alpha,
             lora_dropout=0.0,
             target_modules=list(lora.target_modules),
             task_type="CAUSAL_LM",
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            try:
-                self.model = get_peft_model(base, config, adapter_name=TRAINED)
-            except ValueError as error:
-                raise InputError(
-                    "lora.target_modules", str(error), "Name linear layers of this model."
-                ) from error
+            self.model = _add_lora(base, config)
         self.model.to(self.device).eval()
+        if len(self.adapter_parameters()) != sum(p.requires_grad for p in self.model.parameters()):
+            raise InputError(
+                "lora.target_modules",
+                f"{', '.join(lora.target_modules)} are not all linear layers",
+                "Leave out the others.",
+            )
         self._causal_lm = self.model.get_base_model()
         self._active = TRAINED
         self.stop_token_ids = _stop_token_ids(self._causal_lm, self.tokenizer)
-        self.context_length = int(getattr(self._causal_lm.config, "max_position_embeddings", 2048))
+        self.context_length = int(self._causal_lm.config.max_position_embeddings)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the base model's weights, and so of queries, keys and values."""
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
-
-    @property
-    def num_layers(self) -> int:
-        """How many attention layers there are."""
-        return int(self._causal_lm.config.num_hidden_layers)
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Run the model over ``tokens_T`` with the active adapter; returns hidden_TD after the last norm."""
@@ -136,24 +135,24 @@ class PolicyModel:
 
     def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
         """An adapter's weights, in the same order for every adapter."""
-        return [p for key, p in self.model.named_parameters() if f".{name}." in key]
+        return [p for key, p in self.model.named_parameters() if key.endswith(f".{name}.weight")]
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:
-        """Run the body with adapter ``name`` active (``base``: with none)."""
-        if name == BASE:
-            with self.model.disable_adapter():
-                yield
-            return
+        """Run the body with adapter ``name`` active (``base``: with none).
+
+        It stays active until another is asked for: a switch costs milliseconds. Only the trained adapter has
+        gradients.
+        """
         if name != self._active:
-            self.model.set_adapter(name)
+            names = [] if name == BASE else [name]
+            self.model.base_model.set_adapter(names, inference_mode=name != TRAINED)
             self._active = name
         yield
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """A copy of an adapter's weights under PEFT's names."""
-        state = get_peft_model_state_dict(self.model, adapter_name=name)
-        return {key: value.detach().clone().cpu() for key, value in state.items()}
+        return {key: value.detach().clone().cpu() for key, value in self._weights(name).items()}
 
     def load_adapter_state(self, state: dict[str, Tensor], name: str = TRAINED) -> None:
         """Write weights into adapter ``name``, which is created frozen if it is new.
@@ -161,30 +160,45 @@ class PolicyModel:
         Raises:
             InputError: names or shapes are not those of this model's adapter.
         """
-        own = get_peft_model_state_dict(self.model, adapter_name=TRAINED)
+        own = self._weights(TRAINED)
         if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
             raise InputError(
                 "adapter",
                 "its weights do not fit this base model and LoRA shape",
                 "Give the adapter's own base.",
             )
-        if name not in self.model.peft_config:
-            self.model.add_adapter(name, self.model.peft_config[TRAINED])
-            self.model.to(self.device)
-            self.model.set_adapter(self._active)
-        set_peft_model_state_dict(self.model, state, adapter_name=name)
+        with self.adapter(TRAINED):
+            if name not in self.model.peft_config:
+                self.model.add_adapter(name, self.model.peft_config[TRAINED])
+                self.model.to(self.device)
+            set_peft_model_state_dict(self.model, state, adapter_name=name)
+
+    def _weights(self, name: str) -> dict[str, Tensor]:
+        # save_embedding_layers: by default peft may ask the hub whether the vocabulary was extended.
+        weights: dict[str, Tensor] = get_peft_model_state_dict(
+            self.model, adapter_name=name, save_embedding_layers=False
+        )
+        return weights
 
     def drop_adapter(self, name: str) -> None:
         """Forget a frozen adapter."""
-        if self._active == name:
-            self.model.set_adapter(TRAINED)
-            self._active = TRAINED
-        self.model.delete_adapter(name)
+        with self.adapter(TRAINED):
+            self.model.delete_adapter(name)
 
     def render(self, messages: Messages) -> list[int]:
-        """Token ids of a chat prompt. One message of role ``text`` is taken verbatim."""
+        """Token ids of a chat prompt. One message of role ``text`` is taken verbatim.
+
+        Raises:
+            InputError: the model's tokenizer knows no chats.
+        """
         if len(messages) == 1 and messages[0]["role"] == "text":
             return list(self.tokenizer(messages[0]["content"]).input_ids)
+        if self.tokenizer.chat_template is None:
+            raise InputError(
+                "model",
+                f"{self.model_name} has no chat template",
+                "Use a model that can chat, or the prompt template default, which is plain text.",
+            )
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
@@ -195,26 +209,77 @@ class PolicyModel:
 
 def _load_base(model_name: str, dtype: torch.dtype) -> torch.nn.Module:
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what its load report says is raised below, in one line
     try:
-        config = AutoConfig.from_pretrained(model_name)
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-            model_name, config=config, dtype=dtype, attn_implementation=ATTENTION_NAME
+        model, report = AutoModelForCausalLM.from_pretrained(
+            model_name,
+            config=AutoConfig.from_pretrained(model_name),
+            dtype=dtype,
+            attn_implementation=ATTENTION_NAME,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(
-            "model", f"{model_name} cannot be loaded ({reason})", "Check the name or path."
+            "model", f"{model_name} cannot be loaded ({_first_line(error)})", "Check the name or path."
         ) from error
-    return model
+    absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
+    if absent:
+        raise InputError(
+            "model",
+            f"the weights of {model_name} do not fit its config.json ({len(absent)} are missing or of another "
+            f"shape, such as {absent[0]})",
+            "Get the model again.",
+        )
+    _check_architecture(model_name, model)
+    return model  # type: ignore[no-any-return]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
+def _check_architecture(model_name: str, model: torch.nn.Module) -> None:
+    """Refuse models that compute more than ``hidden_states`` and ``logits`` do; they would run and be wrong."""
+    config: Any = model.config
+    missing = [part for part in ("model", "lm_head") if not hasattr(model, part)]
+    window = getattr(config, "sliding_window", None)
+    extra = [key for key in UNSUPPORTED_CONFIG if getattr(config, key, None) not in (None, 1, 1.0)]
+    if window is not None and window < config.max_position_embeddings:
+        extra.append("sliding_window")
+    if missing or extra:
+        raise InputError(
+            "model",
+            f"{model_name} is not a plain decoder ({', '.join(missing + extra)})",
+            "Use a Llama or Qwen3 model, say.",
+        )
+
+
+def _add_lora(base: torch.nn.Module, config: LoraConfig) -> Any:
+    with warnings.catch_warnings():
+        # peft asks transformers for an attribute that has been renamed.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        try:
+            return get_peft_model(base, config, adapter_name=TRAINED)
+        except ValueError as error:
+            raise InputError(
+                "lora.target_modules", _first_line(error), "Name linear layers of this model."
+            ) from error
 
 
 def _load_tokenizer(model_name: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(model_name)
+        tokenizer = AutoTokenizer.from_pretrained(model_name)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
             "model", f"{model_name} has no usable tokenizer", "Add its tokenizer files."
         ) from error
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            "model", f"the tokenizer of {model_name} has no eos_token", "Answers must be able to end: set it."
+        )
+    return tokenizer
 
 
 def _stop_token_ids(model: torch.nn.Module, tokenizer: Any) -> list[int]:

@@ -90,9 +90,11 @@ class Evaluations:
         for reward in [1.0] * result.wins + [0.0] * result.draws + [-1.0] * result.losses:
             self.pool.push_game_outcome(current, uid, reward, [], result.env_id)
 
-    def tables(self) -> Group:
+    def tables(self) -> Group | str:
         """First against last evaluation on disk."""
         results = [read_evaluation(path) for path in sorted(self.directory.glob("step-*.json"))]
+        if not results:
+            return "nothing was evaluated"
         first = min(step for step, _ in results)
         last = max(step for step, _ in results)
         before: list[Result] = [result for step, result in results if step == first]

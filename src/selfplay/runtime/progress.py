@@ -76,7 +76,7 @@ class RunProgress:
 
 def print_ending(
     console: Console,
-    comparison: Group,
+    comparison: Group | str,
     accounts: Accounts,
     steps: dict[str, int],
     *,
