@@ -122,9 +122,9 @@ class GameScheduler:
         name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
         if kind == "script":
             return AgentSpec("script", name or uid)
-        return AgentSpec(
-            "model", name if kind == "fixed" and name else uid, self.temperature, self.max_tokens
-        )
+        if kind == "checkpoint":
+            name = uid if name else UNTRAINED
+        return AgentSpec("model", name or uid, self.temperature, self.max_tokens)
 
     def state_dict(self) -> dict[str, int]:
         """How many jobs of each type were made."""

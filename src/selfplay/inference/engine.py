@@ -6,6 +6,8 @@ the same distribution, each with its own seed, and go on together until they par
 """
 
 import asyncio
+import math
+import secrets
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfplay.core import InferenceClient, Messages, ModelResponse, SelfplayError
+from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.sampling import Distribution, uniforms
 from selfplay.inference.tree_cache import TreeCache
 
 MAX_STORED_DISTRIBUTIONS = 512
-MAX_RENDERED_PROMPTS = 20_000
+MAX_RENDERED_TOKENS = 2_000_000
 
 
 class TreeModel(Protocol):
@@ -73,13 +75,17 @@ class _Request:
 
 @dataclass
 class _Served:
-    """A model that can be asked: an adapter, its version, and what is under way with it."""
+    """A model that can be asked: an adapter, its version, and what is under way with it.
+
+    ``crowded``: those who wait cannot be let in before somebody has finished.
+    """
 
     adapter: str
     version: int
     cache: TreeCache = field(default_factory=TreeCache)
     waiting: deque[_Request] = field(default_factory=deque)
     active: list[_Request] = field(default_factory=list)
+    crowded: bool = False
 
 
 @dataclass
@@ -102,7 +108,7 @@ class EmbeddedEngine(InferenceClient):
         max_tokens: most tokens an answer may have when a call does not say.
         max_context: most tokens of prompt and answer together; at most the model's own limit.
         max_queue: most requests waiting or running; one more is refused.
-        max_cached_tokens: most tokens kept for each adapter version.
+        max_cached_tokens: most tokens kept for each model served, besides the answers under way.
         max_batch_tokens: most tokens computed in one forward pass.
     """
 
@@ -125,28 +131,33 @@ class EmbeddedEngine(InferenceClient):
         self.stats = EngineStats()
         self._served: dict[str, _Served] = {}
         self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._rendered_tokens = 0
         self._task: asyncio.Task[None] | None = None
         self._stop_ids = frozenset(model.stop_token_ids)
 
     def publish(self, name: str, adapter: str, version: int) -> None:
         """Serve ``adapter`` as ``name`` from now on.
 
-        Known contexts are forgotten; requests under way go on with the new version.
+        Known contexts are forgotten; requests under way go on with the new version, tagged with the one that
+        they began with.
         """
-        served = self._served.get(name)
-        if served is not None and (served.active or served.waiting):
-            self._restart(served, adapter, version)
-            return
-        self._served[name] = _Served(adapter, version)
+        served = self._served.setdefault(name, _Served(adapter, version))
+        served.adapter, served.version = adapter, version
+        self._forget_contexts(served)
 
     def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and free its cache."""
-        del self._served[name]
+        """Stop serving ``name`` and free its cache. Who still waits for it gets a SelfplayError."""
+        self._fail(self._served.pop(name), f"{name} is no longer served")
 
     def forget_contexts(self) -> None:
         """Empty every cache, so that what follows does not depend on what came before."""
         for served in self._served.values():
-            served.cache.clear()
+            self._forget_contexts(served)
+
+    def _forget_contexts(self, served: _Served) -> None:
+        served.cache.clear()
+        for request in served.active:
+            request.node = served.cache.insert(request.prompt + request.drawn)
 
     def reset_stats(self) -> None:
         """Start counting anew."""
@@ -170,13 +181,17 @@ class EmbeddedEngine(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`.
+        """Answer ``messages``; see :class:`InferenceClient`. Without a seed the answer is another each time.
+
+        The returned ``prompt_token_ids`` are shared by all answers to this prompt: do not change them.
 
         Raises:
-            SelfplayError: unknown model, request past the context or queue limit.
+            InputError: unknown model, impossible temperature or token limit.
+            SelfplayError: a request past the context or queue limit, or the model failed.
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
-        request = await self._ask(messages, limit, temperature, seed or 0, model, None)
+        seed = secrets.randbits(63) if seed is None else seed
+        request = await self._ask(messages, limit, temperature, seed, model, None)
         stopped = request.finish_reason == "stop"
         text_ids = request.drawn[:-1] if stopped else request.drawn
         text = self.model.tokenizer.decode(text_ids, skip_special_tokens=True)
@@ -209,10 +224,11 @@ class EmbeddedEngine(InferenceClient):
         model: str | None,
         forced: list[int] | None,
     ) -> _Request:
-        name = model or "default"
-        served = self._served.get(name)
-        if served is None:
-            raise SelfplayError(f"the engine serves {', '.join(self._served)}, not {name}")
+        served = self._find(model or "default")
+        if max_tokens < 1:
+            raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
+        if not (temperature >= 0 and math.isfinite(temperature)):
+            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, 1 say")
         prompt = self._render(messages)
         if len(prompt) + max_tokens > self.max_context:
             raise SelfplayError(
@@ -222,6 +238,7 @@ class EmbeddedEngine(InferenceClient):
         if sum(len(s.waiting) + len(s.active) for s in self._served.values()) >= self.max_queue:
             raise SelfplayError(f"{self.max_queue} requests are under way; raise inference.max_queue")
         future = asyncio.get_running_loop().create_future()
+        seed %= 1 << 64
         request = _Request(future, prompt, max_tokens, temperature, seed, served.version, forced)
         served.waiting.append(request)
         self.stats.requests += 1
@@ -232,13 +249,25 @@ class EmbeddedEngine(InferenceClient):
         await future
         return request
 
+    def _find(self, name: str) -> _Served:
+        served = self._served.get(name)
+        if served is None:
+            names = ", ".join(self._served) or "nothing yet"
+            raise InputError("model", f"the engine does not serve {name}", f"It serves {names}")
+        return served
+
     def _render(self, messages: Messages) -> list[int]:
         key = tuple((message["role"], message["content"]) for message in messages)
         prompt = self._rendered.get(key)
         if prompt is None:
-            if len(self._rendered) >= MAX_RENDERED_PROMPTS:
+            prompt = self.model.render(messages)
+            if not prompt:
+                raise InputError("messages", "a prompt without tokens has no continuation", "Say something")
+            if self._rendered_tokens > MAX_RENDERED_TOKENS:
                 self._rendered.clear()
-            prompt = self._rendered[key] = self.model.render(messages)
+                self._rendered_tokens = 0
+            self._rendered[key] = prompt
+            self._rendered_tokens += len(prompt)
         return prompt
 
     async def _serve(self) -> None:
@@ -258,12 +287,17 @@ class EmbeddedEngine(InferenceClient):
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             return
+        reason = "the engine was cancelled" if error is None else f"the engine failed: {error!r}"
         for served in self._served.values():
-            for request in [*served.active, *served.waiting]:
-                if not request.future.done():
-                    request.future.set_exception(SelfplayError(f"the engine stopped: {error!r}"))
-            served.active.clear()
-            served.waiting.clear()
+            self._fail(served, reason)
+
+    def _fail(self, served: _Served, reason: str) -> None:
+        for request in [*served.active, *served.waiting]:
+            if not request.future.done():
+                request.future.set_exception(SelfplayError(reason))
+        served.active.clear()
+        served.waiting.clear()
+        served.cache.clear()  # a forward pass that broke off may have left slots that were never filled
 
     async def _let_others_run(self) -> None:
         """Yield until three rounds of the event loop brought no new request."""
@@ -275,35 +309,30 @@ class EmbeddedEngine(InferenceClient):
             before = self.stats.requests
 
     def _admit(self, served: _Served) -> None:
-        cache = served.cache
-        while served.waiting:
+        """Let in who waits, in order, as far as there is room; somebody is always let in."""
+        while served.waiting and not (served.crowded and served.active):
             request = served.waiting[0]
             if request.future.done():
                 served.waiting.popleft()
                 continue
-            needed = len(request.prompt) - cache.find(request.prompt)[1] + request.max_tokens
-            if len(cache) + needed > self.max_cached_tokens:
+            if not self._fits(served, request):
                 self._make_room(served)
-                needed = len(request.prompt) - cache.find(request.prompt)[1] + request.max_tokens
-                if served.active and len(cache) + needed > self.max_cached_tokens:
+                served.crowded = not self._fits(served, request)
+                if served.crowded and served.active:
                     return
             served.waiting.popleft()
-            request.node = cache.insert(request.prompt)
+            request.node = served.cache.insert(request.prompt)
             served.active.append(request)
+
+    def _fits(self, served: _Served, request: _Request) -> bool:
+        new_tokens = len(request.prompt) - served.cache.find(request.prompt)[1] + request.max_tokens
+        return len(served.cache) + new_tokens <= self.max_cached_tokens
 
     def _make_room(self, served: _Served) -> None:
         """Keep only the contexts that active requests are in."""
         new_id = served.cache.prune([request.node for request in served.active])
         for request in served.active:
             request.node = new_id[request.node]
-
-    def _restart(self, served: _Served, adapter: str, version: int) -> None:
-        """Serve a new version to requests under way: each goes on from its context, tagged as it began."""
-        contexts = {id(request): request.prompt + request.drawn for request in served.active}
-        served.adapter, served.version = adapter, version
-        served.cache.clear()
-        for request in served.active:
-            request.node = served.cache.insert(contexts[id(request)])
 
     def _draw(self, served: _Served) -> bool:
         """Move every request as far as known distributions carry it; returns whether any finished."""
@@ -323,13 +352,14 @@ class EmbeddedEngine(InferenceClient):
                     else:
                         finished = True
         served.active = [request for request in served.active if not request.future.done()]
+        served.crowded = served.crowded and not finished
         return finished
 
     def _take(self, cache: TreeCache, request: _Request, token: int, distribution: Distribution) -> bool:
         """Append a drawn token; returns whether the request goes on."""
         request.drawn.append(token)
         request.logprobs.append(float(distribution.logprobs_V[token]))
-        self.stats.generated_tokens += 1
+        self.stats.generated_tokens += request.forced is None
         if request.forced is None and token in self._stop_ids:
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from selfplay.core import SelfplayError
+
 FloatArray = NDArray[np.float64]
 
 
@@ -27,6 +29,9 @@ class Distribution:
     Args:
         logprobs_V: log-probabilities at temperature 1.
         temperature: 0 puts everything on the likeliest token (log-probability 0).
+
+    Raises:
+        SelfplayError: the log-probabilities are not numbers.
     """
 
     def __init__(self, logprobs_V: NDArray[np.float32], temperature: float) -> None:
@@ -40,6 +45,8 @@ class Distribution:
             scaled_V -= scaled_V.max()
             self.logprobs_V = (scaled_V - np.log(np.exp(scaled_V).sum())).astype(np.float32)
         self._cumulative_V = np.cumsum(np.exp(self.logprobs_V.astype(np.float64)))
+        if not np.isfinite(self._cumulative_V[-1]):
+            raise SelfplayError("the model's log-probabilities are not numbers; its weights are damaged")
 
     def draw(self, uniforms_M: FloatArray) -> NDArray[np.int64]:
         """Return one token for each uniform number, by inversion."""

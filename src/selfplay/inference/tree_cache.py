@@ -82,11 +82,11 @@ class TreeCache:
 
     def prune(self, nodes: list[int]) -> dict[int, int]:
         """Keep only ``nodes`` and their ancestors; returns new ids by old ids."""
-        keep = np.unique(np.concatenate([self.path(node) for node in nodes])) if nodes else np.empty(0, int)
+        paths = [self.path(node) for node in dict.fromkeys(nodes)]
+        keep = np.unique(np.concatenate(paths)) if paths else np.empty(0, dtype=np.int64)
         new_id = {ROOT: ROOT} | {int(old): new for new, old in enumerate(keep)}
-        slots = torch.from_numpy(keep.astype(np.int64))
-        self._keys = [store[:, slots] for store in self._keys] if len(keep) else []
-        self._values = [store[:, slots] for store in self._values] if len(keep) else []
+        self._keys = _kept_slots(self._keys, keep)
+        self._values = _kept_slots(self._values, keep)
         self.tokens = [self.tokens[old] for old in keep]
         self.depths = [self.depths[old] for old in keep]
         self.parents = [new_id[self.parents[old]] for old in keep]
@@ -100,3 +100,11 @@ class TreeCache:
     def clear(self) -> None:
         """Forget everything, for instance because the adapter changed."""
         self.prune([])
+
+
+def _kept_slots(stores: list[Tensor], keep: IntArray) -> list[Tensor]:
+    """Move the slots ``keep`` (ascending) to the front; pending nodes may have none yet."""
+    if not len(keep) or not stores:
+        return []
+    filled = torch.from_numpy(keep[keep < stores[0].shape[1]])
+    return [store[:, filled] for store in stores]

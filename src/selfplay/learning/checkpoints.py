@@ -75,19 +75,18 @@ def save_checkpoint(
 
 
 def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return an adapter's weights and configuration.
+    """Return a LoRA adapter's weights and configuration.
 
     Raises:
-        InputError: files are missing or damaged.
+        InputError: files are missing or damaged, or it is another kind of adapter.
     """
     config_file = directory / ADAPTER_CONFIG
     if not config_file.is_file():
         raise InputError("adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory.")
-    try:
-        config = json.loads(config_file.read_text())
-    except ValueError as error:
-        raise InputError("adapter", f"{config_file} is damaged", "Take another checkpoint.") from error
-    return _tensors(directory / ADAPTER_FILE), config
+    config = _read_json(config_file)
+    if config.get("peft_type") != "LORA" or not {"r", "lora_alpha", "target_modules"} <= set(config):
+        raise InputError("adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does.")
+    return _read_tensors(directory / ADAPTER_FILE), config
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
@@ -97,16 +96,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
         InputError: files are missing or damaged.
     """
     adapter, _ = load_adapter(directory)
-    learner = _tensors(directory / LEARNER_FILE)
-    try:
-        state = json.loads((directory / STATE_FILE).read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "checkpoint",
-            f"{directory / STATE_FILE} is missing or damaged",
-            "Delete this checkpoint; the one before it is used.",
-        ) from error
-    return Checkpoint(adapter, learner, state)
+    learner = _read_tensors(directory / LEARNER_FILE)
+    return Checkpoint(adapter, learner, _read_json(directory / STATE_FILE))
 
 
 def lora_settings(config: dict[str, Any]) -> LoraSettings:
@@ -114,13 +105,27 @@ def lora_settings(config: dict[str, Any]) -> LoraSettings:
     return LoraSettings(config["r"], config["lora_alpha"], list(config["target_modules"]))
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(
-            "checkpoint",
-            f"{path} is missing or damaged",
-            "Delete this checkpoint; the one before it is used.",
-        ) from error
+        raise _damaged(path) from error
     return tensors
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(path) from error
+    if not isinstance(content, dict):
+        raise _damaged(path)
+    return content
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(
+        "checkpoint",
+        f"{path} is missing or damaged",
+        "Take another checkpoint; a run goes on from the one before if this one is deleted.",
+    )

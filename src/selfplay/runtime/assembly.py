@@ -8,7 +8,7 @@ import torch
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
-from selfplay.core import derive_seed
+from selfplay.core import InputError, derive_seed
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.inference.engine import EmbeddedEngine
@@ -48,9 +48,16 @@ SCRIPTED = ("random", "optimal")
 def build_policy(
     model: ModelSettings, lora: LoraSettings, seed: int, say: Callable[[str], None]
 ) -> PolicyModel:
-    """Load the base model with a fresh adapter."""
+    """Load the base model with a fresh adapter.
+
+    Raises:
+        InputError: the model cannot be loaded, or the device is not there.
+    """
     torch.set_num_threads(model.threads or os.cpu_count() or 1)
-    device = model.device if model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    has_gpu = torch.cuda.is_available()
+    if model.device.startswith("cuda") and not has_gpu:
+        raise InputError("model.device", "torch finds no CUDA device here", 'Take "cpu" or "auto".')
+    device = model.device if model.device != "auto" else "cuda" if has_gpu else "cpu"
     return PolicyModel(
         resolve_model(model.name, say),
         lora,

@@ -16,6 +16,7 @@ from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.tables import match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter, lora_settings
+from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import opponent_agent
@@ -35,7 +36,7 @@ def find_model(name: str) -> ModelSource:
     """Find what ``name`` means: a run (its newest checkpoint), an adapter directory, or a base model.
 
     Raises:
-        InputError: a run without a checkpoint.
+        InputError: a run without a checkpoint, or a name that is nothing known.
     """
     for path in (Path("runs") / name, Path(name).expanduser()):
         if (path / "config.toml").is_file():
@@ -50,6 +51,12 @@ def find_model(name: str) -> ModelSource:
             _, adapter_config = load_adapter(path)
             base = str(adapter_config["base_model_name_or_path"])
             return ModelSource(ModelSettings(name=base), path)
+    if name != BUNDLED_MODEL and "/" not in name and not Path(name).exists():
+        raise InputError(
+            "MODEL_OR_RUN",
+            f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
+            "A Hugging Face id has the form organisation/name; runs are below ./runs.",
+        )
     return ModelSource(ModelSettings(name=name))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from rich.console import Console
+from safetensors import SafetensorError
 
 from selfplay.collection.collector import Collector, Played
 from selfplay.config.loading import dump_config, load_config
@@ -64,9 +65,12 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         run = LocalRun(config, directory, console)
         _spare_the_garbage_collector()
         asyncio.run(run.run())
-    except OSError as error:
+    except InputError:
+        directory.remove_if_empty()
+        raise
+    except (OSError, SafetensorError) as error:
         raise SelfplayError(
-            f"{directory.path}: {error.strerror or error}. Free the disk or fix its permissions, then: "
+            f"{directory.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
             f"selfplay train --resume {directory.path}"
         ) from error
     finally:

@@ -87,6 +87,11 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
+    def remove_if_empty(self) -> None:
+        """Delete a run that never saved anything, so that its name is free again."""
+        if not self.saved_steps():
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def write_config(self, text: str) -> None:
         """Write config.toml, whole or not at all."""
         scratch = self.config_file.with_suffix(".partial")
