@@ -1,5 +1,6 @@
 """Tiny randomly initialised Llama and Qwen3 models with a byte tokenizer, made offline, for tests."""
 
+import atexit
 import functools
 import tempfile
 from pathlib import Path
@@ -28,6 +29,7 @@ CHAT_TEMPLATE = (
 )
 CONTEXT_LENGTH = 256
 _DIRECTORY = tempfile.TemporaryDirectory(prefix="selfplay-tiny-models-")
+atexit.register(_DIRECTORY.cleanup)
 
 
 def text_prompt(text: str) -> Messages:

@@ -98,8 +98,8 @@ class TextArenaGame(Game):
         return self._observation
 
     def brief(self, pid: int) -> str:
-        """The board alone where it says everything, else the same as ``observation``."""
-        return self._board or self._observation
+        """The board alone, undrawn, where it says everything, else the same as ``observation``."""
+        return _undrawn(self._board) if self._board else self._observation
 
     def legal_actions(self) -> list[str] | None:
         """Legal moves in brackets, or ``None``: see textarena_moves."""
@@ -209,3 +209,9 @@ def generators_of(env_id: str) -> Generators:
     numpy = any("numpy" in text for text in sources)
     python = any("random" in text or "textarena.envs.utils" in text for text in sources)
     return Generators(python=python or numpy, numpy=numpy)
+
+
+def _undrawn(board: str) -> str:
+    """A board without its drawing: no ruled lines, no bars, no empty lines. Every cell and word stays."""
+    cells = [" ".join(line.replace("'", "").replace("|", " ").split()) for line in board.splitlines()]
+    return "\n".join(line for line in cells if line.strip("-+= "))

@@ -130,6 +130,7 @@ class MatchResult(Outcomes):
     ``requested_games`` were asked for; ``scheduled_games`` is that number rounded up so that every seat
     is taken equally often. ``failed`` games could not be finished; they are in no other count, and
     ``failure_reasons`` says how many failed for which reason. ``opponent`` is empty in a game for one player.
+    ``outcomes`` has a letter for each finished game in order: ``w``, ``d`` or ``l``.
     """
 
     env_id: str
@@ -140,6 +141,7 @@ class MatchResult(Outcomes):
     requested_games: int
     failed: int = 0
     failure_reasons: dict[str, int] = field(default_factory=dict)
+    outcomes: str = ""
     by_seat: dict[int, Outcomes] = field(default_factory=dict)
 
     @property
@@ -150,6 +152,7 @@ class MatchResult(Outcomes):
     def add(self, game: GameRecord) -> None:
         """Count a game, for the match and for the model's seat in it."""
         super().add(game)
+        self.outcomes += game.outcome[0]
         self.by_seat.setdefault(game.seat, Outcomes()).add(game)
 
     def add_failure(self, reason: str) -> None:
@@ -170,6 +173,7 @@ class MatchResult(Outcomes):
             **super().to_dict(),
             "failed": self.failed,
             "failure_reasons": dict(self.failure_reasons),
+            "outcomes": self.outcomes,
             "by_seat": {str(seat): self.by_seat[seat].to_dict() for seat in sorted(self.by_seat)},
         }
 

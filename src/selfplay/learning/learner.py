@@ -108,13 +108,14 @@ class Learner:
         self.version += 1
         if self.average_decay:
             self._average()
-        self.samples_seen += len(records)
+        self.samples_seen += batch.num_records
         seconds = perf_counter() - started
         return metrics | {
             "grad_norm": norm,
             "learning_rate": learning_rate,
             "regulariser_weight": regulariser_weight,
-            "records": float(len(records)),
+            "records": float(batch.num_records),
+            "records_too_long": float(len(records) - batch.num_records),
             "samples_seen": float(self.samples_seen),
             "step_seconds": seconds,
             "packed_tokens_per_second": metrics["packed_tokens"] / seconds,

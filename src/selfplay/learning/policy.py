@@ -227,8 +227,8 @@ def _load_base(model_name: str, dtype: torch.dtype) -> torch.nn.Module:
     if absent:
         raise InputError(
             "model",
-            f"the weights of {model_name} do not fit its config.json ({len(absent)} are missing or have another "
-            f"shape: {absent[0]}, say)",
+            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or misshapen, "
+            f"{absent[0]} for one",
             "Get the model again.",
         )
     _check_architecture(model_name, model)
@@ -241,7 +241,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_architecture(model_name: str, model: torch.nn.Module) -> None:
-    """Refuse models that compute more than ``hidden_states`` and ``logits`` do: they would run, but wrongly."""
+    """Refuse models that do more than ``hidden_states`` and ``logits``: they would run, but wrongly."""
     config: Any = model.config
     missing = [part for part in ("model", "lm_head") if not hasattr(model, part)]
     window = getattr(config, "sliding_window", None)

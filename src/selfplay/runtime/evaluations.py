@@ -87,7 +87,8 @@ class Evaluations:
             return
         if self.pool.ckpt_path(uid) is None:
             self.pool.add_fixed(opponent, kind="script" if opponent in SCRIPTED else "fixed")
-        for reward in [1.0] * result.wins + [0.0] * result.draws + [-1.0] * result.losses:
+        for outcome in result.outcomes:
+            reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
             self.pool.push_game_outcome(current, uid, reward, [], result.env_id)
 
     def tables(self) -> Group | str:

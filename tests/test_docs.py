@@ -1,0 +1,294 @@
+"""The documentation is true: examples run, configurations load, commands, links and names exist."""
+
+import ast
+import doctest
+import importlib
+import io
+import json
+import re
+import shlex
+import shutil
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+from rich.console import Console
+
+from selfplay import replay
+from selfplay.cli.main import app, main
+from selfplay.config import load_config, preset_names
+from selfplay.config.fields import config_fields
+from selfplay.config.settings import Config
+from selfplay.envs.templates import template_names
+from selfplay.population import SampleMode
+from selfplay.runtime.checks import check_config
+from selfplay.runtime.local import train
+from tiny_models import tiny_model
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "selfplay"
+DOCS = ROOT / "docs"
+MADE_FROM_SOURCE = ("configuration.md", "errors.md")  # these have tests of their own
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted(path for path in DOCS.glob("*.md") if path.name not in MADE_FROM_SOURCE)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`([^`\n]+)`")
+MAX_LINE_OF_CODE = 110
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; ``line`` is where its text begins."""
+
+    page: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    return [
+        Block(page, page.read_text()[: match.start(2)].count("\n") + 1, match[2])
+        for page in PAGES
+        for match in FENCE.finditer(page.read_text())
+        if match[1] == language
+    ]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL))
+
+
+def inline_code(page: Path) -> list[str]:
+    return INLINE_CODE.findall(prose(page))
+
+
+def table_rows(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the table whose first column has this heading, without the two head lines."""
+    lines = page.read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory) -> Path:
+    """A tiny model with room for a few-shot prompt of bytes."""
+    directory = tmp_path_factory.mktemp("docs") / "model"
+    shutil.copytree(tiny_model("llama"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["max_position_embeddings"] = 16384
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def finished_run(model_directory, tmp_path_factory) -> Path:
+    """A run of two updates with everything switched on that writes files."""
+    overrides = {
+        "model.name": str(model_directory),
+        "model.threads": "1",
+        "lora.rank": "2",
+        "collection.games_per_step": "8",
+        "buffer.log_batches": "true",
+        "learning.steps": "2",
+        "population.sample_mode": "random",
+        "population.add_every": "1",
+        "evaluation.games": "4",
+        "evaluation.every": "0",
+        "evaluation.opponents": '["random"]',
+    }
+    path = tmp_path_factory.mktemp("runs") / "docs"
+    train(load_config("quickstart", overrides), path, Console(file=io.StringIO()))
+    return path
+
+
+@pytest.mark.parametrize(
+    "page", dict.fromkeys(block.page for block in blocks("python")), ids=lambda p: p.name
+)
+def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
+    """The blocks of a page are one script. ``model`` is a model directory, ``run`` a finished run."""
+    names = {"__name__": "docs"}
+    if '"model"' in page.read_text():
+        (tmp_path / "model").symlink_to(request.getfixturevalue("model_directory"))
+    if page.name == "run-directory.md":
+        names["run"] = request.getfixturevalue("finished_run")
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("python"):
+        if block.page == page:
+            # Empty lines before it make a traceback point to the line of the page.
+            tree = ast.parse("\n" * (block.line - 1) + block.text, filename=str(page))
+            exec(compile(tree, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_lines_of_code_are_not_longer_than_in_the_source(block):
+    assert max(map(len, block.text.splitlines())) <= MAX_LINE_OF_CODE
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path):
+    """A block without an environment is a part of a configuration."""
+    text = block.text if "[[envs]]" in block.text else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
+    (tmp_path / "config.toml").write_text(text)
+    check_config(load_config(str(tmp_path / "config.toml"), {}))
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def test_console_blocks_can_be_typed(block, tmp_path, monkeypatch, capsys):
+    """Output that is shown below a quick command is compared; ``...`` stands for anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    prompts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    assert prompts[0] == ""
+    for prompt in prompts[1:]:
+        command, _, expected = prompt.partition("\n")
+        words = shlex.split(command)
+        if words[0].startswith("scripts/"):
+            check_script(words)
+        else:
+            assert words[0] == "selfplay"
+            check_selfplay(words[1:], expected, capsys)
+
+
+def check_script(words: list[str]) -> None:
+    assert (ROOT / words[0]).stat().st_mode & 0o100
+    for word in words[1:]:
+        if word.startswith("tests/"):
+            assert (ROOT / word).exists()
+    if words[0] == "scripts/train" and words[1:]:
+        assert main(["train", *words[1:], "--dry-run"]) == 0
+
+
+def check_selfplay(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if words[0] == "train" and "--resume" not in words:
+        words = [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
+    elif words[0] != "envs":
+        # It needs a run. Reading its arguments says whether it could be typed.
+        typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])
+        return
+    capsys.readouterr()
+    status = main(words)
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    if expected:
+        options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(expected, printed.out, options), printed.out
+
+
+def slug(heading: str) -> str:
+    """GitHub's anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configuration_fields_in_the_text_exist(page):
+    known = {".".join(field.path) for field in config_fields()}
+    for code in inline_code(page):
+        name = re.match(r"(\w+)\.\w[\w.]*", code)
+        if name and name[1] in Config.model_fields:
+            assert name[0] in known, f"{page.name} speaks of {name[0]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_and_classes_in_the_text_exist(page):
+    for code in inline_code(page):
+        if re.fullmatch(r"selfplay(\.\w+)+", code):
+            parent, _, name = code.rpartition(".")
+            owner = importlib.import_module(parent)
+            assert hasattr(owner, name) or importlib.import_module(code), code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_in_the_text_exist(page):
+    for code in inline_code(page):
+        if re.fullmatch(
+            r"(src|tests|scripts|benchmarks|\.ci|\w+)(/[\w.-]+)*/([\w-]+\.py|run|test|train)", code
+        ):
+            assert (ROOT / code).exists() or (PACKAGE / code).exists(), f"{page.name} speaks of {code}"
+
+
+@pytest.mark.parametrize("page", [DOCS / "concepts.md", ROOT / "AGENTS.md"], ids=lambda page: page.name)
+def test_the_rooms_are_those_of_the_source(page):
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert {row[0].strip("`") for row in table_rows(page, "room")} == rooms
+
+
+def test_the_readme_has_every_command_and_every_preset():
+    page = ROOT / "README.md"
+    named = {code.split()[1] for code in inline_code(page) if code.startswith("selfplay ")}
+    assert named == {command.name for command in app.registered_commands}
+    assert set(preset_names()) <= set(inline_code(page))
+
+
+def test_every_dependency_is_justified():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = DOCS / "dependencies.md"
+    assert [row[0] for row in table_rows(page, "package")] == list(map(package_name, project["dependencies"]))
+    extras = project["optional-dependencies"]
+    wanted = {(extra, package_name(spec)) for extra, specs in extras.items() for spec in specs}
+    rows = table_rows(page, "extra")
+    assert {(row[0].strip("`"), row[1]) for row in rows} == wanted
+    assert all(row[-1] for row in rows + table_rows(page, "package"))
+
+
+def package_name(requirement: str) -> str:
+    return re.split(r"[^\w-]", requirement)[0]
+
+
+def test_the_tables_of_names_are_complete():
+    modes = {row[0].strip("`") for row in table_rows(DOCS / "howto-opponents.md", "mode")}
+    assert modes == set(get_args(SampleMode))
+    templates = INLINE_CODE.findall(" ".join(r[0] for r in table_rows(DOCS / "howto-templates.md", "name")))
+    assert sorted(templates) == sorted(template_names())
+    families = [row[1] for row in table_rows(DOCS / "concepts.md", "family")]
+    built_in = {name for name in replay.__all__ if is_built_in_transform(name)}
+    assert set(INLINE_CODE.findall(" ".join(families))) == built_in
+
+
+def is_built_in_transform(name: str) -> bool:
+    bases = (replay.FinalRewardTransform, replay.StepRewardTransform, replay.SamplingRewardTransform)
+    cls = getattr(replay, name)
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, bases)
+        and cls not in bases
+        and not name.startswith("Compose")
+    )
+
+
+def test_the_page_on_run_directories_names_every_file_of_a_run(finished_run):
+    page = (DOCS / "run-directory.md").read_text()
+    layout = FENCE.search(page)[2]
+    for path in finished_run.rglob("*"):
+        name = re.sub(r"\d+", "N", path.name).split("-kuhn")[0]
+        assert name in re.sub(r"\d+", "N", layout), f"{path.relative_to(finished_run)} is not described"
+
+
+def test_the_picture_is_well_formed():
+    root = ElementTree.parse(DOCS / "loop.svg").getroot()
+    texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"model pool", "collector", "episodes", "inference", "replay buffer", "learner"} <= texts

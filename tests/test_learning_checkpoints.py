@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
+from transformers import AutoModelForCausalLM
+
+from selfplay.core import InputError
+from selfplay.learning.checkpoints import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    LEARNER_FILE,
+    STATE_FILE,
+    load_adapter,
+    load_checkpoint,
+    lora_settings,
+    save_adapter,
+    save_checkpoint,
+)
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import ALL_LINEAR, TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.trie import build_plan
+
+LEARNER = {"optimizer.0.step": torch.tensor(3.0), "weights.w": torch.arange(4.0)}
+STATE = {"step": 3, "nested": {"list": [1, 2.5, None]}}
+PROMPT, COMPLETION = [1, 2, 3, 4], [5, 6, 7]
+
+
+def save(directory: Path, policy: PolicyModel, result: str = TRAINED) -> Path:
+    save_checkpoint(directory, policy, policy.model_name, result, LEARNER, STATE)
+    return directory
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return save(tmp_path / "step-3", tiny_policy())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_saved_adapter_loads_with_plain_peft_and_gives_the_same_log_probabilities(architecture, tmp_path):
+    policy = tiny_policy(architecture)
+    save_adapter(tmp_path, policy, policy.model_name)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture))
+    plain = PeftModel.from_pretrained(base, tmp_path)
+    with torch.no_grad():
+        logits_TV = plain(input_ids=torch.tensor([PROMPT + COMPLETION])).logits[0, len(PROMPT) - 1 : -1]
+        ours = plan_logprobs(policy, build_plan([PROMPT], [COMPLETION]))
+    expected = torch.log_softmax(logits_TV, dim=-1).gather(1, torch.tensor(COMPLETION)[:, None])[:, 0]
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_gives_back_what_was_saved(checkpoint):
+    policy = tiny_policy()
+    loaded = load_checkpoint(checkpoint)
+    assert loaded.state == STATE
+    assert all(torch.equal(loaded.learner[key], LEARNER[key]) for key in LEARNER)
+    assert all(torch.equal(loaded.adapter[key], value) for key, value in policy.adapter_state().items())
+
+
+def test_the_adapter_of_a_checkpoint_is_the_one_named_as_result(tmp_path):
+    policy = tiny_policy()
+    perturb_adapter(policy, "average", seed=8)
+    loaded = load_checkpoint(save(tmp_path / "step-1", policy, "average"))
+    assert all(torch.equal(loaded.adapter[k], v) for k, v in policy.adapter_state("average").items())
+
+
+def test_a_checkpoint_replaces_one_of_the_same_name_and_leaves_nothing_else_behind(checkpoint):
+    policy = tiny_policy()
+    perturb_adapter(policy, seed=9)
+    save(checkpoint, policy)
+    loaded = load_checkpoint(checkpoint)
+    assert all(torch.equal(loaded.adapter[key], value) for key, value in policy.adapter_state().items())
+    assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
+
+
+def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
+    class Unsavable:
+        pass
+
+    with pytest.raises(TypeError):
+        save_checkpoint(tmp_path / "step-1", tiny_policy(), "base", TRAINED, LEARNER, {"x": Unsavable()})
+    assert not (tmp_path / "step-1").exists()
+    save(tmp_path / "step-1", tiny_policy())
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_nothing_in_a_checkpoint_is_a_pickle(checkpoint):
+    assert {path.suffix for path in checkpoint.iterdir()} == {".safetensors", ".json"}
+
+
+def test_the_adapter_configuration_tells_its_shape_and_base(checkpoint):
+    _, config = load_adapter(checkpoint)
+    policy = tiny_policy()
+    assert lora_settings(config) == LoraSettings(4, 8.0, sorted(ALL_LINEAR))
+    assert config["base_model_name_or_path"] == policy.model_name
+
+
+@pytest.mark.parametrize("name", [ADAPTER_FILE, LEARNER_FILE, STATE_FILE, ADAPTER_CONFIG])
+@pytest.mark.parametrize("kept", [None, 0, 0.5, -1])
+def test_a_missing_or_truncated_file_is_refused_in_one_line(checkpoint, name, kept):
+    file = checkpoint / name
+    content = file.read_bytes()
+    if kept is None:
+        file.unlink()
+    else:
+        file.write_bytes(content[: int(kept * len(content)) if kept >= 0 else -1])
+    with pytest.raises(InputError) as caught:
+        load_checkpoint(checkpoint)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [[], {}, {"peft_type": "IA3"}, {"peft_type": "LORA", "r": 4}])
+def test_a_directory_that_holds_no_lora_adapter_is_refused(checkpoint, config):
+    (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config))
+    with pytest.raises(InputError):
+        load_adapter(checkpoint)
+
+
+def test_an_adapter_of_another_shape_is_refused_by_the_model(tmp_path):
+    policy = tiny_policy(rank=2)
+    save_adapter(tmp_path, policy, policy.model_name)
+    weights, _ = load_adapter(tmp_path)
+    with pytest.raises(InputError, match="do not fit"):
+        tiny_policy(rank=4).load_adapter_state(weights)

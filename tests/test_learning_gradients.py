@@ -1,0 +1,252 @@
+"""Prefix-tree training against training one sample at a time with plain transformers and peft."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
+from transformers import AutoModelForCausalLM
+
+from selfplay.core import TrainingRecord
+from selfplay.learning import logprobs as logprobs_module
+from selfplay.learning import tree_attention
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.policy import ALL_LINEAR
+
+# Of the plain peft model; PolicyModel must be silent (test_learning_policy).
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+RANK = 4
+MAX_GENERATION_LEN = 5
+MAX_IMPORTANCE_WEIGHT = 1.5
+VERSION = 3
+Records = list[TrainingRecord]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a batch is trained on."""
+
+    regulariser: str = "none"
+    regulariser_weight: float = 0.0
+    kl_weight: float = 0.0
+    temperature: float = 1.0
+    max_batch_tokens: int = 2048
+    run_overhead: int = 6000
+    rows_at_once: int = 256
+
+
+@functools.cache
+def policy_of(architecture: str) -> Any:
+    return tiny_policy(architecture, rank=RANK)
+
+
+@functools.cache
+def plain_model(architecture: str, attention: str = "eager") -> Any:
+    """The same base and adapter as :func:`policy_of`, made by transformers and peft alone."""
+    base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture), attn_implementation=attention)
+    model = get_peft_model(
+        base,
+        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=ALL_LINEAR, task_type="CAUSAL_LM"),
+    )
+    set_peft_model_state_dict(model, policy_of(architecture).adapter_state())
+    return model
+
+
+def plain_logprobs(model: Any, prompt: list[int], completion: list[int], temperature: float) -> torch.Tensor:
+    logits_TV = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logprobs_TV = torch.log_softmax(logits_TV / temperature, dim=-1)
+    return logprobs_TV.gather(1, torch.tensor(completion)[:, None])[:, 0]
+
+
+def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case) -> torch.Tensor:
+    """One record's share of the loss, by the formulas in the documentation."""
+    prompt, completion = record.prompt_token_ids, record.completion_token_ids
+    logprobs_t = plain_logprobs(model, prompt, completion, case.temperature)
+    weights_t = torch.ones(len(completion))
+    if record.policy_version < VERSION:
+        ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
+        weights_t = torch.minimum(ratio_t, torch.tensor(MAX_IMPORTANCE_WEIGHT))
+    loss = -record.advantage * (weights_t * logprobs_t).sum()
+    if case.kl_weight:
+        with torch.no_grad(), model.disable_adapter():
+            base_t = plain_logprobs(model, prompt, completion, case.temperature)
+        ratio_t = torch.exp(base_t - logprobs_t)
+        loss = loss + case.kl_weight * (ratio_t - 1 - torch.log(ratio_t)).sum()
+    if case.regulariser != "none" and record.alternatives:
+        answer_A = [plain_logprobs(model, prompt, a, case.temperature).sum() for a in record.alternatives]
+        reference_A = torch.full((len(answer_A),), 1 / len(answer_A))
+        if case.regulariser == "base":
+            with torch.no_grad(), model.disable_adapter():
+                base_A = [
+                    plain_logprobs(model, prompt, a, case.temperature).sum() for a in record.alternatives
+                ]
+            reference_A = torch.softmax(torch.stack(base_A), dim=0)
+        loss = loss - case.regulariser_weight * (reference_A * torch.stack(answer_A)).sum()
+    return loss / (num_records * MAX_GENERATION_LEN)
+
+
+def train_plainly(model: Any, records: Records, case: Case) -> tuple[float, dict[str, torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    total = 0.0
+    for record in records:
+        loss = plain_loss(model, record, len(records), case)
+        loss.backward()
+        total += float(loss.detach())
+    return total, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def train_as_tree(
+    policy: Any, records: Records, case: Case
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    algorithm = Reinforce(case.regulariser, case.kl_weight, MAX_IMPORTANCE_WEIGHT)
+    algorithm.initialize(
+        policy,
+        MAX_GENERATION_LEN,
+        max_batch_tokens=case.max_batch_tokens,
+        temperature=case.temperature,
+    )
+    policy.model.zero_grad(set_to_none=True)
+    with (
+        patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", case.run_overhead),
+        patch.object(logprobs_module, "ROWS_AT_ONCE", case.rows_at_once),
+    ):
+        metrics = algorithm.update(algorithm.prepare_batch(records, VERSION), case.regulariser_weight)
+    return metrics, {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
+
+
+def assert_same_training(architecture: str, records: Records, case: Case, attention: str = "eager") -> None:
+    policy = policy_of(architecture)
+    metrics, gradients = train_as_tree(policy, records, case)
+    expected_loss, expected = train_plainly(plain_model(architecture, attention), records, case)
+    assert metrics["loss"] == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
+    assert set(gradients) == set(expected)
+    assert len(gradients) == len(policy.adapter_parameters()) == 2 * 2 * len(ALL_LINEAR)
+    # Rounding is relative to the largest values that went into a gradient, which may itself be zero.
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in gradients.items():
+        atol = 1e-4 * float(expected[name].abs().max()) + 3e-6 * largest
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=atol, msg=name)
+
+
+token = st.integers(0, 3)
+tokens = st.lists(token, min_size=1, max_size=4)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Records:
+    """Ragged batches whose prompts may be equal, share prefixes, be prefixes of others, or share nothing."""
+    prompts = draw(st.lists(st.lists(token, min_size=1, max_size=7), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        prompts = [[10 + index, *prompt] for index, prompt in enumerate(prompts)]
+    answers = [draw(st.lists(tokens, max_size=3, unique_by=tuple)) for _ in prompts]
+    records = []
+    for _ in range(draw(st.integers(1, 6))):
+        index = draw(st.integers(0, len(prompts) - 1))
+        prompt = prompts[index]
+        completion = draw(tokens)
+        records.append(
+            make_record(
+                prompt,
+                completion,
+                draw(st.sampled_from([-1.0, 0.5, 2.0])),
+                logprobs=[draw(st.sampled_from([-6.0, -3.0, -0.5])) for _ in completion],
+                alternatives=answers[prompts.index(prompt)],
+                policy_version=draw(st.sampled_from([VERSION - 1, VERSION])),
+            )
+        )
+        if draw(st.booleans()):
+            records.append(records[-1])
+    return records
+
+
+cases = st.builds(
+    Case,
+    regulariser=st.sampled_from(["none", "uniform", "base"]),
+    regulariser_weight=st.sampled_from([0.1, 1.0]),
+    kl_weight=st.sampled_from([0.0, 0.3]),
+    temperature=st.sampled_from([1.0, 0.7]),
+    max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
+    run_overhead=st.sampled_from([0, 6000]),
+    rows_at_once=st.sampled_from([2, 256]),
+)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@settings(max_examples=40, deadline=None)
+@given(records=batches(), case=cases)
+def test_tree_training_equals_training_one_sample_at_a_time(architecture, records, case):
+    assert_same_training(architecture, records, case)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_self_play_batch_trains_as_separate_samples_would(architecture, attention):
+    """Long shared prompts, a few actions taken over and over, a tree cut into subtrees."""
+    rules = [token % 200 for token in range(60)]
+    answers = [[3, 4, 5], [3, 6, 5], [7, 5]]
+    records = [
+        make_record(
+            rules + [seat, 100 + seat] * (1 + game % 3),
+            answers[game % 3],
+            advantage=(-1.0) ** game,
+            alternatives=answers,
+            policy_version=VERSION,
+        )
+        for game in range(8)
+        for seat in range(2)
+    ]
+    case = Case("uniform", regulariser_weight=0.2, max_batch_tokens=70)
+    assert_same_training(architecture, records, case, attention)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_are_trained_whose_b_matrix_is_still_zero(architecture):
+    policy = tiny_policy(architecture, perturbed=False)
+    _, gradients = train_as_tree(policy, [make_record([1, 2], [3, 4])], Case())
+    moved = {name for name, gradient in gradients.items() if gradient.abs().max() > 0}
+    assert moved == {name for name in gradients if ".lora_B." in name}
+
+
+def test_the_base_model_gets_no_gradients():
+    policy = policy_of("llama")
+    train_as_tree(policy, [make_record([1, 2], [3, 4])], Case("base", 0.1, kl_weight=0.1))
+    with_gradient = [p for p in policy.model.parameters() if p.grad is not None]
+    assert {id(p) for p in with_gradient} == {id(p) for p in policy.adapter_parameters()}
+
+
+def test_metrics_tell_loss_kl_mass_and_entropy_of_legal_answers():
+    policy, model = policy_of("llama"), plain_model("llama")
+    records = [make_record([1, 2], [3], alternatives=[[3], [4, 5]])] * 3 + [make_record([9], [1, 2])]
+    metrics, _ = train_as_tree(policy, records, Case("uniform", 0.5, kl_weight=0.2))
+    with torch.no_grad():
+        answer_A = [float(plain_logprobs(model, [1, 2], a, 1.0).sum()) for a in ([3], [4, 5])]
+        other_t = plain_logprobs(model, [9], [1, 2], 1.0)
+        with model.disable_adapter():
+            base_t = plain_logprobs(model, [9], [1, 2], 1.0)
+            base_3 = float(plain_logprobs(model, [1, 2], [3], 1.0))
+    mass = [math.exp(logprob) for logprob in answer_A]
+    share = [p / sum(mass) for p in mass]
+    assert metrics["legal_mass"] == pytest.approx(sum(mass), rel=1e-4)
+    assert metrics["legal_entropy"] == pytest.approx(-sum(p * math.log(p) for p in share), rel=1e-4)
+    log_ratios = [base_3 - answer_A[0]] * 3 + (base_t - other_t).tolist()
+    kl = sum(math.exp(r) - 1 - r for r in log_ratios) / (4 * MAX_GENERATION_LEN)
+    assert metrics["kl_to_base"] == pytest.approx(kl, rel=1e-4)
+    assert metrics["separate_tokens"] == 3 * 3 + 3
+    assert metrics["packed_tokens"] == 3 + 2  # 1 2 4, and 9 1
+
+
+def test_a_reference_over_very_unlikely_answers_is_still_a_distribution():
+    """Whole answers of probability e-1000 must not make the reference 0/0."""
+    unlikely = [[token] * 150 for token in (5, 6)]
+    records = [make_record([1], [2], alternatives=unlikely)]
+    metrics, gradients = train_as_tree(policy_of("llama"), records, Case("base", 0.1))
+    assert math.isfinite(metrics["loss"])
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())

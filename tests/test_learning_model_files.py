@@ -1,0 +1,149 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from tiny_models import tiny_model
+
+from selfplay.core import InputError
+from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory, check_model_name, resolve_model
+from selfplay.learning.policy import LoraSettings, PolicyModel
+
+LORA = LoraSettings(4, 8.0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_model("llama"), tmp_path / "model"))
+
+
+def one_line(error: InputError) -> str:
+    text = str(error)
+    assert "\n" not in text
+    assert text.startswith("model: ")
+    return text
+
+
+def change_json(file: Path, **changes: object) -> None:
+    content = json.loads(file.read_text())
+    content.update(changes)
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def test_a_model_directory_is_used_as_it_is(model):
+    assert resolve_model(str(model)) == str(model)
+    assert PolicyModel(str(model), LORA).context_length == 256
+
+
+def test_a_hugging_face_id_is_left_to_transformers():
+    assert resolve_model("some-org/Some_Model-0.5B") == "some-org/Some_Model-0.5B"
+
+
+def truncate(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+
+
+def cut_header(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / "config.json").unlink(), "no config.json"),
+        (lambda d: (d / "config.json").write_text('{"model_type": "llama",'), "not valid JSON"),
+        (lambda d: (d / "config.json").write_text("[]"), "model_type"),
+        (truncate, "truncated"),
+        (cut_header, "truncated"),
+        (lambda d: (d / "model.safetensors").write_bytes(b""), "truncated"),
+        (lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "truncated"),
+    ],
+)
+def test_a_damaged_directory_is_refused_before_anything_is_loaded(model, damage, reason):
+    damage(model)
+    with pytest.raises(InputError, match=reason) as caught:
+        resolve_model(str(model))
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("/no/such/model", "not a directory"),
+        ("./nothing", "not a directory"),
+        ("a/b/c", "not a directory"),
+        ("two words", "cannot be"),
+        ("smolm2-135m", f"Did you mean {BUNDLED_MODEL}"),
+    ],
+)
+def test_a_name_that_cannot_be_a_model_is_refused(name, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        check_model_name(name)
+    one_line(caught.value)
+
+
+def test_a_file_is_not_a_model(model):
+    with pytest.raises(InputError, match="not a directory"):
+        check_model_name(str(model / "config.json"))
+
+
+def more_layers(directory: Path) -> None:
+    change_json(directory / "config.json", num_hidden_layers=3, layer_types=None)
+
+
+def wider(directory: Path) -> None:
+    change_json(directory / "config.json", hidden_size=64)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / "model.safetensors").unlink(), "cannot be loaded"),
+        (truncate, "cannot be loaded"),
+        (more_layers, "do not fit its config.json: 9 are"),
+        (wider, "do not fit its config.json"),
+        (lambda d: change_json(d / "config.json", model_type="nonesuch"), "cannot be loaded"),
+        (lambda d: (d / "tokenizer.json").write_text("{"), "no usable tokenizer"),
+        (lambda d: change_json(d / "tokenizer_config.json", eos_token=None), "no eos_token"),
+    ],
+)
+def test_what_does_not_load_is_refused_in_one_line(
+    model: Path, damage: Callable[[Path], object], reason: str, capfd: pytest.CaptureFixture[str]
+):
+    damage(model)
+    with pytest.raises(InputError, match=reason) as caught:
+        PolicyModel(str(model), LORA)
+    one_line(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_unknown_id_without_a_network_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="nobody/no-such-model cannot be loaded") as caught:
+        PolicyModel(resolve_model("nobody/no-such-model"), LORA)
+    one_line(caught.value)
+
+
+def test_the_cache_is_the_users_or_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("SELFPLAY_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "selfplay"
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "mine"))
+    assert cache_directory() == tmp_path / "mine"
+
+
+def test_a_converted_model_in_the_cache_is_used_without_a_download(monkeypatch, tmp_path):
+    """Verified by the hashes beside it; a changed file makes it unusable."""
+    import hashlib
+
+    cached = Path(shutil.copytree(tiny_model("llama"), tmp_path / BUNDLED_MODEL))
+    hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in cached.iterdir()}
+    (cached / "sha256.json").write_text(json.dumps(hashes))
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path))
+    said: list[str] = []
+    assert resolve_model(BUNDLED_MODEL, said.append) == str(cached)
+    assert said == []

@@ -1,0 +1,82 @@
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.learning import tree_attention
+from selfplay.learning.tree_attention import RunAttention, split_runs
+from selfplay.learning.trie import TreePlan, build_plan
+
+token = st.integers(0, 2)
+plans = st.lists(
+    st.tuples(st.lists(token, min_size=1, max_size=8), st.lists(token, min_size=1, max_size=4)),
+    min_size=1,
+    max_size=8,
+).map(lambda pairs: build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs]))
+overheads = st.sampled_from([-(10**9), 0, 6, 6000])
+
+
+def sees(plan: TreePlan) -> torch.Tensor:
+    """Whether query i attends to key j: j is i or an ancestor of i. Walks up parents, unlike the code."""
+    mask_TT = torch.zeros(plan.num_tokens, plan.num_tokens, dtype=torch.bool)
+    for query in range(plan.num_tokens):
+        key = query
+        while key >= 0:
+            mask_TT[query, key] = True
+            key = int(plan.parents_T[key])
+    return mask_TT
+
+
+def dense_attention(plan, query_HTd, key_GTd, value_GTd, scale):
+    repeat = query_HTd.shape[0] // key_GTd.shape[0]
+    key_HTd, value_HTd = (x.repeat_interleave(repeat, dim=0) for x in (key_GTd, value_GTd))
+    scores_HTT = (query_HTd @ key_HTd.transpose(1, 2)) * scale
+    scores_HTT = scores_HTT.masked_fill(~sees(plan), float("-inf"))
+    return (torch.softmax(scores_HTT, dim=-1) @ value_HTd).transpose(0, 1)
+
+
+@given(plans, overheads)
+def test_runs_cover_all_nodes_once_in_order(plan, overhead):
+    with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
+        runs = split_runs(plan)
+    assert [node for start, stop in runs for node in range(start, stop)] == list(range(plan.num_tokens))
+    assert all(start < stop for start, stop in runs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans, overheads)
+def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead):
+    torch.manual_seed(0)
+    T = plan.num_tokens
+    inputs = [torch.randn(heads, T, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+    weights = torch.randn(T, 4, 8, dtype=torch.float64)
+    with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
+        attend = RunAttention(plan, torch.float64, torch.device("cpu"))
+    output_THd = attend(0, *inputs, 0.3)
+    expected_THd = dense_attention(plan, *inputs, 0.3)
+    torch.testing.assert_close(output_THd, expected_THd)
+    gradients = torch.autograd.grad((output_THd * weights).sum(), inputs)
+    expected = torch.autograd.grad((expected_THd * weights).sum(), inputs)
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_long_unshared_sequences_are_runs_of_their_own_without_a_mask():
+    plan = build_plan([[first] + [9] * 200 for first in range(3)], [[1, 2]] * 3)
+    attend = RunAttention(plan, torch.float32, torch.device("cpu"))
+    assert [(run.start, run.stop) for run in attend.runs] == [(0, 202), (202, 404), (404, 606)]
+    assert all(run.mask_QK is None for run in attend.runs)
+
+
+def test_short_answers_after_a_shared_prompt_are_one_run_with_it():
+    plan = build_plan([list(range(100))] * 8, [[answer, 1] for answer in range(8)])
+    assert split_runs(plan) == [(0, plan.num_tokens)]
+
+
+@pytest.mark.parametrize("overhead", [0, 10**9])
+def test_long_answers_after_a_shared_prompt_read_it_and_not_each_other(overhead):
+    plan = build_plan([[5] * 50] * 3, [[answer] + [7] * 80 for answer in range(3)])
+    with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
+        runs = split_runs(plan)
+    assert len(runs) == (3 if overhead == 0 else 1)

@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.learning.trie import TreePlan, ancestors, branch_starts, build_plan, cut_plan
+
+token = st.integers(0, 2)
+samples = st.lists(
+    st.tuples(st.lists(token, min_size=1, max_size=6), st.lists(token, max_size=4)), min_size=1, max_size=10
+)
+
+
+def plan_of(pairs: list[tuple[list[int], list[int]]]) -> TreePlan:
+    return build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs])
+
+
+def context(plan: TreePlan, node: int) -> tuple[int, ...]:
+    return tuple(plan.tokens_T[[*ancestors(plan, node), node]].tolist())
+
+
+def predictions(plan: TreePlan) -> set[tuple[int, int, tuple[int, ...], int]]:
+    """(sample, offset, context, token) of every completion token in ``plan``."""
+    node_S = plan.predict_node_C[plan.prediction_S]
+    token_S = plan.predict_token_C[plan.prediction_S]
+    return {
+        (int(sample), int(offset), context(plan, int(node)), int(token))
+        for sample, offset, node, token in zip(plan.sample_S, plan.offset_S, node_S, token_S, strict=True)
+    }
+
+
+def expected_predictions(
+    pairs: list[tuple[list[int], list[int]]],
+) -> set[tuple[int, int, tuple[int, ...], int]]:
+    return {
+        (sample, offset, tuple(prompt + completion[:offset]), token)
+        for sample, (prompt, completion) in enumerate(pairs)
+        for offset, token in enumerate(completion)
+    }
+
+
+@given(samples)
+def test_every_fed_context_is_one_node_and_every_node_is_needed(pairs):
+    plan = plan_of(pairs)
+    contexts = [context(plan, node) for node in range(plan.num_tokens)]
+    needed = {
+        tuple((prompt + completion)[:end])
+        for prompt, completion in pairs
+        for end in range(1, len(prompt) + max(len(completion), 1))
+    }
+    assert len(contexts) == len(set(contexts))
+    assert set(contexts) == needed
+
+
+@given(samples)
+def test_nodes_are_in_preorder_with_consistent_parents_depths_and_ends(pairs):
+    plan = plan_of(pairs)
+    for node in range(plan.num_tokens):
+        parent = plan.parents_T[node]
+        assert parent < node
+        assert plan.depths_T[node] == (0 if parent < 0 else plan.depths_T[parent] + 1)
+        descendants = [other for other in range(plan.num_tokens) if node in ancestors(plan, other)]
+        assert descendants == list(range(node + 1, plan.end_T[node]))
+
+
+@given(samples)
+def test_every_completion_token_is_predicted_from_its_context(pairs):
+    assert predictions(plan_of(pairs)) == expected_predictions(pairs)
+
+
+@given(samples)
+def test_equal_continuations_of_a_context_are_one_prediction(pairs):
+    plan = plan_of(pairs)
+    distinct = {(context, token) for _, _, context, token in expected_predictions(pairs)}
+    assert len(plan.predict_node_C) == len(plan.predict_token_C) == len(distinct)
+    assert len(plan.prediction_S) == sum(len(completion) for _, completion in pairs)
+
+
+@given(samples)
+def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
+    plan = plan_of(pairs)
+    expected = [node for node in range(1, plan.num_tokens) if plan.parents_T[node] != node - 1]
+    assert branch_starts(plan).tolist() == expected
+
+
+@given(samples, st.integers(1, 20))
+def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_tokens):
+    pieces = cut_plan(plan_of(pairs), max_tokens)
+    assert sum(len(piece.prediction_S) for piece in pieces) == sum(len(completion) for _, completion in pairs)
+    assert set().union(*map(predictions, pieces)) == expected_predictions(pairs)
+
+
+@given(samples, st.integers(1, 20))
+def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max_tokens):
+    for piece in cut_plan(plan_of(pairs), max_tokens):
+        is_one_path = (piece.parents_T == np.arange(-1, piece.num_tokens - 1)).all()
+        assert piece.num_tokens <= max_tokens or is_one_path
+
+
+@settings(max_examples=50)
+@given(samples, st.integers(1, 20))
+def test_pieces_are_trees_in_preorder_without_repeated_contexts(pairs, max_tokens):
+    for piece in cut_plan(plan_of(pairs), max_tokens):
+        contexts = [context(piece, node) for node in range(piece.num_tokens)]
+        assert len(contexts) == len(set(contexts))
+        for node in range(piece.num_tokens):
+            below = [other for other in range(piece.num_tokens) if node in ancestors(piece, other)]
+            assert below == list(range(node + 1, piece.end_T[node]))
+            assert piece.depths_T[node] == len(contexts[node]) - 1
+
+
+def test_shared_prompts_and_repeated_answers_cost_their_distinct_tokens_only():
+    prompt = list(range(100))
+    plan = build_plan([prompt] * 50, [[7, 8, 9]] * 25 + [[7, 5, 9]] * 25)
+    assert plan.num_tokens == 100 + 1 + 2  # the prompt, 7, then 8 or 5; last tokens are not fed
+    assert len(plan.predict_node_C) == 5
+
+
+def test_a_plan_within_the_budget_is_not_cut():
+    plan = build_plan([[1, 2], [1, 3]], [[4], [5]])
+    assert cut_plan(plan, plan.num_tokens) == [plan]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+def test_a_path_longer_than_the_budget_stays_whole(max_tokens):
+    plan = build_plan([list(range(9))], [[1, 2]])
+    assert [piece.num_tokens for piece in cut_plan(plan, max_tokens)] == [10]
