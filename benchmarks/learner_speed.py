@@ -1,20 +1,20 @@
 """Learner speed: prefix-tree training against a bare peft + transformers loop and TRL's GRPOTrainer.
 
-All three compute the gradients of the same loss (REINFORCE with a constant normaliser; TRL: ``dr_grpo`` without
-KL) in the same adapter on the same recorded self-play batch, in one process on one thread:
+All three compute the gradients of the same loss (REINFORCE with a constant normaliser; TRL: ``dr_grpo``
+without KL) in the same adapter on the same recorded batch, in one process on one thread:
 
 - tree: ``Reinforce`` as a run uses it, packing included;
-- bare: a loop over micro-batches, logits of the completion only, of 1 or 8 sequences (sorted by length, padded),
-  whichever was faster on the batch's first records;
-- TRL: ``GRPOTrainer.compute_loss`` and backward, what it does after generation, at the same micro-batch, without
-  gradient checkpointing.
+- bare: a loop over micro-batches of 1 or 8 sequences, whichever is faster on the batch's first records;
+  sorted by length, padded, logits of the completion only;
+- TRL: ``GRPOTrainer.compute_loss`` and backward, which is what it does after generation, on the same
+  micro-batches, without gradient checkpointing.
 
-First the gradients of all three must agree in float32. Then they are timed in the type that a run would choose,
-in turn; the table shows medians over rounds, and tokens as if no sequence shared anything ("separate").
+First the gradients of all three must agree in float32. Then they are timed in the type that a run would
+choose, in turn. Tokens count as if no sequence shared anything ("separate").
 
 Command:  python benchmarks/learner_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
-Needs:    an environment with this package and trl==1.16.0 (without TRL its column is left out). The default
-          takes about 40 minutes on one core of 2025, nearly all of it in the other two.
+Needs:    an environment with this package and trl==1.16.0 (without TRL its columns are left out). The default
+          takes about 40 minutes on one core, nearly all of them in the other two.
 """
 
 import argparse
@@ -25,29 +25,16 @@ from statistics import median
 from typing import Any
 
 import torch
-from measuring import interleave, peak_memory_mb, pin_one_thread, print_table, ratio
-from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
-from record_batches import BATCHES, auto_dtype, disturb_adapter, load_batch, load_policy
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
+from measuring import interleave, peak_memory_mb, pin_one_thread, print_table, ratio
+from plain_model import load_both, pad
+from record_batches import BATCHES, auto_dtype, load_batch
 from selfplay.core import TrainingRecord
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.policy import ALL_LINEAR, PolicyModel
+from selfplay.learning.policy import PolicyModel
 
 Records = list[TrainingRecord]
-
-
-def load_plain(policy: PolicyModel) -> Any:
-    """The same base and adapter as transformers and peft load them."""
-    base = AutoModelForCausalLM.from_pretrained(
-        policy.model_name, dtype=policy.dtype, attn_implementation="sdpa"
-    )
-    model = get_peft_model(
-        base, LoraConfig(r=16, lora_alpha=32, target_modules=ALL_LINEAR, task_type="CAUSAL_LM")
-    )
-    set_peft_model_state_dict(model, policy.adapter_state())
-    return model.train()
 
 
 def longest_completion(records: Records) -> int:
@@ -150,19 +137,6 @@ class Trl(Plain):
             self.trainer.compute_loss(self.model, self.inputs(records)).backward()
 
 
-def pad(rows: list[list[int]], *, left: bool) -> tuple[Tensor, Tensor]:
-    """Return (ids, mask), both [rows, longest]."""
-    ids = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_side="left" if left else "right"
-    )
-    mask = torch.nn.utils.rnn.pad_sequence(
-        [torch.ones(len(row), dtype=torch.long) for row in rows],
-        batch_first=True,
-        padding_side="left" if left else "right",
-    )
-    return ids, mask
-
-
 def run_from_zero(contender: Any) -> None:
     """Compute a contender's gradients; they stay with its parameters."""
     for parameter in contender.parameters:
@@ -183,13 +157,6 @@ def contenders(policy: PolicyModel, model: Any, records: Records, micro_batch: i
     return {"tree": Tree(policy, records), **others}
 
 
-def load_both(dtype: torch.dtype) -> tuple[PolicyModel, Any]:
-    """Our model and the plain one, with the same weights."""
-    policy = load_policy(dtype)
-    disturb_adapter(policy)
-    return policy, load_plain(policy)
-
-
 def check_gradients(batches: list[str], num_records: int) -> None:
     """The gate: gradients of the first records of each batch agree in float32."""
     policy, model = load_both(torch.float32)
@@ -208,8 +175,8 @@ def check_gradients(batches: list[str], num_records: int) -> None:
 
 
 def faster_micro_batch(model: Any, records: Records) -> int:
-    """1 or 8, by the bare loop's time on the first 16 records."""
-    seconds = interleave({str(size): Bare(model, records[:16], size) for size in (1, 8)}, rounds=2)
+    """1 or 8, by the bare loop's time on the first 8 records."""
+    seconds = interleave({str(size): Bare(model, records[:8], size) for size in (1, 8)}, rounds=2)
     return int(min(seconds, key=lambda size: min(seconds[size])))
 
 
@@ -218,7 +185,12 @@ def measure(policy: PolicyModel, model: Any, batch: str, records: Records, round
     tokens = sum(len(record.input_ids) for record in records)
     micro_batch = faster_micro_batch(model, records)
     timed = contenders(policy, model, records, micro_batch)
-    memory = {name: peak_memory_mb(partial(run_from_zero, one)) for name, one in timed.items()}
+    # The others' peak is that of their longest micro-batch.
+    longest = contenders(
+        policy, model, sorted(records, key=lambda one: len(one.input_ids))[-micro_batch:], micro_batch
+    )
+    longest["tree"] = timed["tree"]
+    memory = {name: peak_memory_mb(partial(run_from_zero, one)) for name, one in longest.items()}
     seconds = interleave({name: partial(run_from_zero, one) for name, one in timed.items()}, rounds)
     ours = gradient(timed["tree"])
     row = [batch, str(len(records)), str(tokens), str(timed["tree"].packed_tokens), str(micro_batch)]

@@ -1,13 +1,13 @@
 """Self-play batches to measure on, recorded once with the real model.
 
 Nothing is compared here. The untrained SmolLM2-135M plays OpenSpiel's kuhn_poker and TextArena's
-TicTacToe-v0-train against itself with the embedded engine and the few-shot template, as a run does, until there
-are enough actions; they become training records by way of the replay buffer. A third batch is synthetic: random
-token sequences that share nothing, for what prefix trees cannot help.
+TicTacToe-v0-train against itself with the embedded engine and the few-shot template, as a run does, until
+there are enough actions; they become training records by way of the replay buffer. A third batch is
+synthetic: random token sequences that share nothing, which prefix trees cannot help.
 
-Command:  python benchmarks/record_batches.py            (the other benchmarks call it when a batch is missing)
-Needs:    the package; the model is fetched and converted at its first use. Minutes on one core.
-Writes:   JSON lines, one record each, to batches/ in the user's cache of this package.
+Command:  python benchmarks/record_batches.py         (other benchmarks record what is missing by themselves)
+Needs:    this package; the model is fetched and converted at its first use. Half a minute on one core.
+Writes:   JSON lines, one record each, to batches/ in this package's cache directory.
 """
 
 import argparse

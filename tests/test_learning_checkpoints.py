@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
-from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import InputError
@@ -22,6 +21,7 @@ from selfplay.learning.checkpoints import (
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import ALL_LINEAR, TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan
+from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
 
 LEARNER = {"optimizer.0.step": torch.tensor(3.0), "weights.w": torch.arange(4.0)}
 STATE = {"step": 3, "nested": {"list": [1, 2.5, None]}}

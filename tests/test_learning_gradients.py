@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
-from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import TrainingRecord
@@ -19,6 +18,7 @@ from selfplay.learning import logprobs as logprobs_module
 from selfplay.learning import tree_attention
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.policy import ALL_LINEAR
+from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
 
 # Of the plain peft model; PolicyModel must be silent (test_learning_policy).
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -41,6 +41,7 @@ class Case:
     max_batch_tokens: int = 2048
     run_overhead: int = 6000
     rows_at_once: int = 256
+    recompute_above: int = 1024
 
 
 @functools.cache
@@ -117,6 +118,7 @@ def train_as_tree(
     with (
         patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", case.run_overhead),
         patch.object(logprobs_module, "ROWS_AT_ONCE", case.rows_at_once),
+        patch.object(logprobs_module, "RECOMPUTE_ABOVE", case.recompute_above),
     ):
         metrics = algorithm.update(algorithm.prepare_batch(records, VERSION), case.regulariser_weight)
     return metrics, {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
@@ -176,6 +178,7 @@ cases = st.builds(
     max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
     run_overhead=st.sampled_from([0, 6000]),
     rows_at_once=st.sampled_from([2, 256]),
+    recompute_above=st.sampled_from([0, 1024]),
 )
 
 
@@ -213,6 +216,16 @@ def test_weights_are_trained_whose_b_matrix_is_still_zero(architecture):
     _, gradients = train_as_tree(policy, [make_record([1, 2], [3, 4])], Case())
     moved = {name for name, gradient in gradients.items() if gradient.abs().max() > 0}
     assert moved == {name for name in gradients if ".lora_B." in name}
+
+
+@pytest.mark.parametrize(("recompute_above", "times"), [(0, 2), (1024, 1)])
+def test_layers_of_large_plans_are_computed_again_for_their_gradient(recompute_above, times):
+    policy, passes = policy_of("llama"), []
+    layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj
+    handle = layer.register_forward_hook(lambda *_: passes.append(1))
+    train_as_tree(policy, [make_record([1, 2], [3, 4])], Case(recompute_above=recompute_above))
+    handle.remove()
+    assert len(passes) == times
 
 
 def test_the_base_model_gets_no_gradients():

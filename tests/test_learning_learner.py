@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from tiny_models import make_record, perturb_adapter, tiny_policy
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
@@ -11,6 +10,7 @@ from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import AVERAGE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
+from tiny_models import make_record, perturb_adapter, tiny_policy
 
 RATE = 1e-3
 RECORDS = [

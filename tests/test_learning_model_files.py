@@ -5,11 +5,11 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
-from tiny_models import tiny_model
 
 from selfplay.core import InputError
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory, check_model_name, resolve_model
 from selfplay.learning.policy import LoraSettings, PolicyModel
+from tiny_models import tiny_model
 
 LORA = LoraSettings(4, 8.0)
 

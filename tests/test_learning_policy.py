@@ -2,7 +2,6 @@ import warnings
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, STOP, perturb_adapter, text_prompt, tiny_model, tiny_policy
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -18,6 +17,7 @@ from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import ALL_LINEAR, AVERAGE, BASE, TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import build_plan
+from tiny_models import ARCHITECTURES, STOP, perturb_adapter, text_prompt, tiny_model, tiny_policy
 
 PROMPT, COMPLETION = [1, 2, 3], [4, 5, 6]
 PLAN = build_plan([PROMPT], [COMPLETION])

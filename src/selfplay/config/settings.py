@@ -249,7 +249,7 @@ class LearningSettings(Settings):
     """The loss's constant normaliser; `inference.max_tokens` if not given."""
     max_train_len: int | None = Field(default=None, ge=2)
     """Most tokens of prompt and answer that are trained on."""
-    max_batch_tokens: int = Field(default=2048, ge=16)
+    max_batch_tokens: int = Field(default=6144, ge=16)
     """Most tokens fed in one forward pass; larger trees are cut into subtrees."""
     max_mismatch: float = Field(default=0.2, gt=0)
     """Largest mean difference (nats a token) between engine and learner before the run stops."""

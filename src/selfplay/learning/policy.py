@@ -128,6 +128,15 @@ class PolicyModel:
         hidden_TD: Tensor = output.last_hidden_state[0]
         return hidden_TD
 
+    @contextmanager
+    def recomputing(self, enabled: bool) -> Iterator[None]:
+        """Run the body so that layers keep their input only and compute the rest again for the gradient."""
+        self.model.train(enabled)  # transformers recomputes in training mode only; nothing else depends on it
+        try:
+            yield
+        finally:
+            self.model.eval()
+
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV in float32."""
         logits_NV: Tensor = self._causal_lm.lm_head(hidden_ND)
@@ -227,8 +236,8 @@ def _load_base(model_name: str, dtype: torch.dtype) -> torch.nn.Module:
     if absent:
         raise InputError(
             "model",
-            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or misshapen, "
-            f"{absent[0]} for one",
+            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or "
+            f"misshapen, {absent[0]} for one",
             "Get the model again.",
         )
     _check_architecture(model_name, model)
@@ -257,15 +266,18 @@ def _check_architecture(model_name: str, model: torch.nn.Module) -> None:
 
 
 def _add_lora(base: torch.nn.Module, config: LoraConfig) -> Any:
+    """Add the adapter that is trained, and let layers be recomputed when they are asked to."""
     with warnings.catch_warnings():
-        # peft asks transformers for an attribute that has been renamed.
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        # Both libraries still call this by its old name.
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
         try:
-            return get_peft_model(base, config, adapter_name=TRAINED)
+            model = get_peft_model(base, config, adapter_name=TRAINED)
         except ValueError as error:
             raise InputError(
                 "lora.target_modules", _first_line(error), "Name linear layers of this model."
             ) from error
+        model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+    return model
 
 
 def _load_tokenizer(model_name: str) -> Any:

@@ -1,0 +1,212 @@
+"""What a game costs besides the model: the Collector with a mock model against a bare TextArena loop.
+
+- bare: ``while not done: get_observation, choose, step``, one game after the other, nothing kept;
+- collector: ``Collector.collect`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,
+  rewards, buffer, ratings, tracker and accounts as in a run. Its client answers without computing anything,
+  but hands control to the event loop once a call, so that the games are really in flight;
+- ART 0.5.18 and verifiers 0.4.0: the same game for two seats with a mock in their own manner (see peers/),
+  in processes of their own.
+
+All play TicTacToe-v0-train with a random legal move read from the text. First the collector's games, played
+again move by move in bare TextArena, must end with the same rewards. Then all run in turn on one thread; the
+fraction is the median over rounds of the bare loop's seconds a game over the other's. Memory a game is what
+the process grew by, with all games held after about four moves each.
+
+Command:  python benchmarks/episodes.py [--rounds 5] [--art PYTHON] [--verifiers PYTHON]
+Needs:    this package. PYTHON: interpreters of environments of their own, with openpipe-art==0.5.18 and
+          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import textarena
+
+from measuring import print_table, ratio, resident_mb
+from selfplay.collection.collector import Collector, Played
+from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+from selfplay.population.environment_samplers import UniformRandomEnvSampler
+from selfplay.population.model_pool import ModelPool
+from selfplay.replay.buffers import StepBuffer
+from selfplay.tracking.tracker import Tracker
+
+ENV_ID = "TicTacToe-v0-train"
+IN_FLIGHT = (1, 64, 1024, 4096)
+_MOVE = re.compile(r"\[\d\]")
+
+
+def random_legal_move(text: str, number: int) -> str:
+    """The agent of all contenders: one of the moves that the text ends with."""
+    moves = _MOVE.findall(text, text.rindex("Available Moves:"))
+    move: str = moves[number % len(moves)]
+    return move
+
+
+class MockModel(InferenceClient):
+    """Answers after one turn of the event loop. With ``hold_after``, later calls wait for ``release``."""
+
+    def __init__(self, hold_after: int | None = None) -> None:
+        self.hold_after = hold_after
+        self.calls = 0
+        self.held = 0
+        self.release = asyncio.Event()
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        self.calls += 1
+        if self.hold_after is not None and self.calls > self.hold_after:
+            self.held += 1
+            await self.release.wait()
+        else:
+            await asyncio.sleep(0)
+        text = random_legal_move(messages[-1]["content"], seed or 0)
+        answer = [{"role": "assistant", "content": text}]
+        return ModelResponse(text, answer, [1, 2, 3], [4, 5, 6], [-0.1, -0.2, -0.3])
+
+
+def make_collector(client: InferenceClient, in_flight: int) -> Collector:
+    """A collector as a run in mirror mode has it."""
+    arena = Arena(client, max_calls=16_384)
+    arena.add_episode(ENV_ID, GameEpisode(ENV_ID, 2, get_template("fewshot-chat")))
+    for pid in range(2):
+        arena.add_role(Role(f"player_{pid}"))
+    tracker = Tracker("benchmark")
+    pool = ModelPool("mirror", 1, tracker)
+    pool.add_checkpoint(None, 0)
+    environments = UniformRandomEnvSampler([EnvSpec(ENV_ID, ENV_ID, 2)])
+    scheduler = GameScheduler(pool, environments, seed=0, temperature=1.0, max_tokens=8)
+    buffer = StepBuffer(1_000_000, tracker)
+    return Collector(arena, scheduler, buffer, pool, tracker, concurrency=in_flight)
+
+
+def collect(games: int, in_flight: int) -> list[Played]:
+    """Play ``games`` games from a fresh collector."""
+    return asyncio.run(make_collector(MockModel(), in_flight).collect(games))
+
+
+def bare_games(games: int) -> None:
+    """The bare loop."""
+    draw = random.Random(0)
+    for seed in range(games):
+        env = textarena.make(ENV_ID)
+        env.reset(num_players=2, seed=seed)
+        done = False
+        while not done:
+            _, observation = env.get_observation()
+            done, _ = env.step(random_legal_move(observation, draw.getrandbits(32)))
+        env.close()
+
+
+def check_games(games: int) -> None:
+    """The gate: the collector's games are TextArena's games."""
+    for played in collect(games, in_flight=64):
+        extras = played.rollout.extras
+        env = textarena.make(ENV_ID)
+        env.reset(num_players=2, seed=0)
+        dones = [env.step(move)[0] for move in extras["action_seq"]]
+        rewards, _ = env.close()
+        if dones != [False] * (len(dones) - 1) + [True] or rewards != extras["final_rewards"]:
+            raise SystemExit(f"{played.job.name} is not a game of TextArena's")
+    print(f"{games} of the collector's games end the same in bare TextArena, move by move")
+
+
+async def memory_of_games(games: int) -> float:
+    """KB by which the process grows for each game in flight, all held after about four moves."""
+    client = MockModel(hold_after=4 * games)
+    collector = make_collector(client, games)
+    before = resident_mb()
+    task = asyncio.create_task(collector.collect(games))
+    while client.held < games:
+        await asyncio.sleep(0)
+    grown = resident_mb() - before
+    client.release.set()
+    await task
+    return grown * 1024 / games
+
+
+def peer(python: str, script: str, episodes: int, in_flight: int) -> float:
+    """Run a peer's script with its own interpreter; returns seconds an episode."""
+    command = [python, str(Path(__file__).parent / "peers" / script), str(episodes), str(in_flight)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    if done.returncode != 0:
+        raise SystemExit(f"{script} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    seconds: float = answer["seconds"] / answer["episodes"]
+    return seconds
+
+
+def timed(run: Callable[[], object], episodes: int) -> float:
+    """Seconds an episode."""
+    gc.collect()
+    started = perf_counter()
+    run()
+    return (perf_counter() - started) / episodes
+
+
+def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[], float]]:
+    """What is compared, by name; each call plays once and returns seconds an episode."""
+    games = arguments.games
+    chosen: dict[str, Callable[[], float]] = {
+        "bare TextArena loop": lambda: timed(partial(bare_games, games), games)
+    }
+    for in_flight in IN_FLIGHT:
+        count = max(games, in_flight)
+        run = partial(collect, count, in_flight)
+        chosen[f"collector, {in_flight} in flight"] = partial(timed, run, count)
+    if arguments.art:
+        for in_flight in (64, 1024):
+            chosen[f"ART, {in_flight} in flight"] = partial(
+                peer, arguments.art, "art_episodes.py", games, in_flight
+            )
+    if arguments.verifiers:
+        chosen["verifiers, 4 in flight"] = partial(peer, arguments.verifiers, "verifiers_episodes.py", 8, 4)
+    return chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--games", type=int, default=1024, help="a round, or as many as are in flight")
+    parser.add_argument("--art", metavar="PYTHON")
+    parser.add_argument("--verifiers", metavar="PYTHON")
+    arguments = parser.parse_args()
+    check_games(200)
+    print(f"memory: {asyncio.run(memory_of_games(4096)):.1f} KB a game at 4096 in flight")
+    for name in ("art", "verifiers"):
+        if not getattr(arguments, name):
+            print(f"{name}: left out, there is no --{name}")
+    chosen = contenders(arguments)
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    for _ in range(arguments.rounds):
+        for name, run in chosen.items():
+            seconds[name].append(run())
+    bare = next(iter(seconds.values()))
+    rows = [[name, f"{1 / median(each):,.4g}", f"{ratio(bare, each):.3g}"] for name, each in seconds.items()]
+    print_table(["", "episodes/s", "fraction of the bare loop"], rows)
+
+
+if __name__ == "__main__":
+    main()

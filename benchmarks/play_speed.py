@@ -1,0 +1,153 @@
+"""Play speed: the embedded engine in self-play against transformers' own batched ``generate``.
+
+- engine: whole games of mirror self-play, many in flight, from an engine that knows nothing yet; the time of
+  the games' own code, prompts and prefill is included;
+- generate: ``model.generate`` with the same weights and active peft adapter on prompts drawn from those that
+  occurred in these games, padded left, in batches of 16 and of 64; same temperature, no top-k or top-p, same
+  limit of new tokens.
+
+Both are counted in generated tokens (stop token included) per second, one thread, in the type that a run
+would choose, in turn. First the log-probabilities with which the engine drew its tokens must agree with a
+forward pass of transformers over the same tokens, in float32.
+
+Command:  python benchmarks/play_speed.py [--rounds 3]
+Needs:    this package. About 15 minutes on one core, nearly all of them in ``generate``.
+"""
+
+import argparse
+import asyncio
+import random
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+
+from measuring import interleave, pin_one_thread, print_table
+from plain_model import load_both, pad
+from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, make_arena, play_games
+from selfplay.core import Step
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import PolicyModel
+
+GAMES = {"kuhn": 256, "tictactoe": 64}
+GATE_GAMES = 4
+
+
+@dataclass
+class SelfPlay:
+    """Plays ``games`` new games at every call."""
+
+    policy: PolicyModel
+    env_id: str
+    games: int
+    played: int = 0
+    tokens: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        engine = EmbeddedEngine(self.policy)
+        seeds = list(range(self.played, self.played + self.games))
+        self.played += self.games
+        self.steps += asyncio.run(play_games(make_arena(engine, self.env_id), self.env_id, seeds))
+        self.tokens.append(engine.stats.generated_tokens)
+
+
+@dataclass
+class Generate:
+    """Answers another ``batch_size`` of the prompts that occurred at every call."""
+
+    model: Any
+    play: SelfPlay
+    batch_size: int
+    stop_id: int
+    tokens: list[int] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        chosen = random.Random(len(self.tokens)).sample(self.play.steps, self.batch_size)
+        ids, mask = pad([step.prompt_token_ids or [] for step in chosen], left=True)
+        with torch.inference_mode():
+            output = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=MAX_TOKENS,
+                eos_token_id=self.stop_id,
+                pad_token_id=self.stop_id,
+            )
+        stopped = output[:, ids.shape[1] :] == self.stop_id
+        self.tokens.append(int((stopped.cumsum(dim=1) - stopped.int() == 0).sum()))
+
+
+def largest_difference(model: Any, steps: list[Step]) -> float:
+    """Between the log-probabilities kept in the steps and those of a plain forward pass."""
+    worst = 0.0
+    for step in steps:
+        prompt, completion = step.prompt_token_ids or [], step.completion_token_ids or []
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        logprobs = torch.log_softmax(logits.float(), dim=-1)[range(len(completion)), completion]
+        difference = (logprobs - torch.tensor(step.completion_logprobs)).abs().max()
+        worst = max(worst, float(difference))
+    return worst
+
+
+def check_logprobs(batches: list[str]) -> None:
+    """The gate: every token of a few games, in float32."""
+    policy, model = load_both(torch.float32)
+    for batch in batches:
+        play = SelfPlay(policy, ENV_IDS[batch], GATE_GAMES)
+        play()
+        worst = largest_difference(model.eval(), play.steps)
+        print(f"{batch}: log-probabilities of {sum(play.tokens)} drawn tokens differ by at most {worst:.0e}")
+        if worst > 1e-3:
+            raise SystemExit("the engine does not draw from the model's distribution")
+
+
+def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int) -> list[str]:
+    """Time one game; returns its row of the table."""
+    play = SelfPlay(policy, ENV_IDS[batch], games)
+    play()
+    stop_id = policy.stop_token_ids[0]
+    contenders: dict[str, Any] = {"engine": play}
+    contenders |= {f"generate {size}": Generate(model, play, size, stop_id) for size in (16, 64)}
+    play.tokens.clear()
+    seconds = interleave(contenders, rounds)
+    rates = {
+        name: [tokens / time for tokens, time in zip(one.tokens, seconds[name], strict=True)]
+        for name, one in contenders.items()
+    }
+    best = max((name for name in rates if name != "engine"), key=lambda name: median(rates[name]))
+    ratios = [ours / theirs for ours, theirs in zip(rates["engine"], rates[best], strict=True)]
+    prompts = sorted(len(step.prompt_token_ids or []) for step in play.steps)
+    row = [batch, str(games), str(int(median(play.tokens))), f"{prompts[0]} to {prompts[-1]}"]
+    return row + [f"{median(rates[name]):,.1f}" for name in rates] + [f"{median(ratios):.1f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batches", nargs="+", choices=list(GAMES), default=list(GAMES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--games", type=int, help="in flight; 256 for kuhn, 64 for tictactoe if not given")
+    arguments = parser.parse_args()
+    pin_one_thread()
+    check_logprobs(arguments.batches)
+    policy, model = load_both(auto_dtype())
+    model.eval()
+    print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; generated tokens/s")
+    header = ["game", "in flight", "tokens a round", "prompt tokens", "engine", "generate 16", "generate 64"]
+    header.append("engine / better generate")
+    rows = [
+        measure(policy, model, batch, arguments.rounds, arguments.games or GAMES[batch])
+        for batch in arguments.batches
+    ]
+    print_table(header, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from selfplay.core import SelfplayError
+from selfplay.inference.sampling import Distribution, uniforms
+
+CHI_SQUARE_99 = {9: 21.67, 19: 36.19}  # 99% quantiles by degrees of freedom
+
+
+def numbers(seeds, offsets) -> np.ndarray:
+    return uniforms(np.array(seeds, dtype=np.uint64), np.array(offsets, dtype=np.uint64))
+
+
+def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    expected = probabilities * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def random_logprobs(size: int = 20) -> np.ndarray:
+    logits = np.random.default_rng(0).normal(size=size) * 2
+    return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+
+
+def test_a_uniform_number_depends_on_its_seed_and_place_alone():
+    alone = [numbers([seed], [offset])[0] for seed in (3, 2**64 - 1) for offset in (0, 7)]
+    together = numbers([3, 3, 2**64 - 1, 2**64 - 1], [0, 7, 0, 7])
+    assert together.tolist() == alone
+    assert len(set(alone)) == 4
+
+
+@pytest.mark.parametrize("vary", ["seed", "offset"])
+def test_numbers_are_uniform_and_uncorrelated_over_seeds_and_over_places(vary):
+    count, fixed = np.arange(20_000), np.zeros(20_000)
+    drawn = numbers(count, fixed) if vary == "seed" else numbers(fixed, count)
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    counts = np.bincount((drawn * 10).astype(int), minlength=10)
+    assert chi_square(counts, np.full(10, 0.1)) < CHI_SQUARE_99[9]
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+def test_log_probabilities_at_a_temperature_are_those_of_the_scaled_logits(temperature):
+    logprobs = random_logprobs()
+    scaled = np.exp(logprobs / temperature)
+    distribution = Distribution(logprobs, temperature)
+    np.testing.assert_allclose(np.exp(distribution.logprobs_V), scaled / scaled.sum(), rtol=1e-5)
+
+
+def test_temperature_zero_is_the_likeliest_token_with_certainty():
+    logprobs = random_logprobs()
+    distribution = Distribution(logprobs, 0.0)
+    best = int(logprobs.argmax())
+    assert distribution.draw(np.linspace(0, 1, 50, endpoint=False)).tolist() == [best] * 50
+    assert distribution.logprobs_V[best] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_draws_have_the_frequencies_of_the_distribution(temperature):
+    distribution = Distribution(random_logprobs(), temperature)
+    drawn = distribution.draw(numbers(np.arange(50_000), np.zeros(50_000)))
+    expected = np.exp(distribution.logprobs_V.astype(np.float64))
+    counts = np.bincount(drawn, minlength=len(expected))
+    assert chi_square(counts, expected) < CHI_SQUARE_99[19]
+
+
+def test_impossible_tokens_are_never_drawn_not_even_at_the_edges():
+    logprobs = np.array([-np.inf, np.log(0.5), -np.inf, np.log(0.5), -np.inf], dtype=np.float32)
+    edges = np.array([0.0, 0.5 - 2**-53, 0.5, 1 - 2**-53])
+    assert Distribution(logprobs, 1.0).draw(edges).tolist() == [1, 1, 3, 3]
+
+
+def test_log_probabilities_that_are_not_numbers_are_refused():
+    with pytest.raises(SelfplayError, match="not numbers"):
+        Distribution(np.array([np.nan, 0.0], dtype=np.float32), 1.0)

@@ -1,0 +1,150 @@
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.inference import cached_attention
+from selfplay.inference.cached_attention import CachedAttention
+from selfplay.inference.tree_cache import ROOT, TreeCache
+
+token = st.integers(0, 2)
+contexts = st.lists(st.lists(token, min_size=1, max_size=7), min_size=1, max_size=8)
+LAYERS, HEADS, GROUPS, SIZE, SCALE = 2, 4, 2, 8, 0.3
+
+
+def tokens_of(cache: TreeCache, node: int) -> list[int]:
+    return [cache.tokens[place] for place in cache.path(node)]
+
+
+class Inputs:
+    """Queries, keys and values that depend on the context alone, so that results can be compared."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, ...], list[torch.Tensor]] = {}
+
+    def of(self, context: list[int]) -> list[torch.Tensor]:
+        if tuple(context) not in self.known:
+            generator = torch.Generator().manual_seed(len(self.known))
+            sizes = (LAYERS, HEADS, SIZE), (LAYERS, GROUPS, SIZE), (LAYERS, GROUPS, SIZE)
+            self.known[tuple(context)] = [
+                torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes
+            ]
+        return self.known[tuple(context)]
+
+    def attend(self, cache: TreeCache, nodes: list[int]) -> torch.Tensor:
+        """Run every layer of one pass over ``nodes``; returns output_LTHd."""
+        attend = CachedAttention(cache, nodes, torch.float64, torch.device("cpu"))
+        values = [self.of(tokens_of(cache, node)) for node in nodes]
+        query_LHTd, key_LGTd, value_LGTd = (torch.stack([v[i] for v in values], dim=2) for i in range(3))
+        return torch.stack(
+            [
+                attend(layer, query_LHTd[layer], key_LGTd[layer], value_LGTd[layer], SCALE)
+                for layer in range(2)
+            ]
+        )
+
+    def expected(self, cache: TreeCache, nodes: list[int]) -> torch.Tensor:
+        """The same by attention of each token over its own context, one at a time."""
+        outputs = []
+        for node in nodes:
+            context = tokens_of(cache, node)
+            prefixes = [self.of(context[: end + 1]) for end in range(len(context))]
+            query_LHd = prefixes[-1][0]
+            key_LHTd, value_LHTd = (
+                torch.stack([p[i] for p in prefixes], dim=2).repeat_interleave(HEADS // GROUPS, dim=1)
+                for i in (1, 2)
+            )
+            scores_LHT = torch.einsum("lhd,lhtd->lht", query_LHd, key_LHTd) * SCALE
+            outputs.append(torch.einsum("lht,lhtd->lhd", torch.softmax(scores_LHT, dim=-1), value_LHTd))
+        return torch.stack(outputs, dim=1)
+
+
+@given(contexts)
+def test_every_context_is_one_node_and_new_ones_are_pending(ids):
+    cache = TreeCache()
+    ends = [cache.insert(context) for context in ids]
+    assert [tokens_of(cache, node) for node in ends] == ids
+    distinct = {tuple(context[:end]) for context in ids for end in range(1, len(context) + 1)}
+    assert len(cache) == len(distinct)
+    assert cache.pending == list(range(len(cache)))
+    assert all(cache.parents[node] < node for node in range(len(cache)))
+
+
+@given(contexts, contexts)
+def test_find_walks_as_far_as_contexts_are_known(known, asked):
+    cache = TreeCache()
+    for context in known:
+        cache.insert(context)
+    for context in asked:
+        node, matched = cache.find(context)
+        prefixes = [tuple(context[:end]) for end in range(len(context) + 1)]
+        everything = {tuple(c[:end]) for c in known for end in range(len(c) + 1)}
+        assert matched == max(len(prefix) for prefix in prefixes if prefix in everything)
+        assert (tokens_of(cache, node) if node != ROOT else []) == context[:matched]
+
+
+@settings(max_examples=60, deadline=None)
+@given(contexts, st.integers(1, 5), st.sampled_from([-(10**9), 0, 5, 1500]))
+def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_size, overhead):
+    cache, inputs = TreeCache(), Inputs()
+    for context in ids:
+        cache.insert(context)
+    with patch.object(cached_attention, "GROUP_OVERHEAD_PAIRS", overhead):
+        for first in range(0, len(cache), batch_size):
+            nodes = list(range(first, min(first + batch_size, len(cache))))
+            torch.testing.assert_close(inputs.attend(cache, nodes), inputs.expected(cache, nodes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(contexts, contexts, st.data())
+def test_a_pruned_cache_keeps_the_chosen_contexts_and_nothing_else(ids, later, data):
+    cache, inputs = TreeCache(), Inputs()
+    ends = [cache.insert(context) for context in ids]
+    computed = data.draw(st.integers(0, len(cache)))
+    if computed:
+        inputs.attend(cache, cache.pending[:computed])
+    cache.pending = cache.pending[computed:]
+    cache.logprobs = {node: f"distribution of {tokens_of(cache, node)}" for node in range(computed)}
+    kept = data.draw(st.lists(st.sampled_from(range(len(ids))), unique=True))
+
+    new_id = cache.prune([ends[index] for index in kept])
+
+    assert [tokens_of(cache, new_id[ends[index]]) for index in kept] == [ids[index] for index in kept]
+    assert len(cache) == len({tuple(ids[i][:end]) for i in kept for end in range(1, len(ids[i]) + 1)})
+    assert all(text == f"distribution of {tokens_of(cache, node)}" for node, text in cache.logprobs.items())
+    for context in later:
+        cache.insert(context)
+    for nodes in (cache.pending, list(range(len(cache)))):
+        if nodes:
+            torch.testing.assert_close(inputs.attend(cache, nodes), inputs.expected(cache, nodes))
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_cleared_cache_is_like_a_new_one(computed):
+    cache, inputs = TreeCache(), Inputs()
+    cache.insert([1, 2])
+    if computed:
+        inputs.attend(cache, [0, 1])
+    cache.clear()
+    assert len(cache) == 0
+    assert cache.pending == []
+    assert cache.find([1]) == (ROOT, 0)
+    cache.insert([2, 1, 0])
+    torch.testing.assert_close(inputs.attend(cache, [0, 1, 2]), inputs.expected(cache, [0, 1, 2]))
+
+
+def test_questions_to_one_shared_context_are_answered_in_one_group():
+    cache = TreeCache()
+    prompt = cache.insert([1] * 50)
+    ends = [cache.insert([answer], prompt) for answer in range(40)]
+    attend = CachedAttention(cache, ends, torch.float32, torch.device("cpu"))
+    assert len(attend.groups) == 1
+
+
+def test_long_contexts_that_share_nothing_are_groups_of_their_own():
+    cache = TreeCache()
+    nodes = [cache.insert([first] * 200) for first in range(3)]
+    attend = CachedAttention(cache, list(range(len(cache))), torch.float32, torch.device("cpu"))
+    assert len(attend.groups) == len(nodes)
