@@ -12,7 +12,13 @@ from safetensors.torch import save_file
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
-ADAPTER = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "base_model_name_or_path": "tiny-model"}
+ADAPTER = {
+    "peft_type": "LORA",
+    "r": 4,
+    "lora_alpha": 8,
+    "target_modules": ["q_proj"],
+    "base_model_name_or_path": "tiny-model",
+}
 
 
 def make_files(folder: Path) -> None:

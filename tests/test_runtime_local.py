@@ -2,6 +2,7 @@
 
 import io
 import json
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 from peft import PeftModel
 from rich.console import Console
-from tiny_models import tiny_model
 from transformers import AutoModelForCausalLM
 
 from selfplay.config import load_config
@@ -17,6 +17,7 @@ from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.runtime.local import resume, train
 from selfplay.runtime.run_directory import RunDirectory
+from tiny_models import tiny_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from kill_resume import accounts_balance, differences, fingerprint
@@ -171,3 +172,16 @@ def test_a_damaged_checkpoint_is_named(model, tmp_path):
 def test_a_context_that_is_too_short_stops_the_run_with_the_reason(model, tmp_path):
     with pytest.raises(SelfplayError, match=r"exceed the context of 100"):
         run(configure(model, inference__max_context="100", evaluation__games="2"), tmp_path / "run")
+
+
+def test_a_full_disk_is_said_in_one_line_and_the_run_can_go_on(model, tmp_path):
+    config = configure(model, learning__steps="2", run__save_every="1")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))
+    try:
+        with pytest.raises(SelfplayError, match=r"cannot be written .* selfplay train --resume"):
+            run(config, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    resume(tmp_path / "run", Console(file=io.StringIO()))
+    assert (tmp_path / "run" / "report.html").exists()

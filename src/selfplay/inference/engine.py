@@ -21,10 +21,11 @@ from torch import Tensor
 
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.inference.cached_attention import CachedAttention
-from selfplay.inference.sampling import Distribution, uniforms
+from selfplay.inference.sampling import Distribution, FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
 
 MAX_STORED_DISTRIBUTIONS = 512
+ROWS_AT_ONCE = 256
 MAX_RENDERED_TOKENS = 2_000_000
 
 
@@ -325,8 +326,9 @@ class EmbeddedEngine(InferenceClient):
             served.active.append(request)
 
     def _fits(self, served: _Served, request: _Request) -> bool:
-        new_tokens = len(request.prompt) - served.cache.find(request.prompt)[1] + request.max_tokens
-        return len(served.cache) + new_tokens <= self.max_cached_tokens
+        room = self.max_cached_tokens - len(served.cache)
+        most = len(request.prompt) + request.max_tokens
+        return most <= room or most - served.cache.find(request.prompt)[1] <= room
 
     def _make_room(self, served: _Served) -> None:
         """Keep only the contexts that active requests are in."""
@@ -336,27 +338,31 @@ class EmbeddedEngine(InferenceClient):
 
     def _draw(self, served: _Served) -> bool:
         """Move every request as far as known distributions carry it; returns whether any finished."""
-        finished = False
-        moving = served.active
+        cache, finished, moving = served.cache, False, served.active
         while moving:
-            by_place: dict[tuple[int, float], list[_Request]] = {}
-            for request in moving:
-                if not request.future.done() and request.node in served.cache.logprobs:
-                    by_place.setdefault((request.node, request.temperature), []).append(request)
-            moving = []
-            for (node, temperature), requests in by_place.items():
-                distribution = Distribution(served.cache.logprobs[node], temperature)
-                for request, token in zip(requests, _draw_tokens(distribution, requests), strict=True):
-                    if self._take(served.cache, request, token, distribution):
-                        moving.append(request)
+            moving = [one for one in moving if one.node in cache.logprobs and not one.future.done()]
+            chance_M = _chances(moving)
+            by_place: dict[tuple[int, float], list[int]] = {}
+            for index, request in enumerate(moving):
+                by_place.setdefault((request.node, request.temperature), []).append(index)
+            going_on: list[_Request] = []
+            for (node, temperature), indices in by_place.items():
+                distribution = Distribution(cache.logprobs[node], temperature)
+                tokens = distribution.draw(chance_M[indices]).tolist()
+                for index, token in zip(indices, tokens, strict=True):
+                    if self._take(cache, moving[index], token, distribution):
+                        going_on.append(moving[index])
                     else:
                         finished = True
+            moving = going_on
         served.active = [request for request in served.active if not request.future.done()]
         served.crowded = served.crowded and not finished
         return finished
 
     def _take(self, cache: TreeCache, request: _Request, token: int, distribution: Distribution) -> bool:
-        """Append a drawn token; returns whether the request goes on."""
+        """Append ``token``, or what is forced in its place; returns whether the request goes on."""
+        if request.forced is not None:
+            token = request.forced[len(request.drawn)]
         request.drawn.append(token)
         request.logprobs.append(float(distribution.logprobs_V[token]))
         self.stats.generated_tokens += request.forced is None
@@ -375,27 +381,30 @@ class EmbeddedEngine(InferenceClient):
         cache = served.cache
         wanted = dict.fromkeys(request.node for request in served.active)
         self._evict_distributions(cache, wanted)
-        batch = cache.pending[: self.max_batch_tokens]
-        cache.pending = cache.pending[self.max_batch_tokens :]
-        known = set(batch) | set(cache.pending)
-        room = self.max_batch_tokens - len(batch)
-        again = [node for node in wanted if node not in known and node not in cache.logprobs][:room]
-        batch += again
         started = perf_counter()
+        batch = self._next_batch(cache, wanted)
+        places = [place for place, node in enumerate(batch) if node in wanted]
         with torch.inference_mode(), self.model.adapter(served.adapter):
             attend = CachedAttention(cache, batch, self.model.dtype, self.model.device)
             tokens_T = torch.tensor([cache.tokens[node] for node in batch], device=self.model.device)
             positions_T = torch.tensor([cache.depths[node] for node in batch], device=self.model.device)
             hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
-            places = [place for place, node in enumerate(batch) if node in wanted]
-            for first in range(0, len(places), 256):
-                chunk = places[first : first + 256]
+            for first in range(0, len(places), ROWS_AT_ONCE):
+                chunk = places[first : first + ROWS_AT_ONCE]
                 logprobs_NV = torch.log_softmax(self.model.logits(hidden_TD[chunk]), dim=-1).cpu().numpy()
                 for place, row_V in zip(chunk, logprobs_NV, strict=True):
                     cache.logprobs[batch[place]] = row_V.copy()
         self.stats.seconds += perf_counter() - started
         self.stats.computed_tokens += len(batch)
         self.stats.forward_passes += 1
+
+    def _next_batch(self, cache: TreeCache, wanted: dict[int, None]) -> list[int]:
+        """Take pending nodes, then nodes whose distribution is wanted again after it was dropped."""
+        batch = cache.pending[: self.max_batch_tokens]
+        cache.pending = cache.pending[self.max_batch_tokens :]
+        new = {*batch, *cache.pending}
+        again = [node for node in wanted if node not in new and node not in cache.logprobs]
+        return batch + again[: self.max_batch_tokens - len(batch)]
 
     def _evict_distributions(self, cache: TreeCache, wanted: dict[int, None]) -> None:
         """Drop the oldest stored distributions that nobody waits for; they can be computed again."""
@@ -406,11 +415,8 @@ class EmbeddedEngine(InferenceClient):
                 del cache.logprobs[node]
 
 
-def _draw_tokens(distribution: Distribution, requests: list[_Request]) -> list[int]:
-    drawing = [request for request in requests if request.forced is None]
-    seeds_M = np.array([request.seed for request in drawing], dtype=np.uint64)
-    offsets_M = np.array([len(request.drawn) for request in drawing], dtype=np.uint64)
-    drawn = iter(distribution.draw(uniforms(seeds_M, offsets_M)).tolist())
-    return [
-        next(drawn) if request.forced is None else request.forced[len(request.drawn)] for request in requests
-    ]
+def _chances(requests: list[_Request]) -> FloatArray:
+    """The uniform number of each request's next token."""
+    seeds_M = np.array([request.seed for request in requests], dtype=np.uint64)
+    offsets_M = np.array([len(request.drawn) for request in requests], dtype=np.uint64)
+    return uniforms(seeds_M, offsets_M)

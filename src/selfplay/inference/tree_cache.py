@@ -55,12 +55,11 @@ class TreeCache:
 
     def path(self, node: int) -> IntArray:
         """The nodes from the first token of the context to ``node`` itself."""
-        length = self.depths[node] + 1
-        path = np.empty(length, dtype=np.int64)
-        for index in range(length - 1, -1, -1):
-            path[index] = node
+        path = []
+        while node != ROOT:
+            path.append(node)
             node = self.parents[node]
-        return path
+        return np.array(path[::-1], dtype=np.int64)
 
     def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTd: Tensor) -> None:
         """Fill slots of one layer."""
