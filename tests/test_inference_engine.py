@@ -473,7 +473,8 @@ async def test_weights_that_are_not_numbers_are_reported():
 async def test_cancelled_requests_do_not_hold_up_the_others(policy, passes):
     expected = answers(await ask_all(make_engine(policy), range(1)))
     engine = make_engine(policy, max_cached_tokens=40)
-    cancelled = [asyncio.create_task(ask(engine, f"other {i}", i)) for i in range(10)]
+    # Cancelled before anything was computed, or with their last token computed but not drawn.
+    cancelled = [asyncio.create_task(ask(engine, f"other {i}", i, max_tokens=2)) for i in range(10)]
     kept = asyncio.create_task(ask_all(engine, range(1)))
     await asyncio.sleep(0)
     while engine.stats.forward_passes < passes:

@@ -120,6 +120,13 @@ def test_a_directory_that_holds_no_lora_adapter_is_refused(checkpoint, config):
         load_adapter(checkpoint)
 
 
+def test_an_adapter_whose_scale_is_computed_in_another_way_is_refused(checkpoint):
+    config = json.loads((checkpoint / ADAPTER_CONFIG).read_text())
+    (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config | {"use_rslora": True}))
+    with pytest.raises(InputError, match="use_rslora"):
+        load_adapter(checkpoint)
+
+
 def test_an_adapter_of_another_shape_is_refused_by_the_model(tmp_path):
     policy = tiny_policy(rank=2)
     save_adapter(tmp_path, policy, policy.model_name)

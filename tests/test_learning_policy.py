@@ -12,6 +12,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from selfplay.config.settings import LoraSection
 from selfplay.core import InputError
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import ALL_LINEAR, AVERAGE, BASE, TRAINED, LoraSettings, PolicyModel
@@ -74,6 +75,11 @@ def test_temperature_divides_the_logits():
             ]
         )
     torch.testing.assert_close(logits_TV[1], torch.log_softmax(logits_TV[0] / 0.5, dim=-1))
+
+
+def test_lora_dropout_is_refused_because_samples_share_tokens():
+    with pytest.raises(InputError, match=r"lora\.dropout.*share tokens"):
+        LoraSection(dropout=0.1)
 
 
 def test_a_new_adapter_changes_nothing_until_it_is_trained():

@@ -1,19 +1,17 @@
 """What can be played here: makes games by id, lists them, and says why one cannot be played."""
 
-import difflib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from selfplay.core import InputError
 from selfplay.envs.game import Game
+from selfplay.envs.known_ids import suggest, textarena_facts
 
 Library = Literal["textarena", "openspiel"]
 
@@ -91,16 +89,7 @@ def describe(env_id: str) -> EnvInfo:
 
 def list_environments() -> list[EnvInfo]:
     """Return every environment of both libraries under its default id, OpenSpiel's games first."""
-    return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in _textarena_facts())]
-
-
-def suggest(env_id: str) -> str:
-    """Return what to do about an unknown id: the known ids most like it, of either library."""
-    import pyspiel
-
-    known = {name.lower(): name for name in [*pyspiel.registered_names(), *_textarena_facts()]}
-    close = difflib.get_close_matches(env_id.lower(), known, n=3)
-    return f"Did you mean {', '.join(known[name] for name in close)}?" if close else "See: selfplay envs"
+    return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in textarena_facts())]
 
 
 def _list_openspiel() -> list[EnvInfo]:
@@ -121,7 +110,7 @@ def _list_openspiel() -> list[EnvInfo]:
 
 
 def _describe_textarena(env_id: str) -> EnvInfo:
-    facts = _textarena_facts()
+    facts = textarena_facts()
     fact = facts.get(env_id)
     if fact is None and not env_id.endswith("-train"):
         fact = facts.get(f"{env_id.removesuffix('-raw')}-train")
@@ -157,11 +146,3 @@ _NEEDS: dict[str, Callable[[], bool]] = {
     "gym": lambda: importlib.util.find_spec("gym") is not None,
     "nltk-words": _has_nltk_words,
 }
-
-
-@lru_cache(maxsize=1)
-def _textarena_facts() -> dict[str, dict[str, Any]]:
-    """Facts by id: ``players``; ``reason`` of an obstacle; ``needs`` where the machine may lift it."""
-    text = files("selfplay.envs").joinpath("textarena_offline.json").read_text(encoding="utf-8")
-    facts: dict[str, dict[str, Any]] = json.loads(text)
-    return facts

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from selfplay.core import EpisodeError, InputError, derive_seed
-from selfplay.envs.catalog import suggest
 from selfplay.envs.game import Game
+from selfplay.envs.known_ids import suggest
 from selfplay.envs.openspiel_words import Wording, wording_for
 
 MAX_INFORMATION_STATES = 5000

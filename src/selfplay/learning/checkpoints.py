@@ -78,7 +78,7 @@ def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a LoRA adapter's weights and configuration.
 
     Raises:
-        InputError: files are missing or damaged, or it is another kind of adapter.
+        InputError: files are missing or damaged, or it is not a plain LoRA adapter.
     """
     config_file = directory / ADAPTER_CONFIG
     if not config_file.is_file():
@@ -86,6 +86,9 @@ def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     config = _read_json(config_file)
     if config.get("peft_type") != "LORA" or not {"r", "lora_alpha", "target_modules"} <= set(config):
         raise InputError("adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does.")
+    unknown = [key for key in ("alpha_pattern", "rank_pattern", "use_dora", "use_rslora") if config.get(key)]
+    if unknown:
+        raise InputError("adapter", f"{config_file} sets {', '.join(unknown)}", "Give a plain LoRA adapter.")
     return _read_tensors(directory / ADAPTER_FILE), config
 
 

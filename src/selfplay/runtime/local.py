@@ -14,13 +14,14 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import Arena, InputError, Role, SelfplayError, Step
-from selfplay.learning.checkpoints import load_adapter, load_checkpoint, save_adapter, save_checkpoint
+from selfplay.learning.checkpoints import load_checkpoint, save_checkpoint
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations
+from selfplay.runtime.opponents import FrozenOpponents
 from selfplay.runtime.progress import RunProgress, print_ending
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
@@ -108,6 +109,7 @@ class LocalRun:
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
         self.buffer = assembly.build_buffer(config, self.tracker, batch_log)
         self.pool = assembly.build_pool(config, self.tracker)
+        self.opponents = FrozenOpponents(config, self.pool, self.policy, self.engine, directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.arena = self._build_arena()
         self.evaluations = Evaluations(
@@ -218,7 +220,7 @@ class LocalRun:
         phase.learn = perf_counter() - started
         self._publish()
         if self.step % self.config.population.add_every == 0:
-            self._join_pool()
+            self.opponents.add_policy(self.step, self.learner.result)
         self._log_games(played)
         return self._log_metrics(played, learned, phase)
 
@@ -242,29 +244,6 @@ class LocalRun:
         stored = self.buffer.entries()
         batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
         return [step for part in batch for step in (part if isinstance(part, list) else [part])]
-
-    def _join_pool(self) -> None:
-        """Register the policy as it is now, and keep a frozen copy of it where opponents may be drawn."""
-        uid = f"ckpt-{self.step}"
-        if self.config.population.sample_mode in ("mirror", "fixed"):
-            self.pool.add_checkpoint(None, self.step)
-            return
-        name = self.config.model.name
-        save_adapter(self.directory.population / uid, self.policy, name, self.learner.result)
-        self.pool.add_checkpoint(f"population/{uid}", self.step)
-        self._serve_opponents()
-
-    def _serve_opponents(self) -> None:
-        """Serve exactly the active checkpoints of the pool."""
-        active = [uid for uid in self.pool.active_checkpoints() if (self.pool.ckpt_path(uid) or ("",))[0]]
-        for uid in set(self.engine.names()) - {BASE, TRAINED, self.learner.result} - set(active):
-            self.engine.withdraw(uid)
-            self.policy.drop_adapter(uid)
-        for uid in active:
-            if uid not in self.engine.names():
-                weights, _ = load_adapter(self.directory.population / uid)
-                self.policy.load_adapter_state(weights, uid)
-                self.engine.publish(uid, uid, int(uid.removeprefix("ckpt-")))
 
     def _log_games(self, played: list[Played]) -> None:
         limit = self.config.tracking.games_logged
@@ -345,7 +324,7 @@ class LocalRun:
         self.buffer.load_state_dict(state["buffer"])
         self.pool.load_state_dict(state["pool"])
         self.tracker.load_state_dict(state["tracker"])
-        self._serve_opponents()
+        self.opponents.serve_active()
         self.console.print(f"continuing from update {step} of {self.config.learning.steps}")
 
     def _finish(self) -> None:

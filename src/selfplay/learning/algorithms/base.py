@@ -20,11 +20,14 @@ from selfplay.learning.trie import TreePlan
 class BaseAlgo(ABC):
     """Abstract interface of policy-gradient algorithms.
 
+    Regulariser and KL are means over records, divided like the loss by the constant normaliser.
+
     Args:
         regulariser: ``none``, ``uniform`` or ``base``: cross-entropy from the uniform distribution, or from
             the untrained model's, over legal answers (see ``legal_answers``).
         kl_weight: weight of KL(pi || untrained model) on the sampled tokens, by the estimator
-            r - 1 - log r with r = base / pi (Schulman 2020), which is unbiased and never negative.
+            r - 1 - log r with r = base / pi (Schulman 2020), which is unbiased and never negative. Its mean
+            gradient is that of KL(untrained model || pi), as in every trainer that puts it in the loss.
         max_importance_weight: bound of the weights of off-policy tokens.
     """
 

@@ -1,0 +1,87 @@
+"""Print the learning curves of runs, as they were evaluated, side by side.
+
+    for seed in 0 1 2; do selfplay train quickstart --seed $seed --name seed-$seed; done
+    python benchmarks/learning_curves.py runs/seed-0 runs/seed-1 runs/seed-2
+
+Reads evaluation/ and metrics.jsonl of each run; prints a table for NashConv, one for each match before and
+after, and the seconds of the updates.
+"""
+
+import sys
+from pathlib import Path
+
+from selfplay.evaluation import MatchResult, NashConvResult
+from selfplay.evaluation.report_files import read_evaluation
+from selfplay.evaluation.tables import number_text, share_text
+from selfplay.tracking import read_metrics
+
+Results = list[tuple[int, MatchResult | NashConvResult]]
+
+
+def evaluations(run: Path) -> Results:
+    """All evaluations of a run, by step."""
+    return sorted(
+        (read_evaluation(path) for path in (run / "evaluation").glob("step-*.json")), key=lambda one: one[0]
+    )
+
+
+def print_nash_conv(runs: dict[str, Results]) -> None:
+    """One row an evaluated update, one column a run."""
+    curves = {
+        name: {step: result.nash_conv for step, result in results if isinstance(result, NashConvResult)}
+        for name, results in runs.items()
+    }
+    steps = sorted({step for curve in curves.values() for step in curve})
+    if not steps:
+        return
+    print("| NashConv after update | " + " | ".join(runs) + " |")
+    print("|---|" + "---|" * len(runs))
+    for step in steps:
+        cells = [f"{curve[step]:.3f}" if step in curve else "-" for curve in curves.values()]
+        print(f"| {step} | " + " | ".join(cells) + " |")
+    print()
+
+
+def print_matches(runs: dict[str, Results]) -> None:
+    """First and last match of every run against every opponent."""
+    print("| run | against | when | games | win | draw | invalid moves | mean reward |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, results in runs.items():
+        matches = [(step, result) for step, result in results if isinstance(result, MatchResult)]
+        for opponent in dict.fromkeys(result.opponent for _, result in matches):
+            theirs = [(step, result) for step, result in matches if result.opponent == opponent]
+            for step, match in (theirs[0], theirs[-1]):
+                print(
+                    f"| {name} | {opponent} | update {step} | {match.games} "
+                    f"| {share_text(match.win_rate, match.games)} | {share_text(match.draw_rate, match.games)} "
+                    f"| {share_text(match.invalid_move_rate, match.moves)} "
+                    f"| {number_text(match.mean_reward, match.games)} |"
+                )
+    print()
+
+
+def print_seconds(runs: dict[str, Path]) -> None:
+    """How long the updates took."""
+    print("| run | updates | games | play, s | learn, s |")
+    print("|---|---|---|---|---|")
+    for name, path in runs.items():
+        metrics = read_metrics(path / "metrics.jsonl")
+        play = sum(line["time/play_seconds"] for line in metrics)
+        learn = sum(line["time/learn_seconds"] for line in metrics)
+        games = metrics[-1]["accounts/finished"]
+        print(f"| {name} | {len(metrics)} | {games:.0f} | {play:.0f} | {learn:.0f} |")
+
+
+def main() -> None:
+    """Print the tables of the runs named on the command line."""
+    paths = {Path(argument).name: Path(argument) for argument in sys.argv[1:]}
+    if not paths:
+        sys.exit("name at least one run directory")
+    results = {name: evaluations(path) for name, path in paths.items()}
+    print_nash_conv(results)
+    print_matches(results)
+    print_seconds(paths)
+
+
+if __name__ == "__main__":
+    main()
