@@ -51,12 +51,17 @@ def print_matches(runs: dict[str, Results]) -> None:
         for opponent in dict.fromkeys(result.opponent for _, result in matches):
             theirs = [(step, result) for step, result in matches if result.opponent == opponent]
             for step, match in (theirs[0], theirs[-1]):
-                print(
-                    f"| {name} | {opponent} | update {step} | {match.games} "
-                    f"| {share_text(match.win_rate, match.games)} | {share_text(match.draw_rate, match.games)} "
-                    f"| {share_text(match.invalid_move_rate, match.moves)} "
-                    f"| {number_text(match.mean_reward, match.games)} |"
-                )
+                cells = [
+                    name,
+                    opponent,
+                    f"update {step}",
+                    str(match.games),
+                    share_text(match.win_rate, match.games),
+                    share_text(match.draw_rate, match.games),
+                    share_text(match.invalid_move_rate, match.moves),
+                    number_text(match.mean_reward, match.games),
+                ]
+                print("| " + " | ".join(cells) + " |")
     print()
 
 

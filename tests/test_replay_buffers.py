@@ -301,7 +301,7 @@ def test_batches_can_be_looked_at_afterwards(tmp_path):
         "act": "[check]",
         "rewards": {"final": 2.0, "final_transformed": 2.0, "step": 2.0, "sampled": 2.0},
     }
-    assert [path.name for path in log.directory.iterdir()] == ["batch-000001.jsonl"]
+    assert [path.name for path in log.directory.iterdir()] == ["batch-000001.jsonl.gz"]
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,5 +1,6 @@
 """The report: complete, partial and empty run directories, hostile text, and figures that Plotly accepts."""
 
+import gzip
 import json
 import math
 import random
@@ -150,8 +151,8 @@ def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> Non
     ]
     log = run_dir / "rollouts" / f"step-{step:06d}.jsonl"
     log.write_text("".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts))
-    batches = run_dir / "batches" / f"batch-{step:06d}.jsonl"
-    batches.write_text("".join(json.dumps(entry) + "\n" for entry in batch))
+    batches = run_dir / "batches" / f"batch-{step:06d}.jsonl.gz"
+    batches.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in batch).encode()))
 
 
 def line(rollout: dict, step: int) -> dict:
@@ -364,7 +365,7 @@ def write_hostile_run(run_dir: Path) -> None:
     rollouts[0]["steps"][0]["info"]["reward_stages"] = {HOSTILE: HOSTILE}
     lines = [json.dumps(line(rollout, 10)) + "\n" for rollout in rollouts]
     (run_dir / "rollouts" / "step-000010.jsonl").write_text("".join(lines))
-    (run_dir / "batches" / "batch-000010.jsonl").unlink()
+    (run_dir / "batches" / "batch-000010.jsonl.gz").unlink()
     match = {"step": 10, "env_id": HOSTILE, "kind": "match", "opponent": HOSTILE, "games": 4, "wins": 2}
     exact = {"kind": "nash_conv", "env_id": HOSTILE, "nash_conv": 1.0, "policy": {HOSTILE: {HOSTILE: 1.0}}}
     exact["observations"] = {HOSTILE: HOSTILE}

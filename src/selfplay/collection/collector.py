@@ -160,7 +160,7 @@ class Collector:
         if played.job.meta.type == "eval":
             self._take_in_eval(played)
             return
-        rollout, job = played.rollout, played.job
+        rollout = played.rollout
         if rollout.error is not None:
             self.accounts.failed += 1
             return
@@ -171,8 +171,7 @@ class Collector:
         for trajectory in trajectories_of(rollout):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
             self.tracker.add_trajectory(trajectory, trajectory.pid, trajectory.env_id)
-        rewards = [rollout.extras["final_rewards"][pid] for pid in range(job.spec.num_players)]
-        self.pool.push_result(list(job.uids), rewards, job.spec.env_id, rollout.extras["action_seq"])
+        self._rate(played)
 
     def _take_in_eval(self, played: Played) -> None:
         if played.rollout.error is not None:
@@ -181,6 +180,12 @@ class Collector:
         self.accounts.eval_finished += 1
         pid = played.job.meta.info["eval_pid"]
         self.tracker.add_eval_episode(played.rollout.extras["final_rewards"], pid, played.job.spec.env_id)
+        self._rate(played)
+
+    def _rate(self, played: Played) -> None:
+        extras, spec = played.rollout.extras, played.job.spec
+        rewards = [extras["final_rewards"][pid] for pid in range(spec.num_players)]
+        self.pool.push_result(list(played.job.uids), rewards, spec.env_id, extras["action_seq"])
 
     def _opponent_was_invalid(self, played: Played) -> bool:
         invalid_pid = played.rollout.extras.get("invalid_pid")

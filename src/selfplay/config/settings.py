@@ -207,7 +207,7 @@ class BufferSettings(Settings):
     """Most steps kept."""
     batch_size: int | None = Field(default=None, ge=1)
     """Steps (or episodes) of one update; everything there is if not given."""
-    log_batches: bool = False
+    log_batches: bool = True
     """Write each batch trained on to `batches/`: who, what, which reward at each stage."""
 
 
@@ -301,6 +301,8 @@ class EvaluationSettings(Settings):
     """Games of each match before and after, seats balanced."""
     games_during: int = Field(default=100, ge=2)
     """Games of each match during training."""
+    games_alongside: int = Field(default=0, ge=0)
+    """Evaluation games played among each update's training games, against the opponents in turn."""
     opponents: list[str] = ["random"]
     """`random`, `optimal` or `base`."""
     nash_conv: bool = False

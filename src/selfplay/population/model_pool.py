@@ -51,7 +51,7 @@ class ModelPool:
 
     At most ``max_active_lora`` checkpoints are active: the current one and the best others by recency, by
     quality of the match with the current one (``match-quality``), by distance of the means (``ts-dist``), or
-    by recency among those in ``lag_range`` first (``lagged``). Fixed models are always active.
+    by recency among those in ``lag_range`` first (``lagged``). Fixed models stay as they were added.
 
     Args:
         sample_mode: one of the modes.
@@ -120,9 +120,16 @@ class ModelPool:
         return uid
 
     def add_fixed(
-        self, name: str, prior_mu: float = 25.0, *, kind: Literal["fixed", "script"] = "fixed"
+        self,
+        name: str,
+        prior_mu: float = 25.0,
+        *,
+        kind: Literal["fixed", "script"] = "fixed",
+        active: bool = True,
     ) -> str:
         """Register a model that is not trained, or a scripted player, and return its uid, ``fixed-{name}``.
+
+        One that is not ``active`` is rated by its games and never drawn: an evaluation opponent.
 
         Raises:
             InputError: the name is registered already, or is ``env``.
@@ -130,7 +137,7 @@ class ModelPool:
         uid = f"fixed-{name}"
         if uid == ENVIRONMENT_UID:
             raise InputError("name", "'env' is kept for one-player games", "Give the opponent another name.")
-        self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1])))
+        self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1]), active))
         return uid
 
     def current_uid(self) -> str | None:
@@ -340,7 +347,7 @@ class ModelPool:
         return self._models[self._current_uid]
 
     def _fixed(self) -> list[Opponent]:
-        fixed = [model for model in self._models.values() if model.kind != "checkpoint"]
+        fixed = [model for model in self._models.values() if model.kind != "checkpoint" and model.active]
         if not fixed:
             raise InputError(
                 "sample_mode",

@@ -1,5 +1,6 @@
 """BatchLog: every batch trained on, kept so that a person can look at it afterwards."""
 
+import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ BATCH_SCHEMA_VERSION = 1
 
 
 class BatchLog:
-    """Writes each batch to ``directory/batch-000012.jsonl``, one step a line.
+    """Writes each batch to ``directory/batch-000012.jsonl.gz``, one step a line.
 
-    A line says who acted (role, player, rollout, its place in the trajectory, policy version), what was seen
-    and answered (``obs``, ``act``) and the reward at each stage (``rewards``). A batch that is written again
-    after a resume replaces the old file.
+    A line says who acted (role, player, rollout, its place in the trajectory, policy version), the last
+    message that was seen and the answer (``obs``, ``act``) and the reward at each stage (``rewards``). A
+    batch that is written again after a resume replaces the old file.
 
     Args:
         directory: where the files go; made when the first batch comes.
@@ -34,7 +35,8 @@ class BatchLog:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self._path(number)
         temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps))
+        lines = b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps)
+        temporary.write_bytes(gzip.compress(lines, compresslevel=1, mtime=0))
         os.replace(temporary, path)
 
     def read(self, number: int) -> list[dict[str, Any]]:
@@ -43,10 +45,11 @@ class BatchLog:
         Raises:
             OSError: there is no such batch.
         """
-        return [msgspec.json.decode(line) for line in self._path(number).read_bytes().splitlines()]
+        lines = gzip.decompress(self._path(number).read_bytes()).splitlines()
+        return [msgspec.json.decode(line) for line in lines]
 
     def _path(self, number: int) -> Path:
-        return self.directory / f"batch-{number:06d}.jsonl"
+        return self.directory / f"batch-{number:06d}.jsonl.gz"
 
 
 def _line(step: Step) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def _line(step: Step) -> dict[str, Any]:
         "rollout_id": step.info.get("rollout_id", ""),
         "step_index": step.info.get("step_index", 0),
         "policy_version": step.policy_version,
-        "obs": step.obs,
+        "obs": step.prompt[-1]["content"] if step.prompt else "",
         "act": step.act,
         "rewards": step.info.get("reward_stages", {}),
     }

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
@@ -175,7 +176,7 @@ def build_episode(env: EnvSettings) -> GameEpisode:
 
 
 def build_pool(config: Config, tracker: Tracker) -> ModelPool:
-    """The model pool with its fixed members: population and evaluation opponents."""
+    """The model pool with its fixed members: opponents in training, and those that only evaluate."""
     population = config.population
     pool = ModelPool(
         population.sample_mode,
@@ -184,19 +185,26 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    for name in population.fixed_opponents:
-        pool.add_fixed(name, kind="script" if name in SCRIPTED else "fixed")
+    for name in dict.fromkeys([*population.fixed_opponents, *config.evaluation.opponents]):
+        kind: Literal["fixed", "script"] = "script" if name in SCRIPTED else "fixed"
+        pool.add_fixed(name, kind=kind, active=name in population.fixed_opponents)
     return pool
 
 
 def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
-    """The scheduler over the configured environments."""
+    """The scheduler over the configured environments and evaluation opponents."""
     environments = WeightedEnvSampler(
         [env_spec(env) for env in config.envs], [env.weight for env in config.envs]
     )
     return GameScheduler(
         pool,
         environments,
+        evaluation=[
+            (env_spec(env), f"fixed-{name}")
+            for env in config.envs
+            if env.num_players > 1
+            for name in config.evaluation.opponents
+        ],
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,

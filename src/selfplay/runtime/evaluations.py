@@ -85,8 +85,6 @@ class Evaluations:
         uid = f"fixed-{opponent}"
         if opponent is None or current is None or result.num_players != 2:
             return
-        if self.pool.ckpt_path(uid) is None:
-            self.pool.add_fixed(opponent, kind="script" if opponent in SCRIPTED else "fixed")
         for outcome in result.outcomes:
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
             self.pool.push_game_outcome(current, uid, reward, [], result.env_id)

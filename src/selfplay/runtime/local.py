@@ -226,11 +226,13 @@ class LocalRun:
 
     async def _play(self, progress: RunProgress) -> list[Played]:
         settings = self.config.collection
+        evaluating = self.config.evaluation.games_alongside if self.scheduler.evaluation else 0
         if settings.max_staleness == 0:
-            played = await self.collector.collect(settings.games_per_step, on_game=progress.played_game)
+            played = await self.collector.collect(settings.games_per_step, evaluating, progress.played_game)
         else:
             wanted = self.config.buffer.batch_size or settings.games_per_step
-            played = await self.collector.collect_until(lambda: self._trainable() >= wanted)
+            share = evaluating / (evaluating + settings.games_per_step)
+            played = await self.collector.collect_until(lambda: self._trainable() >= wanted, share)
         if not self._trainable():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         return played

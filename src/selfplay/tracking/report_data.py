@@ -1,5 +1,6 @@
 """Reads a run directory for the report. What is missing or damaged is left out, never fatal."""
 
+import gzip
 import re
 import tomllib
 from collections import defaultdict
@@ -189,7 +190,7 @@ def load_run(run_dir: Path) -> RunData:
     sizes = [count_lines(path) for path in logs]
     run.games_in_log = sum(sizes)
     run.games = select_games([path for path, size in zip(logs, sizes, strict=True) if size])
-    add_reward_stages(run.games, sorted(run_dir.glob("*/batch-*.jsonl")))
+    add_reward_stages(run.games, sorted(run_dir.glob("*/batch-*.jsonl.gz")))
     return run
 
 
@@ -217,7 +218,7 @@ def add_reward_stages(games: list[Game], batch_logs: list[Path]) -> None:
     stages = {}
     for path in batch_logs:
         if number_of(path) in near:
-            for line in path.read_bytes().splitlines():
+            for line in gzip.decompress(path.read_bytes()).splitlines():
                 try:
                     entry = msgspec.json.decode(line, type=_BatchLine)
                 except msgspec.DecodeError:
