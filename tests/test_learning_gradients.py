@@ -258,7 +258,7 @@ def test_metrics_tell_loss_kl_mass_and_entropy_of_legal_answers():
 
 def test_a_reference_over_very_unlikely_answers_is_still_a_distribution():
     """Whole answers of probability e-1000 must not make the reference 0/0."""
-    unlikely = [[token] * 150 for token in (5, 6)]
+    unlikely = [[token, 9] * 150 for token in (5, 6)]
     records = [make_record([1], [2], alternatives=unlikely)]
     metrics, gradients = train_as_tree(policy_of("llama"), records, Case("base", 0.1))
     assert math.isfinite(metrics["loss"])

@@ -162,7 +162,7 @@ def test_a_batch_of_prompts_that_are_all_too_long_is_refused():
 
 def test_the_average_adapter_follows_its_formula():
     policy = tiny_policy()
-    learner = make_learner(policy, average_decay=0.15)
+    learner = make_learner(policy, average_decay=0.15, learning_rate=Schedule(0.1, 0.1, 10))
     assert learner.result == AVERAGE
     average = weights(policy)
     assert_equal_weights(weights(policy, AVERAGE), average)

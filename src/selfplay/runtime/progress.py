@@ -70,6 +70,7 @@ class RunProgress:
 
     def evaluated(self, step: int, summary: dict[str, str]) -> None:
         """Print an evaluation's headline figures."""
+        self.say("")
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
         self.console.print(f"update {step:>4}: {figures}", highlight=False)
 
