@@ -61,6 +61,7 @@ class Inputs:
         return torch.stack(outputs, dim=1)
 
 
+@settings(deadline=None)
 @given(contexts)
 def test_every_context_is_one_node_and_new_ones_are_pending(ids):
     cache = TreeCache()
@@ -72,6 +73,7 @@ def test_every_context_is_one_node_and_new_ones_are_pending(ids):
     assert all(cache.parents[node] < node for node in range(len(cache)))
 
 
+@settings(deadline=None)
 @given(contexts, contexts)
 def test_find_walks_as_far_as_contexts_are_known(known, asked):
     cache = TreeCache()

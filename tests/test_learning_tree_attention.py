@@ -37,6 +37,7 @@ def dense_attention(plan, query_HTd, key_GTd, value_GTd, scale):
     return (torch.softmax(scores_HTT, dim=-1) @ value_HTd).transpose(0, 1)
 
 
+@settings(deadline=None)
 @given(plans, overheads)
 def test_runs_cover_all_nodes_once_in_order(plan, overhead):
     with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):

@@ -39,6 +39,7 @@ def expected_predictions(
     }
 
 
+@settings(deadline=None)
 @given(samples)
 def test_every_fed_context_is_one_node_and_every_node_is_needed(pairs):
     plan = plan_of(pairs)
@@ -52,6 +53,7 @@ def test_every_fed_context_is_one_node_and_every_node_is_needed(pairs):
     assert set(contexts) == needed
 
 
+@settings(deadline=None)
 @given(samples)
 def test_nodes_are_in_preorder_with_consistent_parents_depths_and_ends(pairs):
     plan = plan_of(pairs)
@@ -63,11 +65,13 @@ def test_nodes_are_in_preorder_with_consistent_parents_depths_and_ends(pairs):
         assert descendants == list(range(node + 1, plan.end_T[node]))
 
 
+@settings(deadline=None)
 @given(samples)
 def test_every_completion_token_is_predicted_from_its_context(pairs):
     assert predictions(plan_of(pairs)) == expected_predictions(pairs)
 
 
+@settings(deadline=None)
 @given(samples)
 def test_equal_continuations_of_a_context_are_one_prediction(pairs):
     plan = plan_of(pairs)
@@ -76,6 +80,7 @@ def test_equal_continuations_of_a_context_are_one_prediction(pairs):
     assert len(plan.prediction_S) == sum(len(completion) for _, completion in pairs)
 
 
+@settings(deadline=None)
 @given(samples)
 def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
     plan = plan_of(pairs)
@@ -83,6 +88,7 @@ def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
     assert branch_starts(plan).tolist() == expected
 
 
+@settings(deadline=None)
 @given(samples, st.integers(1, 20))
 def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_tokens):
     pieces = cut_plan(plan_of(pairs), max_tokens)
@@ -90,6 +96,7 @@ def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_toke
     assert set().union(*map(predictions, pieces)) == expected_predictions(pairs)
 
 
+@settings(deadline=None)
 @given(samples, st.integers(1, 20))
 def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max_tokens):
     for piece in cut_plan(plan_of(pairs), max_tokens):
@@ -97,7 +104,7 @@ def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max
         assert piece.num_tokens <= max_tokens or is_one_path
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(samples, st.integers(1, 20))
 def test_pieces_are_trees_in_preorder_without_repeated_contexts(pairs, max_tokens):
     for piece in cut_plan(plan_of(pairs), max_tokens):

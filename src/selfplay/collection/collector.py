@@ -78,8 +78,10 @@ class Collector:
         self._in_flight: set[asyncio.Task[Played]] = set()
 
     def restore_accounts(self, counts: dict[str, int]) -> None:
-        """Continue from the accounts of a checkpoint."""
+        """Continue from the accounts of a checkpoint; games that were in flight there never started."""
         self.accounts = Accounts(**counts)
+        self.accounts.started -= self.accounts.in_flight
+        self.accounts.eval_started = self.accounts.eval_finished + self.accounts.eval_failed
 
     async def collect(
         self, games: int, eval_games: int = 0, on_game: Callable[[], None] | None = None

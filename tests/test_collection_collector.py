@@ -1,0 +1,169 @@
+"""The collector plays real Kuhn poker with mock answers: nothing is lost, nothing is counted twice."""
+
+import asyncio
+
+import pytest
+
+from selfplay.collection.collector import Collector
+from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from selfplay.core import Arena, MockInferenceClient, Role, SelfplayError
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+from selfplay.population import ModelPool, UniformRandomEnvSampler
+from selfplay.replay import StepBuffer
+from selfplay.tracking import Tracker
+
+KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
+
+
+def answer(messages, seed):
+    """A legal move, drawn by the seed."""
+    legal = ("fold", "call") if "fold" in messages[-1]["content"] else ("check", "bet")
+    return legal[seed % 2]
+
+
+class FlakyClient(MockInferenceClient):
+    """Answers after a time that depends on the seed, and fails every so often."""
+
+    def __init__(self, fails=lambda call: False, responses=answer):
+        super().__init__(responses)
+        self.fails = fails
+
+    async def complete(self, messages, *args, **options):
+        for _ in range(options["seed"] % 7):
+            await asyncio.sleep(0)
+        if self.fails(self.calls):
+            self.calls += 1
+            raise ConnectionError("the line went dead")
+        return await super().complete(messages, *args, **options)
+
+
+def make_collector(client, *, mode="mirror", fixed=(), **options):
+    pool = ModelPool(mode, 4)
+    pool.add_checkpoint(None, 0)
+    for name in fixed:
+        pool.add_fixed(name, kind="script" if name == "random" else "fixed")
+    evaluation = [(KUHN, f"fixed-{name}") for name in fixed]
+    environments = UniformRandomEnvSampler([KUHN])
+    scheduler = GameScheduler(
+        pool, environments, evaluation=evaluation, seed=5, temperature=1.0, max_tokens=4
+    )
+    arena = Arena(client)
+    arena.add_episode("kuhn", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
+    for pid in range(2):
+        arena.add_role(Role(f"player_{pid}"))
+    buffer = StepBuffer(100_000)
+    options = {"concurrency": 16, "retries": 2} | options
+    return Collector(arena, scheduler, buffer, pool, Tracker("test"), **options)
+
+
+def acts(collector):
+    steps = collector.buffer.get_batch(collector.buffer.size())
+    return [(step.info["rollout_id"], step.pid, step.act, step.reward) for step in steps]
+
+
+async def test_lockstep_takes_games_in_by_job_whatever_finishes_first():
+    few, many = make_collector(FlakyClient(), concurrency=2), make_collector(FlakyClient(), concurrency=50)
+    first, second = await few.collect(40), await many.collect(40)
+    assert [one.rollout.id for one in first] == [f"train-{index:08d}" for index in range(40)]
+    assert [one.rollout.extras for one in first] == [one.rollout.extras for one in second]
+    assert acts(few) == acts(many)
+
+
+async def test_a_failed_game_is_tried_again_and_leaves_no_trace():
+    smooth = make_collector(FlakyClient())
+    bumpy = make_collector(FlakyClient(fails=lambda call: call % 10 == 3), retries=20)
+    await smooth.collect(30)
+    await bumpy.collect(30)
+    assert bumpy.accounts.retried > 0
+    assert bumpy.accounts.failed == 0
+    assert acts(smooth) == acts(bumpy)
+
+
+async def test_games_that_keep_failing_cost_themselves_only():
+    collector = make_collector(
+        FlakyClient(fails=lambda call: call % 4 == 0), retries=0, max_failed_fraction=1
+    )
+    played = await collector.collect(60)
+    accounts = collector.accounts
+    assert 0 < accounts.failed < 60
+    assert accounts.started == 60 == accounts.finished + accounts.failed
+    reasons = {one.rollout.error for one in played if one.rollout.error}
+    assert reasons == {"ConnectionError('the line went dead')"}
+    trained = {rollout_id for rollout_id, *_ in acts(collector)}
+    assert trained == {one.rollout.id for one in played if one.rollout.error is None}
+
+
+async def test_too_many_failures_stop_the_run_with_their_reason():
+    collector = make_collector(FlakyClient(fails=lambda call: True), retries=1)
+    with pytest.raises(SelfplayError, match=r"8 of 8 games failed; the last: .*the line went dead"):
+        await collector.collect(8)
+
+
+async def test_a_stream_keeps_its_games_in_flight_between_calls():
+    collector = make_collector(FlakyClient(), concurrency=8)
+    await collector.collect_until(lambda: collector.buffer.size() >= 10)
+    assert 0 < collector.accounts.in_flight < 8
+    before = collector.accounts.started
+    await collector.collect_until(lambda: collector.buffer.size() >= 40)
+    await collector.drain()
+    assert collector.accounts.started > before
+    assert collector.accounts.in_flight == 0
+    ids = [rollout_id for rollout_id, *_ in acts(collector)]
+    assert len(set(ids)) == collector.accounts.finished
+
+
+async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
+    async def only_opponents_fail(messages, *args, **options):
+        text = "mumble" if options["model"] == "other" else answer(messages, options["seed"])
+        return await MockInferenceClient([text]).complete(messages, *args, **options)
+
+    client = MockInferenceClient(answer)
+    client.complete = only_opponents_fail
+    kept = make_collector(client, mode="fixed", fixed=["other"])
+    left_out = make_collector(client, mode="fixed", fixed=["other"], filter_opponent_invalid=True)
+    await kept.collect(20)
+    await left_out.collect(20)
+    assert kept.accounts.filtered == 0
+    assert kept.buffer.size() > 0
+    assert left_out.accounts.filtered > 0
+    assert left_out.buffer.size() < kept.buffer.size()
+
+
+async def test_against_an_opponent_one_seat_is_trained_and_both_are_rated():
+    collector = make_collector(MockInferenceClient(answer), mode="fixed", fixed=["random"])
+    played = await collector.collect(40)
+    seats = [one.job.spec.trained_pids for one in played]
+    assert {tuple(seat) for seat in seats} == {(0,), (1,)}
+    assert {step.pid for one in played for step in one.rollout.steps} == {0, 1}
+    ratings = {opponent.uid: opponent for opponent in collector.pool.opponents()}
+    assert ratings["fixed-random"].games == ratings["ckpt-0"].games == 40
+
+
+async def test_evaluation_games_take_seats_in_turn_and_train_nobody():
+    collector = make_collector(MockInferenceClient(answer), fixed=["random"])
+    played = await collector.collect(0, eval_games=6)
+    assert [one.job.meta.info["eval_pid"] for one in played] == [0, 1, 0, 1, 0, 1]
+    assert collector.buffer.size() == 0
+    assert (collector.accounts.eval_finished, collector.accounts.started) == (6, 0)
+
+
+async def test_jobs_go_on_where_a_checkpoint_left_them():
+    whole = make_collector(MockInferenceClient(answer))
+    await whole.collect(10)
+    second_half = await whole.collect(10)
+    resumed = make_collector(MockInferenceClient(answer))
+    resumed.scheduler.load_state_dict({"next_train": 10, "next_eval": 0})
+    assert [one.rollout.extras for one in await resumed.collect(10)] == [
+        one.rollout.extras for one in second_half
+    ]
+
+
+async def test_games_in_flight_at_a_checkpoint_never_started():
+    collector = make_collector(FlakyClient(), concurrency=8)
+    await collector.collect_until(lambda: collector.buffer.size() >= 10)
+    resumed = make_collector(FlakyClient())
+    resumed.restore_accounts(collector.accounts.to_dict())
+    assert resumed.accounts.in_flight == 0
+    assert resumed.accounts.finished == collector.accounts.finished
+    await collector.drain()
