@@ -1,14 +1,18 @@
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfplay.learning import trie
 from selfplay.learning.trie import TreePlan, ancestors, branch_starts, build_plan, cut_plan
 
 token = st.integers(0, 2)
 samples = st.lists(
     st.tuples(st.lists(token, min_size=1, max_size=6), st.lists(token, max_size=4)), min_size=1, max_size=10
 )
+handy_tokens = st.sampled_from([1, 3, 512])
 
 
 def plan_of(pairs: list[tuple[list[int], list[int]]]) -> TreePlan:
@@ -89,17 +93,20 @@ def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
 
 
 @settings(deadline=None)
-@given(samples, st.integers(1, 20))
-def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_tokens):
-    pieces = cut_plan(plan_of(pairs), max_tokens)
+@given(samples, st.integers(1, 20), handy_tokens)
+def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_tokens, handy):
+    with patch.object(trie, "HANDY_TOKENS", handy):
+        pieces = cut_plan(plan_of(pairs), max_tokens)
     assert sum(len(piece.prediction_S) for piece in pieces) == sum(len(completion) for _, completion in pairs)
     assert set().union(*map(predictions, pieces)) == expected_predictions(pairs)
 
 
 @settings(deadline=None)
-@given(samples, st.integers(1, 20))
-def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max_tokens):
-    for piece in cut_plan(plan_of(pairs), max_tokens):
+@given(samples, st.integers(1, 20), handy_tokens)
+def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max_tokens, handy):
+    with patch.object(trie, "HANDY_TOKENS", handy):
+        pieces = cut_plan(plan_of(pairs), max_tokens)
+    for piece in pieces:
         is_one_path = (piece.parents_T == np.arange(-1, piece.num_tokens - 1)).all()
         assert piece.num_tokens <= max_tokens or is_one_path
 
@@ -125,7 +132,16 @@ def test_shared_prompts_and_repeated_answers_cost_their_distinct_tokens_only():
 
 def test_a_plan_within_the_budget_is_not_cut():
     plan = build_plan([[1, 2], [1, 3]], [[4], [5]])
-    assert cut_plan(plan, plan.num_tokens) == [plan]
+    (piece,) = cut_plan(plan, plan.num_tokens)
+    assert piece.num_tokens == plan.num_tokens
+    assert predictions(piece) == predictions(plan)
+
+
+def test_samples_that_share_nothing_are_cut_apart_at_a_handy_size_and_others_are_not():
+    unshared = build_plan([[first] * trie.HANDY_TOKENS for first in range(3)], [[1, 2]] * 3)
+    assert [piece.num_tokens for piece in cut_plan(unshared, 10**6)] == [trie.HANDY_TOKENS + 1] * 3
+    shared = build_plan([[0] * trie.HANDY_TOKENS] * 3, [[first, 7, 8] for first in range(3)])
+    assert len(cut_plan(shared, 10**6)) == 1
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5])
