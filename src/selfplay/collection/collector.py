@@ -1,7 +1,9 @@
 """Collector: keeps games in flight on one event loop and accounts for each of them."""
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +14,17 @@ from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 
 LATEST = 64
+
+
+@contextmanager
+def few_garbage_collections() -> Iterator[None]:
+    """Look for garbage rarely: games in flight are millions of live objects, and none of them is garbage."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class GameTracker(Protocol):
@@ -101,7 +114,8 @@ class Collector:
                 on_game()
             return played
 
-        played = list(await asyncio.gather(*map(play, jobs)))
+        with few_garbage_collections():
+            played = list(await asyncio.gather(*map(play, jobs)))
         for one in played:
             self._take_in(one)
         self._stop_if_broken(played)

@@ -211,7 +211,10 @@ def generators_of(env_id: str) -> Generators:
     return Generators(python=python or numpy, numpy=numpy)
 
 
+_DRAWING = str.maketrans({"|": " ", "'": None})
+
+
 def _undrawn(board: str) -> str:
     """A board without its drawing: no ruled lines, no bars, no empty lines. Every cell and word stays."""
-    cells = [" ".join(line.replace("'", "").replace("|", " ").split()) for line in board.splitlines()]
-    return "\n".join(line for line in cells if line.strip("-+= "))
+    lines = [line for line in board.translate(_DRAWING).splitlines() if line.strip("-+= ")]
+    return "\n".join([" ".join(line.split()) for line in lines])

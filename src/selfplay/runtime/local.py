@@ -1,7 +1,6 @@
 """A run in one process: play, learn, rate, evaluate, save; and go on after a kill as if nothing had been."""
 
 import asyncio
-import gc
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,6 @@ def resume(run_dir: Path, console: Console) -> None:
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
     try:
         run = LocalRun(config, directory, console)
-        _spare_the_garbage_collector()
         asyncio.run(run.run())
     except InputError:
         directory.remove_if_empty()
@@ -76,12 +74,6 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         ) from error
     finally:
         directory.unlock()
-
-
-def _spare_the_garbage_collector() -> None:
-    """Thousands of games in flight are millions of live objects that are not garbage: look at them rarely."""
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 1000)
 
 
 @dataclass

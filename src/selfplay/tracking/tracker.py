@@ -86,7 +86,9 @@ class Tracker:
             if "correct_answer_format" in feedback:
                 self._put(f"{prefix}/Format Success Rate", float(feedback["correct_answer_format"]))
             self._put(f"{prefix}/Response Length (char)", len(step.act))
-            self._put(f"{prefix}/Observation Length (char)", len(step.obs))
+            self._put(
+                f"{prefix}/Observation Length (char)", sum(len(message["content"]) for message in step.prompt)
+            )
             if step.completion_token_ids is not None:
                 self._put(f"{prefix}/Response Length (tokens)", len(step.completion_token_ids))
 
