@@ -96,8 +96,9 @@ async def test_games_that_keep_failing_cost_themselves_only():
 
 async def test_too_many_failures_stop_the_run_with_their_reason():
     collector = make_collector(FlakyClient(fails=lambda call: True), retries=1)
+    played = await collector.collect(8)
     with pytest.raises(SelfplayError, match=r"8 of 8 games failed; the last: .*the line went dead"):
-        await collector.collect(8)
+        collector.stop_if_broken(played)
 
 
 async def test_a_stream_keeps_its_games_in_flight_between_calls():

@@ -89,10 +89,18 @@ def test_the_adapter_loads_in_plain_peft(model, tmp_path):
 
 @pytest.mark.parametrize("mode", ["mirror", "lagged"])
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode):
-    config = configure(model, population__sample_mode=mode, population__add_every="1")
+    config = configure(
+        model,
+        population__sample_mode=mode,
+        population__add_every="1",
+        learning__steps="12",
+        learning__average_decay="0.9",
+        evaluation__every="0",
+        run__save_every="10",
+    )
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000004")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000012")
     (tmp_path / "cut" / "report.html").unlink()
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert metrics_of(tmp_path / "whole")[-1]["accounts/failed"] == 0
@@ -143,6 +151,35 @@ def test_other_numbers_of_players_train_too(model, tmp_path, env_id, players):
     )
     run(config, tmp_path / "run")
     assert metrics_of(tmp_path / "run")[-1]["accounts/finished"] == 16
+
+
+def test_a_resume_that_fails_deletes_nothing(model, tmp_path):
+    run(configure(model, learning__steps="1"), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "checkpoints").mkdir()
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(str(model), str(tmp_path / "gone")))
+    with pytest.raises(InputError, match="is not a directory"):
+        resume(tmp_path / "run", Console(file=io.StringIO()))
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_run_whose_model_cannot_be_loaded_leaves_its_name_free(tmp_path):
+    (tmp_path / "other").mkdir()
+    config = configure(tmp_path / "gone")
+    for path in (tmp_path / "run", tmp_path / "other"):
+        with pytest.raises(InputError, match="is not a directory"):
+            run(config, path)
+    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "other").exists()
+
+
+def test_a_resume_cuts_off_what_came_later(model, tmp_path):
+    run(configure(model), tmp_path / "run")
+    RunDirectory.open(tmp_path / "run").truncate_after(2)
+    left = sorted(path.name for path in (tmp_path / "run" / "batches").iterdir())
+    assert left == ["batch-000001.jsonl.gz", "batch-000002.jsonl.gz"]
+    assert not list((tmp_path / "run" / "evaluation").glob("step-000004*"))
 
 
 def test_a_finished_run_is_not_resumed(model, tmp_path):

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-_TEMPLATE_HELP = "How positions become prompts."
+_TEMPLATE_HELP = "How positions become prompts; as the run trained, by default."
 _ENV_HELP = "What is played; see: selfplay envs"
 
 
@@ -14,7 +14,7 @@ def evaluate(
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
     opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal or base.")] = "random",
     games: Annotated[int, typer.Option(min=2, help="Games, seats balanced.")] = 400,
-    template: Annotated[str, typer.Option(help=_TEMPLATE_HELP)] = "fewshot-chat",
+    template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
     players: Annotated[int | None, typer.Option(min=1, help="Seats; two where that can be.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
@@ -34,7 +34,7 @@ def evaluate(
         opponent,
         games,
         template=template,
-        num_players=seats,
+        num_players=players,
         seed=seed,
         temperature=temperature,
         console=Console(),
@@ -44,7 +44,7 @@ def evaluate(
 def play(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
-    template: Annotated[str, typer.Option(help=_TEMPLATE_HELP)] = "fewshot-chat",
+    template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
     seat: Annotated[int | None, typer.Option(min=0, help="Yours; drawn if not given.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
 ) -> None:
@@ -65,18 +65,16 @@ def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name 
     print(rebuild(run_dir))
 
 
-def checked_seats(env: str, players: int | None, template: str) -> int:
+def checked_seats(env: str, players: int | None, template: str | None) -> int:
     """Check what is to be played before a model is loaded for it; return the number of seats.
 
     Raises:
         InputError: the environment, its number of players or the template is not possible.
     """
-    from selfplay.envs.catalog import describe
-    from selfplay.runtime.checks import check_environment, renaming
+    from selfplay.runtime.checks import check_environment, default_seats, renaming
 
     names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
     with renaming(names):
-        possible = describe(env).players
-        seats = players or (2 if 2 in possible else possible[0])
-        check_environment(env, seats, template)
+        seats = players or default_seats(env)
+        check_environment(env, seats, template or "default")
     return seats

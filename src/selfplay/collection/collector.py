@@ -13,8 +13,6 @@ from selfplay.core import Arena, GenerateResult, Rollout, SelfplayError, Traject
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 
-LATEST = 64
-
 
 @contextmanager
 def few_garbage_collections() -> Iterator[None]:
@@ -61,8 +59,7 @@ class Collector:
         concurrency: most games in flight.
         retries: further attempts at a failed game.
         filter_opponent_invalid: keep games out of training that a seat not trained lost by an invalid move.
-        max_failed_fraction: more failures than this part of a call's games (or of the latest 64 in a stream)
-            raise SelfplayError: something is broken that trying again does not mend.
+        max_failed_fraction: more failures than this mean that something is broken; see ``stop_if_broken``.
     """
 
     def __init__(
@@ -97,48 +94,58 @@ class Collector:
         self.accounts.eval_started = self.accounts.eval_finished + self.accounts.eval_failed
 
     async def collect(
-        self, games: int, eval_games: int = 0, on_game: Callable[[], None] | None = None
+        self, games: int, eval_games: int = 0, on_game: Callable[[Played], None] | None = None
     ) -> list[Played]:
         """Play exactly so many games to their end and take them in, in the order of their jobs.
 
         ``on_game`` is called whenever one has ended.
         """
-        jobs = [self.scheduler.next_train_job() for _ in range(games)]
-        jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
-        slots = asyncio.Semaphore(self.concurrency)
-
-        async def play(job: Job) -> Played:
-            async with slots:
-                played = await self._play(job)
-            if on_game is not None:
-                on_game()
-            return played
-
         with few_garbage_collections():
+            jobs = [self.scheduler.next_train_job() for _ in range(games)]
+            jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
+            slots = asyncio.Semaphore(self.concurrency)
+
+            async def play(job: Job) -> Played:
+                async with slots:
+                    played = await self._play(job)
+                if on_game is not None:
+                    on_game(played)
+                return played
+
             played = list(await asyncio.gather(*map(play, jobs)))
-        for one in played:
-            self._take_in(one)
-        self._stop_if_broken(played)
+            for one in played:
+                self._take_in(one)
         return played
 
-    async def collect_until(self, enough: Callable[[], bool], eval_share: float = 0.0) -> list[Played]:
+    async def collect_until(
+        self,
+        enough: Callable[[], bool],
+        eval_share: float = 0.0,
+        on_game: Callable[[Played], None] | None = None,
+    ) -> list[Played]:
         """Keep ``concurrency`` games in flight and take them in as they finish, until ``enough()``.
 
         Games still in flight stay so and go on at the next call. ``eval_share`` of the games started are
         evaluation games. Stops early when the buffer takes no more.
+
+        Raises:
+            SelfplayError: a hundred rounds of games were not enough: nothing trainable comes of them.
         """
         taken: list[Played] = []
         while not enough() and self.buffer.continue_collection():
+            if len(taken) > 100 * self.concurrency:
+                raise SelfplayError(f"{len(taken)} games left too little to train on; look at the rollouts")
             while len(self._in_flight) < self.concurrency:
                 started = self.accounts.started + self.accounts.eval_started
                 evaluates = self.accounts.eval_started < eval_share * started
                 job = self.scheduler.next_eval_job() if evaluates else self.scheduler.next_train_job()
                 self._in_flight.add(asyncio.create_task(self._play(job)))
             done, self._in_flight = await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=lambda task: task.result().job.name):
-                self._take_in(task.result())
-                taken.append(task.result())
-            self._stop_if_broken(taken[-LATEST:] if len(taken) >= LATEST else [])
+            for one in sorted((task.result() for task in done), key=lambda one: one.job.name):
+                self._take_in(one)
+                taken.append(one)
+                if on_game is not None:
+                    on_game(one)
         return taken
 
     async def drain(self) -> list[Played]:
@@ -149,7 +156,8 @@ class Collector:
             self._take_in(one)
         return played
 
-    def _stop_if_broken(self, played: list[Played]) -> None:
+    def stop_if_broken(self, played: list[Played]) -> None:
+        """Raise SelfplayError if more than ``max_failed_fraction`` of these games failed."""
         errors = [one.rollout.error for one in played if one.rollout.error is not None]
         if len(errors) > self.max_failed_fraction * len(played):
             raise SelfplayError(f"{len(errors)} of {len(played)} games failed; the last: {errors[-1]}")

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from selfplay.core import InputError
 
+DEFAULT_TEMPLATE = "fewshot-chat"
+
 
 class Settings(BaseModel):
     """Base of every section: unknown fields are errors, nothing is converted, docstrings are the help texts.
@@ -78,7 +80,7 @@ class EnvSettings(Settings):
     """A TextArena id (`TicTacToe-v0-train`) or an OpenSpiel name (`kuhn_poker`)."""
     num_players: int = Field(default=2, ge=1)
     """How many seats."""
-    template: str = "fewshot-chat"
+    template: str = DEFAULT_TEMPLATE
     """How observations become prompts and answers become moves."""
     weight: float = Field(default=1.0, gt=0)
     """Its share of the games, relative to the other environments'."""
@@ -362,3 +364,12 @@ class Config(Settings):
     """What is kept for people to look at."""
     run: RunSettings = RunSettings()
     """The run directory."""
+
+    @model_validator(mode="after")
+    def _entries_differ_and_fit(self) -> "Config":
+        keys = [(env.id, env.num_players, env.template) for env in self.envs]
+        if len(set(keys)) < len(keys):
+            raise InputError("envs", "two entries play the same game with the same template", "Merge them")
+        if (self.buffer.batch_size or 0) > self.buffer.max_size:
+            raise InputError("buffer.batch_size", "it is over buffer.max_size", "Make the buffer larger")
+        return self

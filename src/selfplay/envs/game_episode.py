@@ -121,6 +121,8 @@ class GameEpisode(Episode):
             action = answer.action
             if legal is None or action not in legal:
                 action = game.normalise(action)
+            if self.template.strict and legal is not None and action not in legal:
+                answer.well_formed = _form(action) in map(_form, legal)
             invalid = self._play(table, pid, action, legal, answer.well_formed)
             table.turns.append(
                 {

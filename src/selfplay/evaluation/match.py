@@ -168,10 +168,13 @@ async def _play_game(
     reason = ""
     for _ in range(1 + retries):
         try:
-            result = await episode.generate(arena, spec)
+            async with asyncio.timeout(arena.episode_timeout):
+                result = await episode.generate(arena, spec)
             return record_of(result.rollout, seat)
         except InputError:
             raise
+        except TimeoutError:
+            reason = f"the game took longer than {arena.episode_timeout:g} s"
         except SelfplayError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - clients raise anything; the result states it

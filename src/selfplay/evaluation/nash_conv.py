@@ -10,6 +10,9 @@ from selfplay.envs.catalog import library_of
 from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
 from selfplay.envs.templates import PromptTemplate
 
+SCORED_AT_ONCE = 256
+"""Positions whose answers are scored at the same time: bounded, as every kind of model call is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NashConvResult:
@@ -70,17 +73,16 @@ async def nash_conv(
         SelfplayError: scoring took too long or gave no probabilities.
     """
     states = _states_of(env_id)
-    calls = [
-        client.score(
-            _prompt(env_id, template, state),
-            [template.answer(action) for action in state.legal_actions],
-            model=model,
-        )
-        for state in states
-    ]
+    slots = asyncio.Semaphore(SCORED_AT_ONCE)
+
+    async def score(state: InformationState) -> list[float]:
+        answers = [template.answer(action) for action in state.legal_actions]
+        async with slots:
+            return await client.score(_prompt(env_id, template, state), answers, model=model)
+
     try:
         async with asyncio.timeout(timeout):
-            scores = await asyncio.gather(*calls)
+            scores = await asyncio.gather(*map(score, states))
     except TimeoutError as error:
         raise SelfplayError(f"scoring {len(states)} positions of {env_id} took over {timeout:g} s") from error
     measured = [_normalise(state, logprobs) for state, logprobs in zip(states, scores, strict=True)]

@@ -275,12 +275,14 @@ class EmbeddedEngine(InferenceClient):
         """Work until nothing is asked."""
         while any(served.waiting or served.active for served in self._served.values()):
             await self._let_others_run()
-            for served in list(self._served.values()):
+            # By name: a resumed run may have begun to serve its models in another order.
+            in_order = [served for _, served in sorted(self._served.items())]
+            for served in in_order:
                 self._admit(served)
             # Whoever got an answer may ask again: that comes before the next forward pass.
-            answered = [self._draw(served) for served in self._served.values()]
+            answered = [self._draw(served) for served in in_order]
             if not any(answered):
-                for served in self._served.values():
+                for served in in_order:
                     self._forward(served)
 
     def _tell_failure(self, task: "asyncio.Task[None]") -> None:

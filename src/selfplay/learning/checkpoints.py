@@ -34,14 +34,10 @@ class Checkpoint:
 
 
 def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
-    """Write an adapter in PEFT's format. ``base_name`` is recorded as its base model."""
-    directory.mkdir(parents=True, exist_ok=True)
-    state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
-    save_file(state, directory / ADAPTER_FILE)
-    config = policy.model.peft_config[TRAINED].to_dict()
-    config |= {"base_model_name_or_path": base_name, "inference_mode": True}
-    config["target_modules"] = sorted(config["target_modules"])
-    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
+    """Write an adapter in PEFT's format; one that is there is replaced. ``base_name`` is its base model."""
+    scratch = _scratch_for(directory)
+    _write_adapter(scratch, policy, base_name, name)
+    _put_in_place(scratch, directory)
 
 
 def save_checkpoint(
@@ -62,16 +58,44 @@ def save_checkpoint(
         learner: what the learner needs to continue.
         state: everything else, JSON-able.
     """
-    scratch = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(scratch, ignore_errors=True)
-    save_adapter(scratch, policy, base_name, result)
+    scratch = _scratch_for(directory)
+    _write_adapter(scratch, policy, base_name, result)
     save_file({key: value.contiguous() for key, value in learner.items()}, scratch / LEARNER_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
+    _put_in_place(scratch, directory)
+
+
+def _write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
+    state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
+    save_file(state, directory / ADAPTER_FILE)
+    config = policy.model.peft_config[TRAINED].to_dict()
+    config |= {"base_model_name_or_path": base_name, "inference_mode": True}
+    config["target_modules"] = sorted(config["target_modules"])
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
+
+
+def _scratch_for(directory: Path) -> Path:
+    scratch = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    return scratch
+
+
+def _put_in_place(scratch: Path, directory: Path) -> None:
+    """Sync what was written, give it its name, and sync the name."""
     for file in scratch.iterdir():
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+        _sync(file)
     shutil.rmtree(directory, ignore_errors=True)
     scratch.rename(directory)
+    _sync(directory.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -222,7 +222,9 @@ def _load_base(model_name: str, dtype: torch.dtype) -> torch.nn.Module:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             model_name,
-            config=AutoConfig.from_pretrained(model_name),
+            config=AutoConfig.from_pretrained(model_name, trust_remote_code=False),
+            trust_remote_code=False,
+            use_safetensors=True,
             dtype=dtype,
             attn_implementation=ATTENTION_NAME,
             ignore_mismatched_sizes=True,
@@ -282,8 +284,8 @@ def _add_lora(base: torch.nn.Module, config: LoraConfig) -> Any:
 
 def _load_tokenizer(model_name: str) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=False)
+    except Exception as error:
         raise InputError(
             "model", f"{model_name} has no usable tokenizer", "Add its tokenizer files."
         ) from error

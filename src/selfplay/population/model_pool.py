@@ -103,7 +103,7 @@ class ModelPool:
 
         Args:
             path: where the adapter lies; ``None`` for the base model or an adapter in memory.
-            iteration: policy version, -1 for the untrained policy.
+            iteration: policy version; -1 or 0 for the untrained policy.
 
         Raises:
             InputError: this iteration is registered already.
@@ -229,7 +229,7 @@ class ModelPool:
             uids: who sat where, one for each seat.
             rewards: final rewards in the same order.
             env_id: where it was played.
-            action_seq: the actions of all players in order, for the n-gram statistics.
+            action_seq: the actions of all players in order, for the n-gram statistics; empty if not known.
 
         Raises:
             InputError: a uid is unknown.
@@ -240,7 +240,8 @@ class ModelPool:
         seats: dict[str, list[float]] = {}
         for uid, reward in zip(uids, rewards, strict=True):
             seats.setdefault(self._model(uid).uid, []).append(reward)
-        self.exploration.add_game(action_seq, env_id, seats)
+        if action_seq:
+            self.exploration.add_game(action_seq, env_id, seats)
         scores = {uid: math.fsum(values) / len(values) for uid, values in seats.items()}
         if len(uids) == 1:
             scores[ENVIRONMENT_UID] = 0.0

@@ -147,7 +147,7 @@ def _encode(line: RolloutLine) -> bytes:
                 f"rollout {rollout.id}, step {index}: a reward or log-probability is not finite"
             )
     try:
-        return msgspec.json.encode(line)
+        return msgspec.json.encode(line, enc_hook=repr)  # a game library may leave any object in its info
     except (TypeError, msgspec.MsgspecError) as error:
         raise SelfplayError(f"rollout {rollout.id} cannot be written as JSON: {error}") from error
 

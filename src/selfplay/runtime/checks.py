@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from selfplay.config.settings import Config, EnvSettings, TrackingSettings
 from selfplay.core import InputError
-from selfplay.envs.catalog import check_playable, library_of
+from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.envs.textarena_moves import family_of
 from selfplay.learning.model_files import check_model_name
@@ -31,6 +31,12 @@ def check_config(config: Config) -> list[str]:
             found.append(f"NashConv of {env.id}")
     _check_extras(config.tracking)
     return found
+
+
+def default_seats(env_id: str) -> int:
+    """How many players a game has when nobody says: two where that is possible."""
+    possible = describe(env_id).players
+    return 2 if 2 in possible else possible[0]
 
 
 def check_environment(env_id: str, num_players: int, template: str) -> None:

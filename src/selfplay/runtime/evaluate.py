@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from selfplay.config.loading import load_config
-from selfplay.config.settings import ModelSettings
+from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
 from selfplay.core import Arena, InputError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
@@ -19,6 +19,7 @@ from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter, lora_set
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.runtime import assembly
+from selfplay.runtime.checks import default_seats
 from selfplay.runtime.evaluations import opponent_agent
 from selfplay.runtime.run_directory import RunDirectory
 
@@ -30,6 +31,15 @@ class ModelSource:
     model: ModelSettings
     adapter: Path | None = None
     max_tokens: int = 16
+    envs: tuple[EnvSettings, ...] = ()
+
+    def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
+        """How ``env_id`` is played: as the run trained in it, where it did and nothing else is asked for."""
+        for env in self.envs:
+            if env.id == env_id and num_players in (None, env.num_players):
+                return env.model_copy(update={"template": template or env.template})
+        players = num_players or default_seats(env_id)
+        return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
 
 
 def find_model(name: str) -> ModelSource:
@@ -46,7 +56,7 @@ def find_model(name: str) -> ModelSource:
             if not steps:
                 raise InputError(name, "this run has no checkpoint yet", "Train it first.")
             adapter = run.checkpoint(steps[-1])
-            return ModelSource(config.model, adapter, config.inference.max_tokens)
+            return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
         if (path / ADAPTER_CONFIG).is_file():
             _, adapter_config = load_adapter(path)
             base = str(adapter_config["base_model_name_or_path"])
@@ -60,13 +70,12 @@ def find_model(name: str) -> ModelSource:
     return ModelSource(ModelSettings(name=name))
 
 
-def build_engine(name: str, console: Console, seed: int) -> tuple[EmbeddedEngine, int]:
-    """Serve ``name`` as ``default`` and its base model as ``base``; also returns the answers' token limit.
+def build_engine(source: ModelSource, console: Console, seed: int) -> EmbeddedEngine:
+    """Serve a model as ``default`` and its base model as ``base``.
 
     Raises:
-        InputError: nothing can be loaded under this name, or the adapter is another model's.
+        InputError: it cannot be loaded, or the adapter is another model's.
     """
-    source = find_model(name)
     lora, weights = LoraSettings(lora_rank=1), None
     if source.adapter is not None:
         weights, adapter_config = load_adapter(source.adapter)
@@ -77,7 +86,7 @@ def build_engine(name: str, console: Console, seed: int) -> tuple[EmbeddedEngine
     engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
     engine.publish(BASE, BASE, 0)
     engine.publish("default", TRAINED if weights is not None else BASE, 0)
-    return engine, source.max_tokens
+    return engine
 
 
 def evaluate(
@@ -86,32 +95,36 @@ def evaluate(
     opponent: str,
     games: int,
     *,
-    template: str,
-    num_players: int,
+    template: str | None,
+    num_players: int | None,
     seed: int,
     temperature: float,
     console: Console,
 ) -> MatchResult:
-    """Play a match, print its table and return it.
+    """Play a match, print its table and return it. What is ``None`` is as the run trained, or the default.
 
     Raises:
         InputError: the model, environment or opponent cannot be had.
     """
-    engine, max_tokens = build_engine(model_or_run, console, seed)
+    source = find_model(model_or_run)
+    env = source.environment(env_id, template, num_players)
+    engine = build_engine(source, console, seed)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("games", total=games)
         result = asyncio.run(
             play_match(
                 Arena(engine),
-                env_id,
-                num_players,
-                get_template(template),
+                env.id,
+                env.num_players,
+                get_template(env.template),
                 model="default",
-                opponent=opponent_agent(opponent) if num_players > 1 else None,
+                opponent=opponent_agent(opponent) if env.num_players > 1 else None,
                 games=games,
                 seed=seed,
                 temperature=temperature,
-                max_tokens=max_tokens,
+                max_tokens=source.max_tokens,
+                max_turns=env.max_turns,
+                error_allowance=env.error_allowance,
                 on_game=lambda done, total: progress.update(bar, completed=done, total=total),
             )
         )

@@ -1,6 +1,5 @@
 """The evaluations of a run: matches and exact measures, written to its directory."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Group
@@ -15,6 +14,7 @@ from selfplay.evaluation.report_files import read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.population.model_pool import ModelPool
 from selfplay.runtime.assembly import SCRIPTED
+from selfplay.runtime.progress import RunProgress
 
 Result = MatchResult | NashConvResult
 
@@ -42,27 +42,31 @@ class Evaluations:
         self.model = model
         self.directory = directory
 
-    async def run(self, step: int, games: int, say: Callable[[str], None]) -> dict[str, str]:
+    async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
         """Measure after update ``step``; returns the headline figures by name."""
         summary = {}
         for env in self.config.envs:
+            of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
             for opponent in self.config.evaluation.opponents if env.num_players > 1 else [None]:
-                say(f"{env.id}: {games} games against {opponent or 'the environment'}")
-                result = await self._match(env, opponent, games)
+                progress.say(f"{env.id}: {games} games against {opponent or 'the environment'}")
+                result = await self._match(env, opponent, games, progress)
                 write_evaluation(self.directory, step, f"{env.id}-{opponent or 'alone'}", result)
                 self._rate(result, opponent)
-                summary[f"win against {opponent}" if opponent else "solved"] = f"{result.win_rate.mid:.0%}"
-                summary["invalid"] = f"{result.invalid_move_rate.mid:.1%}"
+                won = f"win against {opponent}" if opponent else "solved"
+                summary[won + of_env] = f"{result.win_rate.mid:.0%}"
+                summary[f"invalid{of_env}"] = f"{result.invalid_move_rate.mid:.1%}"
             if self.config.evaluation.nash_conv:
-                say(f"{env.id}: NashConv")
+                progress.say(f"{env.id}: NashConv")
                 exact = await nash_conv(
                     self.arena.client, env.id, get_template(env.template), model=self.model
                 )
                 write_evaluation(self.directory, step, f"{env.id}-nash-conv", exact)
-                summary["NashConv"] = f"{exact.nash_conv:.3f}"
+                summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
         return summary
 
-    async def _match(self, env: EnvSettings, opponent: str | None, games: int) -> MatchResult:
+    async def _match(
+        self, env: EnvSettings, opponent: str | None, games: int, progress: RunProgress
+    ) -> MatchResult:
         return await play_match(
             self.arena,
             env.id,
@@ -77,6 +81,7 @@ class Evaluations:
             max_tokens=self.config.inference.max_tokens,
             max_turns=env.max_turns,
             error_allowance=env.error_allowance,
+            on_game=progress.evaluation_game,
         )
 
     def _rate(self, result: MatchResult, opponent: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +25,7 @@ from selfplay.runtime.opponents import FrozenOpponents
 from selfplay.runtime.progress import RunProgress, print_ending
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink
+from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.tracking.tracker import Tracker
 
 
@@ -36,7 +37,6 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
         SelfplayError: the run had to stop; what was saved can be resumed.
     """
     directory = RunDirectory.create(run_dir)
-    directory.write_config(dump_config(config))
     _run(config, directory, console)
 
 
@@ -62,10 +62,12 @@ def resume(run_dir: Path, console: Console) -> None:
 
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
     try:
+        if not directory.config_file.exists():
+            directory.write_config(dump_config(config))
         run = LocalRun(config, directory, console)
         asyncio.run(run.run())
     except InputError:
-        directory.remove_if_empty()
+        directory.remove_new()
         raise
     except (OSError, SafetensorError) as error:
         raise SelfplayError(
@@ -96,7 +98,7 @@ class LocalRun:
         self.learner = assembly.build_learner(config.learning, config, self.policy)
         self.engine = assembly.build_engine(config, self.policy)
         self.metrics = JsonlSink(directory.metrics_file)
-        self.tracker = Tracker(directory.path.name, config.tracking.wandb_project, sinks=self._sinks())
+        self.tracker = Tracker(directory.path.name, sinks=self._sinks())
         self.rollout_log = RolloutLog(directory.rollouts)
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
         self.buffer = assembly.build_buffer(config, self.tracker, batch_log)
@@ -123,9 +125,13 @@ class LocalRun:
         self.stopping = False
 
     def _sinks(self) -> list[Sink]:
+        sinks: list[Sink] = [self.metrics]
+        project = self.config.tracking.wandb_project
+        if project is not None:
+            sinks.append(WandbSink(project, self.directory.path.name, directory=self.directory.path))
         if self.config.tracking.tensorboard:
-            return [self.metrics, TensorBoardSink(self.directory.path / "tensorboard")]
-        return [self.metrics]
+            sinks.append(TensorBoardSink(self.directory.path / "tensorboard"))
+        return sinks
 
     def _build_arena(self) -> Arena:
         arena = Arena(
@@ -208,12 +214,11 @@ class LocalRun:
         started = perf_counter()
         steps = self._batch()
         learned = self.learner.update(records_from_steps(steps, self.encode_answer))
-        self.trained_records += len(steps)
+        self.trained_records += int(learned["records"])
         phase.learn = perf_counter() - started
         self._publish()
         if self.step % self.config.population.add_every == 0:
-            self.opponents.add_policy(self.step, self.learner.result)
-        self._log_games(played)
+            await self._join_pool()
         return self._log_metrics(played, learned, phase)
 
     async def _play(self, progress: RunProgress) -> list[Played]:
@@ -222,28 +227,39 @@ class LocalRun:
         if settings.max_staleness == 0:
             played = await self.collector.collect(settings.games_per_step, evaluating, progress.played_game)
         else:
-            wanted = self.config.buffer.batch_size or settings.games_per_step
             share = evaluating / (evaluating + settings.games_per_step)
-            played = await self.collector.collect_until(lambda: self._trainable() >= wanted, share)
-        if not self._trainable():
+            played = await self.collector.collect_until(self._enough(), share, progress.played_game)
+        self._log_games(played)
+        self.collector.stop_if_broken(played)
+        self.buffer.drop_stale(self.step, settings.max_staleness)
+        if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         return played
 
-    def _trainable(self) -> int:
-        """How many steps (or episodes) may be trained on; what is too old is dropped."""
-        self.buffer.drop_stale(self.step, self.config.collection.max_staleness)
-        return self.buffer.entries()
+    def _enough(self) -> Callable[[], bool]:
+        """When an overlapping update begins: at ``batch_size`` entries or ``games_per_step`` more games."""
+        if self.config.buffer.batch_size is not None:
+            wanted = self.config.buffer.batch_size
+            return lambda: self.buffer.entries() >= wanted
+        finished = self.collector.accounts.finished + self.config.collection.games_per_step
+        return lambda: self.collector.accounts.finished >= finished
 
     def _batch(self) -> list[Step]:
         stored = self.buffer.entries()
         batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
         return [step for part in batch for step in (part if isinstance(part, list) else [part])]
 
+    async def _join_pool(self) -> None:
+        """Register the policy. Games in flight finish first where they may play an opponent that leaves."""
+        if self.opponents.keeps_copies:
+            await self.collector.drain()
+        self.opponents.add_policy(self.step, self.learner.result)
+
     def _log_games(self, played: list[Played]) -> None:
         limit = self.config.tracking.games_logged
         games = [one.rollout for one in played if one.rollout.error is None][:limit]
         failed = [one.rollout for one in played if one.rollout.error is not None]
-        self.rollout_log.write(self.step, games + failed)
+        self.rollout_log.write(self.step + 1, games + failed)
 
     def _log_metrics(
         self, played: list[Played], learned: dict[str, float], phase: _Phase
@@ -279,7 +295,7 @@ class LocalRun:
             progress.evaluated(self.step, await self._evaluate(settings.games_during, progress))
 
     async def _evaluate(self, games: int, progress: RunProgress) -> dict[str, str]:
-        summary = await self.evaluations.run(self.step, games, progress.say)
+        summary = await self.evaluations.run(self.step, games, progress)
         self.engine.reset_stats()
         return summary
 

@@ -26,11 +26,12 @@ class FrozenOpponents:
         self.policy = policy
         self.engine = engine
         self.directory = directory
+        self.keeps_copies = config.population.sample_mode not in MODES_WITHOUT_COPIES
         self._served: set[str] = set()
 
     def add_policy(self, step: int, adapter: str) -> None:
         """Register the policy as it is now; keep a copy of ``adapter`` where opponents are drawn."""
-        if self.config.population.sample_mode in MODES_WITHOUT_COPIES:
+        if not self.keeps_copies:
             self.pool.add_checkpoint(None, step)
             return
         uid = f"ckpt-{step}"

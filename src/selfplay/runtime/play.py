@@ -8,30 +8,35 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from selfplay.core import InferenceClient, InputError, derive_seed
-from selfplay.envs.catalog import describe, make_game
+from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
 from selfplay.envs.templates import PromptTemplate, get_template
-from selfplay.runtime.evaluate import build_engine
+from selfplay.runtime.evaluate import build_engine, find_model
 
 
-def play(run: str, env_id: str, *, template: str, seat: int | None, seed: int, console: Console) -> None:
+def play(
+    run: str, env_id: str, *, template: str | None, seat: int | None, seed: int, console: Console
+) -> None:
     """Play games until the person has enough. The model holds all seats but one.
+
+    Without ``template`` the game is put to the model as in its training.
 
     Raises:
         InputError: the model or environment cannot be had, or there is no such seat.
     """
-    players = describe(env_id).players
-    num_players = 2 if 2 in players else players[0]
+    source = find_model(run)
+    env = source.environment(env_id, template, None)
+    num_players, prompts = env.num_players, get_template(env.template)
     if seat is not None and seat >= num_players:
         raise InputError("--seat", f"{seat} is none of the {num_players} seats", "Seats count from 0.")
-    engine, max_tokens = build_engine(run, console, seed)
+    engine = build_engine(source, console, seed)
     rng = random.Random(seed)
     number = 0
     while True:
         game = make_game(env_id, num_players, derive_seed(seed, "play", number))
         mine = rng.randrange(num_players) if seat is None else seat
         console.rule(f"game {number + 1}: you are player {mine} (empty answer or Ctrl-D ends)")
-        asyncio.run(_game(game, mine, engine, get_template(template), max_tokens, seed + number, console))
+        asyncio.run(_game(game, mine, engine, prompts, source.max_tokens, seed + number, console))
         if not game.done:
             return
         outcome = ", ".join(f"player {pid}: {reward:+g}" for pid, reward in game.rewards().items())

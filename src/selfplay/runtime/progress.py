@@ -14,6 +14,7 @@ from rich.progress import (
 )
 
 from selfplay.collection.accounts import Accounts
+from selfplay.collection.collector import Played
 
 
 class RunProgress:
@@ -50,9 +51,14 @@ class RunProgress:
         """Show what is being done besides playing and learning."""
         self._progress.update(self._games, status=text, refresh=True)
 
-    def played_game(self) -> None:
-        """One more training game has ended."""
-        self._progress.update(self._games, advance=1)
+    def played_game(self, played: Played) -> None:
+        """One more game has ended; those of evaluations are not counted."""
+        if played.job.meta.type == "train":
+            self._progress.update(self._games, advance=1)
+
+    def evaluation_game(self, done: int, total: int) -> None:
+        """So many games of a match are done."""
+        self._progress.update(self._games, completed=done, total=total)
 
     def updated(self, step: int, metrics: dict[str, float]) -> None:
         """An update is done."""
@@ -70,7 +76,7 @@ class RunProgress:
 
     def evaluated(self, step: int, summary: dict[str, str]) -> None:
         """Print an evaluation's headline figures."""
-        self.say("")
+        self._progress.reset(self._games, total=self.games_per_step, status="")
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
         self.console.print(f"update {step:>4}: {figures}", highlight=False)
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class RunDirectory:
         self.population = path / "population"
         self.evaluation = path / "evaluation"
         self.report_file = path / "report.html"
+        self._made = False
         self._lock: int | None = None
 
     @classmethod
@@ -39,6 +41,7 @@ class RunDirectory:
                 f"{path} already holds a run",
                 f"Choose another name, or continue it: selfplay train --resume {path}",
             )
+        run._made = not path.exists()
         try:
             for folder in (run.rollouts, run.checkpoints, run.evaluation):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -87,9 +90,9 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def remove_if_empty(self) -> None:
-        """Delete a run that never saved anything, so that its name is free again."""
-        if not self.saved_steps():
+    def remove_new(self) -> None:
+        """Delete the directory if this process made it and nothing was saved, so that its name is free."""
+        if self._made and not self.saved_steps():
             shutil.rmtree(self.path, ignore_errors=True)
 
     def write_config(self, text: str) -> None:
@@ -104,8 +107,8 @@ class RunDirectory:
 
     def saved_steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
-        names = [path.name for path in self.checkpoints.glob(f"{CHECKPOINT_PREFIX}*")]
-        return sorted(int(name.removeprefix(CHECKPOINT_PREFIX)) for name in names)
+        names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in self.checkpoints.glob("step-*")]
+        return sorted(int(name) for name in names if name.isdigit())
 
     def prune_checkpoints(self, keep: int) -> None:
         """Delete all but the newest ``keep`` checkpoints."""
@@ -114,7 +117,7 @@ class RunDirectory:
 
     def truncate_after(self, step: int) -> None:
         """Delete evaluations and batches of later steps, which a resumed run makes again."""
-        for path in [*self.evaluation.glob("step-*"), *self.batches.glob("*")]:
-            digits = path.stem.removeprefix("step-").removeprefix("batch-").split("-")[0]
-            if digits.isdigit() and int(digits) > step:
+        for path in [*self.evaluation.iterdir(), *self.batches.glob("*")]:
+            number = re.match(r"(?:step|batch)-(\d+)", path.name)
+            if number and int(number[1]) > step:
                 path.unlink()
