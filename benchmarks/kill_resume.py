@@ -22,6 +22,7 @@ from selfplay.tracking.tracker import is_wall_clock
 
 SHORT_RUN = [
     "quickstart",
+    "--model.threads=1",
     "--learning.steps=8",
     "--collection.games_per_step=64",
     "--evaluation.every=3",

@@ -4,10 +4,10 @@ Every removal swaps the chosen entry with the last one and pops it, so that taki
 costs what is removed and not what is stored.
 """
 
+import copy
 import math
 import random
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -262,7 +262,9 @@ class BaseBuffer(ABC):
                 "step_index": index,
                 "reward_stages": stages,
             }
-            steps.append(replace(step, reward=reward, info=info, env_id=env_id))
+            stored = copy.copy(step)
+            stored.reward, stored.info, stored.env_id = reward, info, env_id
+            steps.append(stored)
         return steps
 
     def _finish_batch(self, steps: list[Step]) -> list[Step]:

@@ -74,7 +74,8 @@ class Tracker:
     def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
         """Record one trained seat of a finished training game under ``collection-{env_id}/``.
 
-        Rates of outcomes and invalid moves are per game, format success and lengths per answer.
+        Rates of outcomes and invalid moves are per game, format success and lengths per answer. The
+        observation is the prompt's last message.
         Lengths in tokens are left out for answers without token ids.
         """
         prefix = f"collection-{env_id}"
@@ -86,9 +87,8 @@ class Tracker:
             if "correct_answer_format" in feedback:
                 self._put(f"{prefix}/Format Success Rate", float(feedback["correct_answer_format"]))
             self._put(f"{prefix}/Response Length (char)", len(step.act))
-            self._put(
-                f"{prefix}/Observation Length (char)", sum(len(message["content"]) for message in step.prompt)
-            )
+            if step.prompt:
+                self._put(f"{prefix}/Observation Length (char)", len(step.prompt[-1]["content"]))
             if step.completion_token_ids is not None:
                 self._put(f"{prefix}/Response Length (tokens)", len(step.completion_token_ids))
 
