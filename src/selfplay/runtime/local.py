@@ -344,6 +344,7 @@ class LocalRun:
             self.evaluations.tables(),
             self.collector.accounts,
             self.buffer.counts(),
+            self.trained_records,
             adapter=self.directory.checkpoint(self.step),
             report=report,
             run=self.directory.path,

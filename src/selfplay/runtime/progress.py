@@ -78,7 +78,7 @@ class RunProgress:
         """Print an evaluation's headline figures."""
         self._progress.reset(self._games, total=self.games_per_step, status="")
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
-        self.console.print(f"update {step:>4}: {figures}", highlight=False)
+        self.console.print(f"update {step:>4}: {figures}", highlight=False, soft_wrap=True)
 
 
 def print_ending(
@@ -86,6 +86,7 @@ def print_ending(
     comparison: Group | str,
     accounts: Accounts,
     steps: dict[str, int],
+    trained: int,
     *,
     adapter: Path,
     report: Path,
@@ -96,9 +97,11 @@ def print_ending(
     console.print(comparison)
     console.print(
         f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
-        f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)"
+        f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
+        soft_wrap=True,
     )
-    console.print("steps: " + ", ".join(f"{count} {name}" for name, count in steps.items()))
+    parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in steps.items())
+    console.print(f"steps: {parts}; {trained} trained on", soft_wrap=True)
     console.print(f"adapter: {adapter}", soft_wrap=True)
     console.print(f"report:  {report}", soft_wrap=True)
     console.print(f"next:    selfplay play {run} --env {env_id}", soft_wrap=True)

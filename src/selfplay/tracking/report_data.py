@@ -3,6 +3,7 @@
 import gzip
 import re
 import tomllib
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,7 +219,7 @@ def add_reward_stages(games: list[Game], batch_logs: list[Path]) -> None:
     stages = {}
     for path in batch_logs:
         if number_of(path) in near:
-            for line in gzip.decompress(path.read_bytes()).splitlines():
+            for line in _unzipped_lines(path):
                 try:
                     entry = msgspec.json.decode(line, type=_BatchLine)
                 except msgspec.DecodeError:
@@ -231,6 +232,14 @@ def add_reward_stages(games: list[Game], batch_logs: list[Path]) -> None:
             taken[step.pid] += 1
             if key in stages:
                 step.info["reward_stages"] = stages[key]
+
+
+def _unzipped_lines(path: Path) -> list[bytes]:
+    """The lines of a compressed file; none if it was cut off."""
+    try:
+        return gzip.decompress(path.read_bytes()).splitlines()
+    except (OSError, EOFError, zlib.error):
+        return []
 
 
 def select_games(logs: list[Path]) -> list[Game]:
