@@ -15,14 +15,15 @@ from selfplay.replay.buffers import BaseBuffer
 
 
 @contextmanager
-def few_garbage_collections() -> Iterator[None]:
-    """Look for garbage rarely: games in flight are millions of live objects, and none of them is garbage."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 50, 1000)
+def no_garbage_collection() -> Iterator[None]:
+    """Do not look for cycles: games in flight are millions of live objects, and none of them is garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        if was_enabled:
+            gc.enable()
 
 
 class GameTracker(Protocol):
@@ -100,7 +101,7 @@ class Collector:
 
         ``on_game`` is called whenever one has ended.
         """
-        with few_garbage_collections():
+        with no_garbage_collection():
             jobs = [self.scheduler.next_train_job() for _ in range(games)]
             jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
             slots = asyncio.Semaphore(self.concurrency)

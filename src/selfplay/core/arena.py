@@ -53,7 +53,8 @@ class Arena:
             temperature = role.temperature if temperature is None else temperature
             max_tokens = role.max_tokens if max_tokens is None else max_tokens
             model = role.policy if model is None else model
-        async with self._slots:
+        await self._slots.acquire()
+        try:
             return await self.client.complete(
                 messages,
                 temperature=1.0 if temperature is None else temperature,
@@ -62,6 +63,8 @@ class Arena:
                 model=model,
                 seed=seed,
             )
+        finally:
+            self._slots.release()
 
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None

@@ -214,6 +214,7 @@ def generators_of(env_id: str) -> Generators:
 _DRAWING = str.maketrans({"|": " ", "'": None})
 
 
+@lru_cache(maxsize=65_536)
 def _undrawn(board: str) -> str:
     """A board without its drawing: no ruled lines, no bars, no empty lines. Every cell and word stays."""
     lines = [line for line in board.translate(_DRAWING).splitlines() if line.strip("-+= ")]
