@@ -75,8 +75,7 @@ class Tracker:
         """Record one trained seat of a finished training game under ``collection-{env_id}/``.
 
         Rates of outcomes and invalid moves are per game, format success and lengths per answer. The
-        observation is the prompt's last message.
-        Lengths in tokens are left out for answers without token ids.
+        observation is the prompt's last message. Lengths in tokens are left out for answers without ids.
         """
         prefix = f"collection-{env_id}"
         self._put_outcome(prefix, traj.final_rewards or {player_id: traj.final_reward}, player_id)
@@ -205,7 +204,10 @@ class Tracker:
 
     def _put(self, name: str, value: float) -> None:
         """Append one value to the rolling window of ``name``."""
-        self._windows.setdefault(name, deque(maxlen=self.window)).append(float(value))
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = deque(maxlen=self.window)
+        window.append(float(value))
         self._fresh.add(name)
 
     def _put_outcome(self, prefix: str, rewards: Mapping[int, float], player_id: int) -> None:
