@@ -1,36 +1,56 @@
 """verifiers 0.4.0: two-seat TicTacToe episodes a second with a mock OpenAI server.
 
 Run by ../episodes.py in an environment of its own (verifiers==0.4.0, textarena==0.7.4, uv). The environment
-below is written the way verifiers' own two-seat Kuhn poker is: each seat is an interaction with its own trace
-and the tool-less ``null`` harness, the environment referees TextArena's TicTacToe-v0-train. The runtime is
-``subprocess``, the one that needs no container and no cloud; it starts a program a seat.
+below is written as its own two-seat Kuhn poker is: each seat is an interaction with a trace of its own,
+and the environment referees TextArena's TicTacToe-v0-train; ``run_eval`` plays it and writes the traces to a
+file. The runtime is ``subprocess``, the one that needs neither container nor cloud. Two harnesses:
 
-Command:  PYTHON verifiers_episodes.py EPISODES IN_FLIGHT        (prints JSON on its last line)
+- ``null`` (the default), the tool-less chat program that Kuhn poker uses. A turn starts a fresh Python
+  program in a process of its own, which imports openai, sends the seat's whole conversation by HTTP to the
+  interception server of verifiers and ends; that server passes it on by HTTP to the model. So a game is about
+  seven processes and fourteen HTTP requests, and most of its cost is Python's start. Processes use all cores.
+- ``in-process``, the fastest way that verifiers allows ("a harness may run its loop in-process", says
+  ``Harness.launch``): the same two HTTP requests a turn, which it makes a rule, but from one session in one
+  process. This harness is ours; verifiers ships none of the kind.
+
+verifiers reaches a model only by HTTP, so the mock is a server, in a process of its own whose CPU seconds are
+not counted. It answers with server-sent events where the request asks for a stream, as ``null`` does. A first
+run of a few episodes, not timed, makes the program's environment and its bytecode.
+
+Command:  PYTHON verifiers_episodes.py EPISODES IN_FLIGHT [null | in-process]   (prints JSON on its last line)
 """
 
 import asyncio
+import gc
 import json
+import multiprocessing
 import os
 import random
 import re
 import resource
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import aiohttp
 import textarena
 import verifiers.v1 as vf
+from aiohttp import web
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.runtimes import ProgramResult
 
-__all__ = ["TicTacToeEnv", "TicTacToeTaskset"]
+__all__ = ["InProcessHarness", "TicTacToeEnv", "TicTacToeTaskset"]
 
-RUNTIME = {"type": "subprocess"}
+PLUGIN = Path(__file__).stem  # verifiers imports this file by its name to find the classes of __all__
+HARNESSES = {"null": "null", "in-process": PLUGIN}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+_MOVE = re.compile(r"\[\d\]")
+_draw = random.Random(0)
 
 
 class TicTacToeData(vf.TaskData):
@@ -54,11 +74,17 @@ class TicTacToeTaskset(vf.Taskset[TicTacToeTask, TicTacToeConfig]):
 
 
 class TicTacToeEnvConfig(vf.EnvConfig):
-    first: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=RUNTIME)
-    second: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=RUNTIME)
+    first: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime={"type": "subprocess"})
+    second: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime={"type": "subprocess"})
 
 
 class TicTacToeEnv(vf.Env[TicTacToeEnvConfig]):
+    async def start(self) -> None:
+        InProcessHarness.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    async def stop(self) -> None:
+        await InProcessHarness.http.close()
+
     async def run(self, task: Any, agents: Any) -> None:
         game = textarena.make("TicTacToe-v0-train")
         game.reset(num_players=2, seed=task.data.seed)
@@ -72,82 +98,120 @@ class TicTacToeEnv(vf.Env[TicTacToeEnvConfig]):
                 pid, observation = game.get_observation()
                 segment = await (first, second)[pid].turn(observation)
                 if segment.terminated:
-                    break
+                    raise RuntimeError(f"seat {pid} ended before the game did")
                 done, _ = game.step(segment.last_reply)
         rewards, _ = game.close()
         for pid, seat in enumerate((first, second)):
             seat.trace.record_reward("game", float(rewards[pid]))
 
 
-class MockServer(BaseHTTPRequestHandler):
-    """Answers every chat completion at once with a random legal move."""
+class InProcessHarness(vf.Harness[vf.HarnessConfig]):
+    """The ``null`` harness without its program: one model call for each segment, from this process."""
 
-    protocol_version = "HTTP/1.1"
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+    http: ClassVar[aiohttp.ClientSession]
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        text = str(body["messages"][-1]["content"])
-        move = random.choice(re.findall(r"\[\d\]", text[text.rindex("Available Moves:") :]))
-        message = {"role": "assistant", "content": move}
-        answer = {"id": "mock", "created": 0, "model": body["model"], "usage": USAGE}
-        if body.get("stream"):
-            chunk = {"index": 0, "delta": message, "finish_reason": "stop"}
-            event = answer | {"object": "chat.completion.chunk", "choices": [chunk]}
-            self._send("text/event-stream", f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
-        else:
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            whole = answer | {"object": "chat.completion", "choices": [choice]}
-            self._send("application/json", json.dumps(whole))
-
-    def _send(self, content_type: str, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    async def launch(
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any
+    ) -> ProgramResult:
+        messages = [message_to_wire(message) for message in data.prompt]
+        async with self.http.post(
+            f"{endpoint}/chat/completions",
+            json={"model": ctx.model, "messages": messages},
+            headers={"Authorization": f"Bearer {secret}"},
+        ) as response:
+            response.raise_for_status()
+            await response.read()
+        return ProgramResult(exit_code=0, stdout="", stderr="")
 
 
-def cpu_seconds() -> float:
-    """Of this process and the children it has waited for."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+async def complete(request: web.Request) -> web.Response:
+    """The mock model: a random legal move at once."""
+    body = await request.json()
+    text = str(body["messages"][-1]["content"])
+    move = _draw.choice(_MOVE.findall(text, text.rindex("Available Moves:")))
+    message = {"role": "assistant", "content": move}
+    answer = {"id": "mock", "created": 0, "model": body["model"], "usage": USAGE}
+    if body.get("stream"):
+        chunk = {"index": 0, "delta": message, "finish_reason": "stop"}
+        event = answer | {"object": "chat.completion.chunk", "choices": [chunk]}
+        events = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
+        return web.Response(text=events, content_type="text/event-stream")
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return web.json_response(answer | {"object": "chat.completion", "choices": [choice]})
 
 
-def main(episodes: int, in_flight: int) -> None:
+async def serve(port: Connection) -> None:
+    """Serve the mock model until the process is ended; sends the port it has got."""
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+    await site.start()
+    port.send(runner.addresses[0][1])
+    await asyncio.Event().wait()
+
+
+def run_server(port: Connection) -> None:
+    asyncio.run(serve(port))
+
+
+def play(episodes: int, in_flight: int, harness: str, port: int) -> None:
+    """Run the eval; ends the program if an episode was not played to its end."""
     from verifiers.v1.cli.eval.runner import run_eval
     from verifiers.v1.configs.cli.eval import EvalConfig
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), MockServer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    os.environ["MOCK_KEY"] = "none"
-    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where uv is
+    seat = {"harness": {"id": HARNESSES[harness]}}
     with tempfile.TemporaryDirectory() as directory:
         config = EvalConfig(
-            env={"taskset": {"id": Path(__file__).stem}},
+            env={"taskset": {"id": PLUGIN}, "first": seat, "second": seat},
             model="mock",
-            client={
-                "type": "eval",
-                "base_url": f"http://127.0.0.1:{server.server_port}/v1",
-                "api_key_var": "MOCK_KEY",
-            },
+            client={"type": "eval", "base_url": f"http://127.0.0.1:{port}/v1", "api_key_var": "MOCK_KEY"},
             select={"limit": episodes},
+            num_rollouts=1,
             max_concurrent=in_flight,
             push=False,
             rich=None,
             output_dir=Path(directory),
         )
-        started, cpu = time.perf_counter(), cpu_seconds()
         played = asyncio.run(run_eval(config))
-        seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
     good = sum(episode.ok for episode in played)
-    if good < episodes:
+    if good != episodes:
         print([error for episode in played for error in episode.errors][:1], file=sys.stderr)
         raise SystemExit(f"only {good} of {episodes} episodes were played to their end")
+
+
+def cpu_seconds() -> float:
+    """Of this process and the children it has waited for; the mock is not waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def main(episodes: int, in_flight: int, harness: str = "null") -> None:
+    if harness not in HARNESSES:
+        raise SystemExit(f"harness is one of {', '.join(HARNESSES)}, not {harness!r}")
+    os.environ["MOCK_KEY"] = "none"
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where uv is
+    # Without bytecode each of the harness's programs would compile openai anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    server = multiprocessing.Process(target=run_server, args=(sender,), daemon=True)
+    server.start()
+    try:
+        port = receiver.recv()
+        play(2, 2, harness, port)
+        gc.collect()
+        started, cpu = time.perf_counter(), cpu_seconds()
+        play(episodes, in_flight, harness, port)
+        seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+    finally:
+        server.terminate()
     print(json.dumps({"episodes": episodes, "seconds": seconds, "cpu_seconds": cpu}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:4])

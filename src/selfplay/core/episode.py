@@ -1,6 +1,7 @@
 """Episode: a rollout protocol. Running one gives a GenerateResult, a tree of rollouts."""
 
 import time
+import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -93,9 +94,9 @@ class Episode(ABC):
         self, arena: "Arena", artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
         """Play, build the rollout, score it."""
-        rollout = Rollout(self.episode_type, artifact, dict(meta or {}), started_at=time.time())
-        if "rollout_id" in rollout.meta:
-            rollout.id = rollout.meta["rollout_id"]
+        meta = dict(meta or {})
+        rollout_id = meta.get("rollout_id") or uuid.uuid4().hex
+        rollout = Rollout(self.episode_type, artifact, meta, rollout_id, started_at=time.time())
         state = await self.rollout(arena, artifact)
         rollout.steps = state.trajectory
         rollout.extras = self.get_extras(state)

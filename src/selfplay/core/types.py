@@ -53,7 +53,7 @@ class Step:
     @property
     def completion_text(self) -> str:
         """The text of the completion messages, joined."""
-        return "".join(message["content"] for message in self.completion)
+        return "".join([message["content"] for message in self.completion])
 
     @property
     def obs(self) -> str:
@@ -64,6 +64,23 @@ class Step:
     def act(self) -> str:
         """The model's answer, unprocessed."""
         return self.completion_text
+
+    def scored(self, reward: float, info: dict[str, Any], env_id: str) -> "Step":
+        """A copy with these three fields; messages and tokens are shared."""
+        return Step(
+            self.role_id,
+            self.prompt,
+            self.completion,
+            self.prompt_token_ids,
+            self.completion_token_ids,
+            self.completion_logprobs,
+            reward,
+            self.advantage,
+            info,
+            self.pid,
+            env_id,
+            self.policy_version,
+        )
 
     @property
     def step_info(self) -> dict[str, Any]:

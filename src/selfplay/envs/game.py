@@ -38,6 +38,10 @@ class Game(ABC):
         """Like ``observation``, but only the position where that says everything: equal ones read alike."""
         return self.observation(pid)
 
+    def view(self, pid: int) -> str:
+        """Like ``observation``, but only the position, as a person likes to see it, where that suffices."""
+        return self.observation(pid)
+
     @abstractmethod
     def legal_actions(self) -> list[str] | None:
         """Names of the current player's legal moves; ``None`` where the game does not tell them."""

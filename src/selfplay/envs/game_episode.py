@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay.core import (
-    AgentSpec,
     Arena,
     Episode,
     EpisodeError,
@@ -115,7 +114,7 @@ class GameEpisode(Episode):
             pid = game.current_pid
             agent = artifact.agents[pid]
             state.current_actor = f"player_{pid}"
-            observation = game.observation(pid)
+            observation = game.view(pid)
             legal = game.legal_actions()
             answer = await self._ask(arena, table, pid, turn)
             action = answer.action
@@ -166,25 +165,18 @@ class GameEpisode(Episode):
             action = table.players[pid].act(table.game, derive_seed(table.spec.seed, "script", pid, turn))
             return _Answer(action, action, True)
         prompt = self.template.messages(table.game, pid)
-        response = await self._call(
-            arena, agent, prompt, pid, derive_seed(table.spec.seed, "call", pid, turn)
-        )
-        action, well_formed = self.template.extract(response.text)
-        return _Answer(response.text, action, well_formed, prompt, response)
-
-    async def _call(
-        self, arena: Arena, agent: AgentSpec, prompt: Messages, pid: int, seed: int
-    ) -> ModelResponse:
         trained = agent.kind == "policy"
-        return await arena.call_model(
+        response = await arena.call_model(
             prompt,
             role_id=f"player_{pid}" if trained else None,
             temperature=agent.temperature,
             max_tokens=agent.max_tokens,
             return_tokens=trained,
             model=agent.model,
-            seed=seed,
+            seed=derive_seed(table.spec.seed, "call", pid, turn),
         )
+        action, well_formed = self.template.extract(response.text)
+        return _Answer(response.text, action, well_formed, prompt, response)
 
     def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
         """Make the move, or count it as invalid. Return whether it was invalid."""
@@ -227,7 +219,7 @@ class GameEpisode(Episode):
                     "correct_answer_format": answer.well_formed,
                     "invalid_move": invalid,
                 },
-                "legal_answers": [self.template.answer(move) for move in legal or []],
+                "legal_answers": list(map(self.template.answer, legal or ())),
                 "finish_reason": response.finish_reason,
             },
         )

@@ -52,9 +52,9 @@ class TextArenaGame(Game):
         self.state = self._bare.state
         self._family = family_of(type(self._bare).__name__)
         self._rules = [self._prompt_of(pid) for pid in range(num_players)]
-        self._observation = ""
+        self._observation: str | None = None
         self._board = ""
-        self._read()
+        self._begin_turn()
 
     def _start(self, error_allowance: int) -> tuple[Any, Any]:
         env = ta.make(self.env_id)
@@ -75,6 +75,8 @@ class TextArenaGame(Game):
         """
         self._calls += 1
         try:
+            if not self._generators.python:
+                return function(*args)
             return self._generators.call(self._seed + self._calls, function, *args)
         except Exception as error:
             raise EpisodeError(f"{self.env_id} failed inside TextArena: {error!r}") from error
@@ -94,12 +96,22 @@ class TextArenaGame(Game):
         return self._rules[pid]
 
     def observation(self, pid: int) -> str:
-        """What the game shows ``pid``, whose turn it is, without the opening prompt."""
+        """What the game shows ``pid``, whose turn it is, without the opening prompt.
+
+        Raises:
+            EpisodeError: TextArena raised.
+        """
+        if self._observation is None:
+            self._observation = self._read(pid)
         return self._observation
+
+    def view(self, pid: int) -> str:
+        """The board as TextArena draws it where it says everything, else the same as ``observation``."""
+        return self._board or self.observation(pid)
 
     def brief(self, pid: int) -> str:
         """The board alone, undrawn, where it says everything, else the same as ``observation``."""
-        return _undrawn(self._board) if self._board else self._observation
+        return _undrawn(self._board) if self._board else self.observation(pid)
 
     def legal_actions(self) -> list[str] | None:
         """Legal moves in brackets, or ``None``: see textarena_moves."""
@@ -125,7 +137,7 @@ class TextArenaGame(Game):
         invalid = bool(info["invalid_move"]) or state.error_count > errors
         info["invalid_move"] = invalid or was_invalid
         if not state.done:
-            self._read()
+            self._begin_turn()
         return not invalid
 
     def _prompt_of(self, pid: int) -> str:
@@ -134,19 +146,22 @@ class TextArenaGame(Game):
                 return str(text).strip()
         return ""
 
-    def _read(self) -> None:
-        """Take the current player's observation from TextArena, which hands each out once."""
+    def _begin_turn(self) -> None:
         pid = self.current_pid
         if not 0 <= pid < self.num_players:
             raise EpisodeError(f"{self.env_id} gave the turn to player {pid} of {self.num_players}")
         self._board = self._latest_board(pid) if self._family and self._family.board_is_all else ""
+        self._observation = None if self._board else self._read(pid)
+
+    def _read(self, pid: int) -> str:
+        """Take the current player's observation from TextArena, which hands each out once."""
         _, text = self._call(self._env.get_observation)
         text = str(text).strip()
         prompt = self._rules[pid]
         start = text.find(prompt, 0, len(prompt) + _PROMPT_TAG_LENGTH) if prompt else -1
         if start >= 0:
             text = text[start + len(prompt) :].strip()
-        self._observation = text or _YOUR_TURN
+        return text or _YOUR_TURN
 
     def _latest_board(self, pid: int) -> str:
         for _, text, kind in reversed(self.state.observations[pid]):
@@ -183,8 +198,6 @@ class Generators:
 
     def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
         """Call ``function`` with these generators seeded by ``seed``, and put them back as they were."""
-        if not self.python:
-            return function(*args)
         state = random.getstate()
         numpy_state = np.random.get_state() if self.numpy else None
         random.seed(seed)

@@ -9,29 +9,46 @@ ALL_MODELS = ""
 
 
 class NgramWindow:
-    """Counts the n-grams of the last ``window`` games, updated game by game."""
+    """Counts the n-grams of the last ``window`` games.
+
+    New games wait until a figure is asked for; those that leave the window before that are never counted.
+    """
 
     def __init__(self, window: int, ngram_sizes: Sequence[int]) -> None:
         self.window = window
-        self.games: deque[tuple[str, ...]] = deque()
+        self._counted: deque[tuple[str, ...]] = deque()
+        self._waiting: deque[tuple[str, ...]] = deque(maxlen=window)
         self._counts: dict[int, Counter[tuple[str, ...]]] = {size: Counter() for size in ngram_sizes}
         self._totals = dict.fromkeys(ngram_sizes, 0)
 
     def add(self, actions: Sequence[str]) -> None:
-        """Take a game in and let the oldest go if there are more than ``window``."""
-        game = tuple(actions)
-        self.games.append(game)
+        """Take a game in; the oldest goes if there are more than ``window``."""
+        self._waiting.append(tuple(actions))
+
+    def games(self) -> list[tuple[str, ...]]:
+        """The games in the window, oldest first."""
+        self._count_waiting()
+        return list(self._counted)
+
+    def pct_unique(self, size: int) -> float | None:
+        """Return the distinct share of all n-grams of this size, in (0, 1]; ``None`` if there are none."""
+        self._count_waiting()
+        total = self._totals[size]
+        return len(self._counts[size]) / total if total else None
+
+    def _count_waiting(self) -> None:
+        for _ in range(len(self._counted) + len(self._waiting) - self.window):
+            self._forget(self._counted.popleft())
+        for game in self._waiting:
+            self._count(game)
+        self._counted.extend(self._waiting)
+        self._waiting.clear()
+
+    def _count(self, game: tuple[str, ...]) -> None:
         for size, counts in self._counts.items():
             grams = _ngrams(game, size)
             counts.update(grams)
             self._totals[size] += len(grams)
-        if len(self.games) > self.window:
-            self._forget(self.games.popleft())
-
-    def pct_unique(self, size: int) -> float | None:
-        """Return the distinct share of all n-grams of this size, in (0, 1]; ``None`` if there are none."""
-        total = self._totals[size]
-        return len(self._counts[size]) / total if total else None
 
     def _forget(self, game: tuple[str, ...]) -> None:
         for size, counts in self._counts.items():
@@ -85,7 +102,7 @@ class ExplorationTracker:
     def inherit(self, uid: str, predecessor: str) -> None:
         """Let a new checkpoint's windows begin as its predecessor's."""
         for env_id, window in self._windows.get(predecessor, {}).items():
-            for game in window.games:
+            for game in window.games():
                 self._window(uid, env_id).add(game)
 
     def forget(self, uid: str) -> None:
@@ -96,7 +113,7 @@ class ExplorationTracker:
         """Return the games in every window."""
         return {
             "windows": {
-                uid: {env_id: [list(game) for game in window.games] for env_id, window in windows.items()}
+                uid: {env_id: [list(game) for game in window.games()] for env_id, window in windows.items()}
                 for uid, windows in self._windows.items()
             }
         }

@@ -4,7 +4,6 @@ Every removal swaps the chosen entry with the last one and pops it, so that taki
 costs what is removed and not what is stored.
 """
 
-import copy
 import math
 import random
 from abc import ABC, abstractmethod
@@ -262,9 +261,7 @@ class BaseBuffer(ABC):
                 "step_index": index,
                 "reward_stages": stages,
             }
-            stored = copy.copy(step)
-            stored.reward, stored.info, stored.env_id = reward, info, env_id
-            steps.append(stored)
+            steps.append(step.scored(reward, info, env_id))
         return steps
 
     def _finish_batch(self, steps: list[Step]) -> list[Step]:

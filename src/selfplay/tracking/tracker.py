@@ -80,16 +80,16 @@ class Tracker:
         prefix = f"collection-{env_id}"
         self._put_outcome(prefix, traj.final_rewards or {player_id: traj.final_reward}, player_id)
         self._put(f"{prefix}/Game Length", traj.num_turns)
-        invalid = any(feedback.get("invalid_move") for feedback in traj.format_feedbacks)
+        feedbacks = traj.format_feedbacks
+        invalid = any(feedback.get("invalid_move") for feedback in feedbacks)
         self._put(f"{prefix}/Invalid Move Rate", float(invalid))
-        for step, feedback in zip(traj.steps, traj.format_feedbacks, strict=True):
-            if "correct_answer_format" in feedback:
-                self._put(f"{prefix}/Format Success Rate", float(feedback["correct_answer_format"]))
-            self._put(f"{prefix}/Response Length (char)", len(step.act))
-            if step.prompt:
-                self._put(f"{prefix}/Observation Length (char)", len(step.prompt[-1]["content"]))
-            if step.completion_token_ids is not None:
-                self._put(f"{prefix}/Response Length (tokens)", len(step.completion_token_ids))
+        formats = [one["correct_answer_format"] for one in feedbacks if "correct_answer_format" in one]
+        self._put(f"{prefix}/Format Success Rate", *formats)
+        self._put(f"{prefix}/Response Length (char)", *[len(step.completion_text) for step in traj.steps])
+        shown = [len(step.prompt[-1]["content"]) for step in traj.steps if step.prompt]
+        self._put(f"{prefix}/Observation Length (char)", *shown)
+        drawn = [step.completion_token_ids for step in traj.steps]
+        self._put(f"{prefix}/Response Length (tokens)", *[len(ids) for ids in drawn if ids is not None])
 
     def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
         """Record one evaluation game of the seat ``player_id`` under ``evaluation-{env_id}/``."""
@@ -202,12 +202,14 @@ class Tracker:
         self._match_counts = {(first, second): count for first, second, count in state["match_counts"]}
         self._exploration = {env_id: dict(measures) for env_id, measures in state["exploration"].items()}
 
-    def _put(self, name: str, value: float) -> None:
-        """Append one value to the rolling window of ``name``."""
+    def _put(self, name: str, *values: float) -> None:
+        """Append values to the rolling window of ``name``."""
+        if not values:
+            return
         window = self._windows.get(name)
         if window is None:
             window = self._windows[name] = deque(maxlen=self.window)
-        window.append(float(value))
+        window.extend(map(float, values))
         self._fresh.add(name)
 
     def _put_outcome(self, prefix: str, rewards: Mapping[int, float], player_id: int) -> None:
