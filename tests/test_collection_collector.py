@@ -38,7 +38,7 @@ class FlakyClient(MockInferenceClient):
         return await super().complete(messages, *args, **options)
 
 
-def make_collector(client, *, mode="mirror", fixed=(), **options):
+def make_collector(client, *, mode="mirror", fixed=(), retries=2, **options):
     pool = ModelPool(mode, 4)
     pool.add_checkpoint(None, 0)
     for name in fixed:
@@ -48,12 +48,12 @@ def make_collector(client, *, mode="mirror", fixed=(), **options):
     scheduler = GameScheduler(
         pool, environments, evaluation=evaluation, seed=5, temperature=1.0, max_tokens=4
     )
-    arena = Arena(client)
+    arena = Arena(client, retries=retries)
     arena.add_episode("kuhn", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
     for pid in range(2):
         arena.add_role(Role(f"player_{pid}"))
     buffer = StepBuffer(100_000)
-    options = {"concurrency": 16, "retries": 2} | options
+    options = {"concurrency": 16} | options
     return Collector(arena, scheduler, buffer, pool, Tracker("test"), **options)
 
 

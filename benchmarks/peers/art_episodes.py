@@ -11,8 +11,8 @@ thread. The stub stands where a user's OpenAI client would be: after one turn of
 with a new OpenAI ``Choice``, the object that ART keeps, holding a random legal move.
 
 In ART's favour: the choices carry no tokens and no log-probabilities, and tqdm's bar, which ART draws again
-after each game, is off. Against it: Python's garbage collector runs, as ART leaves it on, and takes about two
-fifths of the time; ``Collector.collect`` turns it off while it plays. With ``no-gc`` it is off here too.
+after each game, is off. Against it: Python's garbage collector runs, as ART leaves it on, and takes nearly
+half of the time; ``Collector.collect`` turns it off while it plays. With ``no-gc`` it is off here too.
 
 Command:  PYTHON art_episodes.py EPISODES IN_FLIGHT [no-gc]        (prints JSON on its last line)
 """

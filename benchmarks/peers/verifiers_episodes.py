@@ -1,21 +1,24 @@
 """verifiers 0.4.0: two-seat TicTacToe episodes a second with a mock OpenAI server.
 
 Run by ../episodes.py in an environment of its own (verifiers==0.4.0, textarena==0.7.4, uv). The environment
-below is written as its own two-seat Kuhn poker is: each seat is an interaction with a trace of its own,
-and the environment referees TextArena's TicTacToe-v0-train; ``run_eval`` plays it and writes the traces to a
-file. The runtime is ``subprocess``, the one that needs neither container nor cloud. Two harnesses:
+below is written as its own two-seat Kuhn poker is: each seat is an interaction with a trace of its own, and
+the environment referees TextArena's TicTacToe-v0-train; ``run_eval`` plays it and writes the traces down. The
+runtime is ``subprocess``, the one that needs neither container nor cloud. There are two harnesses:
 
-- ``null`` (the default), the tool-less chat program that Kuhn poker uses. A turn starts a fresh Python
-  program in a process of its own, which imports openai, sends the seat's whole conversation by HTTP to the
-  interception server of verifiers and ends; that server passes it on by HTTP to the model. So a game is about
-  seven processes and fourteen HTTP requests, and most of its cost is Python's start. Processes use all cores.
-- ``in-process``, the fastest way that verifiers allows ("a harness may run its loop in-process", says
-  ``Harness.launch``): the same two HTTP requests a turn, which it makes a rule, but from one session in one
-  process. This harness is ours; verifiers ships none of the kind.
+- ``null`` (the default), the tool-less chat program that Kuhn poker uses. Each turn starts a fresh Python
+  program in a process of its own. It imports openai, sends the seat's whole conversation by HTTP to the
+  interception server of verifiers, which passes it on by HTTP to the model, and ends. So a game is seven or
+  eight processes and fifteen HTTP requests, and most of its cost is the start of Python. It isolates the
+  seats, which nothing else in this benchmark does, and it uses all cores.
+- ``in-process``, the fastest way that verifiers allows: its ``Harness.launch`` lets a harness do without a
+  program if all model calls go through the interception server. So a game is the same fifteen requests from
+  one process, and about half of its cost is verifiers' HTTP client to the model. The harness is ours, below;
+  verifiers ships none of this kind.
 
 verifiers reaches a model only by HTTP, so the mock is a server, in a process of its own whose CPU seconds are
-not counted. It answers with server-sent events where the request asks for a stream, as ``null`` does. A first
-run of a few episodes, not timed, makes the program's environment and its bytecode.
+not counted. It answers with server-sent events where the request asks for a stream, as that of ``null`` does.
+An eval of two episodes, not timed, comes first: ``null`` makes its program's environment in it (once, which
+needs a package index) and its bytecode.
 
 Command:  PYTHON verifiers_episodes.py EPISODES IN_FLIGHT [null | in-process]   (prints JSON on its last line)
 """

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from selfplay.collection.accounts import Accounts
 from selfplay.collection.scheduler import GameScheduler, Job
-from selfplay.core import Arena, GenerateResult, Rollout, SelfplayError, Trajectory, trajectories_of
+from selfplay.core import Arena, Rollout, SelfplayError, Trajectory, trajectories_of
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 
@@ -48,8 +48,8 @@ class Collector:
     """Plays what the scheduler asks for and hands finished games to buffer, pool and tracker.
 
     Games are always handed on in the order of their jobs in lockstep (:meth:`collect`), or as they finish
-    in a stream (:meth:`collect_until`). A game that fails is tried again ``retries`` times with the same
-    seed, then kept as a failed rollout.
+    in a stream (:meth:`collect_until`). A game that fails is tried again by the arena, then kept as a
+    failed rollout.
 
     Args:
         arena: runs the episodes.
@@ -58,7 +58,6 @@ class Collector:
         pool: takes the results.
         tracker: takes both, for metrics.
         concurrency: most games in flight.
-        retries: further attempts at a failed game.
         filter_opponent_invalid: keep games out of training that a seat not trained lost by an invalid move.
         max_failed_fraction: more failures than this mean that something is broken; see ``stop_if_broken``.
     """
@@ -72,7 +71,6 @@ class Collector:
         tracker: GameTracker,
         *,
         concurrency: int,
-        retries: int = 2,
         filter_opponent_invalid: bool = False,
         max_failed_fraction: float = 0.5,
     ) -> None:
@@ -82,7 +80,6 @@ class Collector:
         self.pool = pool
         self.tracker = tracker
         self.concurrency = concurrency
-        self.retries = retries
         self.filter_opponent_invalid = filter_opponent_invalid
         self.max_failed_fraction = max_failed_fraction
         self.accounts = Accounts()
@@ -169,17 +166,9 @@ class Collector:
         else:
             self.accounts.eval_started += 1
         meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
-        reason = ""
-        for attempt in range(self.retries + 1):
-            self.accounts.retried += attempt > 0
-            try:
-                result: GenerateResult = await self.arena.run_episode(job.episode_key, job.spec, meta)
-            except Exception as error:  # noqa: BLE001 - whatever a game library raises costs one game
-                reason = str(error) if isinstance(error, SelfplayError) else repr(error)
-            else:
-                return Played(job, result.rollout)
-        failed = Rollout(job.spec.env_id, job.spec, meta | {"error": reason}, id=job.name)
-        return Played(job, failed)
+        result = await self.arena.try_episode(job.episode_key, job.spec, meta)
+        self.accounts.retried += result.rollout.meta.get("retried", 0)
+        return Played(job, result.rollout)
 
     def _take_in(self, played: Played) -> None:
         if played.job.meta.type == "eval":

@@ -1,24 +1,50 @@
 """The vocabulary every other room speaks. Standard library only."""
 
 from selfplay.core.arena import Arena
+from selfplay.core.artifacts import Artifact, ArtifactStore
+from selfplay.core.chat import AlternatingRolesEpisode, ChatEpisode, MultiTurnEpisode, SingleTurnEpisode
 from selfplay.core.client import InferenceClient, MockInferenceClient, ModelResponse
-from selfplay.core.credit import ConstantCredit, CreditAssigner, EpisodicRewardCredit, apply_credit
-from selfplay.core.episode import Episode, EpisodeState, GenerateResult
+from selfplay.core.credit import (
+    ConstantCredit,
+    CreditAssigner,
+    EpisodicRewardCredit,
+    GRPOCredit,
+    RAECredit,
+    apply_credit,
+)
+from selfplay.core.episode import Episode, EpisodeState, GenerateResult, Utterance
 from selfplay.core.errors import EpisodeError, InputError, SelfplayError
 from selfplay.core.play import AgentSpec, Opponent, PlaySpec, TaskMeta, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
-from selfplay.core.types import Message, Messages, Role, Rollout, Step, TrainingRecord, Trajectory
+from selfplay.core.types import (
+    EpisodeRequest,
+    Message,
+    Messages,
+    Role,
+    Rollout,
+    Step,
+    TrainingBatch,
+    TrainingRecord,
+    Trajectory,
+)
+from selfplay.core.verbose_logger import VerboseLogger
 
 __all__ = [
     "AgentSpec",
+    "AlternatingRolesEpisode",
     "Arena",
+    "Artifact",
+    "ArtifactStore",
+    "ChatEpisode",
     "ConstantCredit",
     "CreditAssigner",
     "Episode",
     "EpisodeError",
+    "EpisodeRequest",
     "EpisodeState",
     "EpisodicRewardCredit",
+    "GRPOCredit",
     "GenerateResult",
     "InferenceClient",
     "InputError",
@@ -26,17 +52,23 @@ __all__ = [
     "Messages",
     "MockInferenceClient",
     "ModelResponse",
+    "MultiTurnEpisode",
     "Opponent",
     "PlaySpec",
+    "RAECredit",
     "RewardFn",
     "Role",
     "Rollout",
     "Rubric",
     "SelfplayError",
+    "SingleTurnEpisode",
     "Step",
     "TaskMeta",
+    "TrainingBatch",
     "TrainingRecord",
     "Trajectory",
+    "Utterance",
+    "VerboseLogger",
     "apply_credit",
     "derive_seed",
     "trajectories_of",

@@ -1,31 +1,62 @@
-"""Arena: knows the roles, the episodes and the client; runs episodes and makes their model calls."""
+"""Arena: knows roles, episodes and stores; runs episodes and turns what comes of them into batches."""
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
+from selfplay.core.artifacts import Artifact, ArtifactStore
+from selfplay.core.batching import check_batch, records_of, summary_of
 from selfplay.core.client import InferenceClient, ModelResponse
+from selfplay.core.context import current_episode
+from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
-from selfplay.core.errors import EpisodeError
-from selfplay.core.types import Messages, Role
+from selfplay.core.errors import EpisodeError, InputError, SelfplayError
+from selfplay.core.seeds import derive_seed
+from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch
+from selfplay.core.verbose_logger import VerboseLogger
 
 
 class Arena:
     """Persistent state and orchestration. Episode state is transient and lives elsewhere.
 
+    Override :meth:`get_batch` to say what is played, and :meth:`evaluate` to measure.
+
     Args:
         client: answers model calls.
+        credit_assigner: turns rewards into advantages; GRPOCredit by default.
+        verbose: print what happens; with ``logger``, it is written there in any case.
         max_calls: most model calls in flight. The limit sits on the leaf calls, so nested episodes can
             neither deadlock nor multiply load.
-        episode_timeout: seconds one episode may take, waiting for the model included.
+        episode_timeout: seconds one attempt at an episode may take, waiting for the model included.
+        retries: further attempts at a failed episode, with the same seed.
+        seed: root of the seeds of the episodes that :meth:`step` runs.
+        logger: where events are written.
     """
 
     def __init__(
-        self, client: InferenceClient, *, max_calls: int = 4096, episode_timeout: float = 3600.0
+        self,
+        client: InferenceClient,
+        credit_assigner: CreditAssigner | None = None,
+        verbose: bool = False,
+        *,
+        max_calls: int = 4096,
+        episode_timeout: float = 3600.0,
+        retries: int = 2,
+        seed: int = 0,
+        logger: VerboseLogger | None = None,
     ) -> None:
         self.client = client
+        self.credit_assigner = credit_assigner or GRPOCredit()
+        self.verbose = verbose
         self.episode_timeout = episode_timeout
+        self.retries = retries
+        self.seed = seed
+        self.step_num = 0
         self.roles: dict[str, Role] = {}
         self.episodes: dict[str, Episode] = {}
+        self.stores: dict[str, ArtifactStore] = {}
+        self.logger = logger or (VerboseLogger() if verbose else None)
         self._slots = asyncio.Semaphore(max_calls)
 
     def add_role(self, role: Role) -> None:
@@ -35,6 +66,11 @@ class Arena:
     def add_episode(self, episode_type: str, episode: Episode) -> None:
         """Register an episode under a name."""
         self.episodes[episode_type] = episode
+
+    def add_store(self, name: str, store: ArtifactStore | None = None) -> ArtifactStore:
+        """Register a store under a name (an unbounded one if none is given) and return it."""
+        self.stores[name] = store if store is not None else ArtifactStore(seed=derive_seed(self.seed, name))
+        return self.stores[name]
 
     async def call_model(
         self,
@@ -47,15 +83,21 @@ class Arena:
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Call the model for ``role_id``, whose settings are the defaults; without one, outside training."""
+        """Call the model for ``role_id``, whose settings are the defaults; without one, outside training.
+
+        Without ``seed`` the call gets the next one of the episode it is made in.
+        """
         role = self.roles.get(role_id) if role_id is not None else None
         if role is not None:
             temperature = role.temperature if temperature is None else temperature
             max_tokens = role.max_tokens if max_tokens is None else max_tokens
             model = role.policy if model is None else model
-        await self._slots.acquire()
+        if seed is None and (episode := current_episode.get()) is not None:
+            seed = episode.next_call_seed()
+        slots = self._slots
+        await slots.acquire()
         try:
-            return await self.client.complete(
+            response = await self.client.complete(
                 messages,
                 temperature=1.0 if temperature is None else temperature,
                 max_tokens=max_tokens,
@@ -64,18 +106,188 @@ class Arena:
                 seed=seed,
             )
         finally:
-            self._slots.release()
+            slots.release()
+        if self.logger is not None:
+            has_tokens = response.completion_token_ids is not None
+            self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
+        return response
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """What the next step plays. Override; an empty list ends the run."""
+        return []
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Override to measure on held-out data: values by name of the measure, one for each item."""
+        return {}
 
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Run the episode registered as ``episode_type``.
+        """Run the episode registered as ``episode_type``, once.
 
         Raises:
+            InputError: there is no such episode.
             EpisodeError: it took longer than ``episode_timeout``.
         """
+        if episode_type not in self.episodes:
+            known = ", ".join(self.episodes) or "none"
+            raise InputError("episode_type", f"there is no episode {episode_type}", f"There are: {known}")
         try:
             async with asyncio.timeout(self.episode_timeout):
                 return await self.episodes[episode_type].generate(self, artifact, meta)
         except TimeoutError as error:
             raise EpisodeError(f"the episode took longer than {self.episode_timeout:g} s") from error
+
+    async def try_episode(
+        self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
+    ) -> GenerateResult:
+        """Like :meth:`run_episode`, but a failure is retried and then kept as a failed rollout.
+
+        The failed rollout has no steps; its ``error`` says why. ``meta["retried"]`` counts further attempts.
+
+        Raises:
+            InputError: what the user gave is wrong, so no attempt could succeed.
+        """
+        meta = dict(meta or {})
+        meta.setdefault("rollout_id", uuid.uuid4().hex)
+        reason = ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                meta["retried"] = attempt
+            try:
+                return await self.run_episode(episode_type, artifact, meta)
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever an episode raises costs one episode
+                reason = str(error) if isinstance(error, SelfplayError) else repr(error)
+        return GenerateResult(Rollout(episode_type, artifact, meta | {"error": reason}, meta["rollout_id"]))
+
+    async def resolve_artifact(self, request: EpisodeRequest) -> Any:
+        """What the episode gets for ``request.artifact``: an Artifact's data, anything else as it is.
+
+        Override to fetch what a request only names.
+        """
+        return request.artifact.data if isinstance(request.artifact, Artifact) else request.artifact
+
+    async def generate_rollouts(
+        self, requests: list[EpisodeRequest], concurrency: int | None = None
+    ) -> list[GenerateResult]:
+        """Run all requests together; results come in the order of the requests, failed ones included.
+
+        Inside an episode its sub-episodes inherit policy version and seed. ``concurrency`` sets the most
+        model calls in flight over the whole arena from now on; inside an episode the limit stays as it is.
+
+        Raises:
+            InputError: what the user gave is wrong; the other episodes are cancelled.
+        """
+        parent = current_episode.get()
+        if concurrency is not None and parent is None:
+            self._slots = asyncio.Semaphore(concurrency)
+        metas = [parent.next_child_meta() if parent is not None else {} for _ in requests]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._generate(request, inherited | request.meta))
+                    for request, inherited in zip(requests, metas, strict=True)
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _generate(self, request: EpisodeRequest, meta: dict[str, Any]) -> GenerateResult:
+        meta.setdefault("rollout_id", uuid.uuid4().hex)
+        artifact = await self.resolve_artifact(request)
+        if self.logger is not None:
+            self.logger.log_episode_start(request.episode_type, artifact, meta["rollout_id"])
+        result = await self.try_episode(request.episode_type, artifact, meta)
+        result.is_trainable = result.is_trainable and request.is_trainable
+        if self.logger is not None:
+            rollout = result.rollout
+            steps = len(rollout.steps)
+            self.logger.log_episode_end(
+                request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
+            )
+        return result
+
+    def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
+        """One record for each step that has token ids, of every trainable rollout, children included."""
+        batch = TrainingBatch(records_of(results), summary_of(results, self.step_num))
+        if verbose or self.verbose:
+            self.sanity_check_batch(results, batch)
+        return batch
+
+    def sanity_check_batch(
+        self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
+    ) -> None:
+        """Check that the batch says what the results say, and show ``num_examples`` results.
+
+        Raises:
+            SelfplayError: it does not.
+        """
+        check_batch(results, batch)
+        if self.logger is not None:
+            for result in results[:num_examples]:
+                self.logger.log_result(result)
+            self.logger.log_training_records(batch.records)
+
+    async def step(self, concurrency: int | None = None, verbose: bool = False) -> TrainingBatch:
+        """Play what :meth:`get_batch` says and return the batch to train on; see :meth:`play_step`."""
+        batch, _ = await self.play_step(concurrency, verbose)
+        return batch
+
+    async def play_step(
+        self, concurrency: int | None = None, verbose: bool = False
+    ) -> tuple[TrainingBatch, list[GenerateResult]]:
+        """One step: requests, policy version, rollouts, credit, batch. Returns the results as well."""
+        requests = self.get_batch()
+        version = await self.client.get_policy_version()
+        for index, request in enumerate(requests):
+            request.meta = {
+                "policy_version": version,
+                "step": self.step_num,
+                "seed": derive_seed(self.seed, "step", self.step_num, index),
+                "rollout_id": f"step-{self.step_num:06d}-{index:05d}",
+            } | request.meta
+        if self.logger is not None:
+            self.logger.log_step_start(self.step_num, len(requests))
+        results = await self.generate_rollouts(requests, concurrency)
+        apply_credit(results, self.credit_assigner.compute(results))
+        batch = self.build_training_batch(results, verbose)
+        if self.logger is not None:
+            self.logger.log_batch_summary(results)
+            self.logger.log_step_end(self.step_num, batch.meta)
+        self.step_num += 1
+        return batch, results
+
+    async def run(
+        self, num_steps: int | None = None, concurrency: int | None = None, verbose: bool = False
+    ) -> AsyncIterator[TrainingBatch]:
+        """Yield a batch a step, ``num_steps`` of them or until :meth:`get_batch` has nothing to play."""
+        done = 0
+        while num_steps is None or done < num_steps:
+            batch = await self.step(concurrency, verbose)
+            if not batch.meta["episodes"]:
+                return
+            yield batch
+            done += 1
+
+    async def startup(self) -> None:
+        """Called before a run. Override to fill stores, say."""
+
+    async def shutdown(self) -> None:
+        """Called after a run, however it ended."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a checkpoint: the step, stores and the credit assigner's state."""
+        return {
+            "step_num": self.step_num,
+            "stores": {name: store.state_dict() for name, store in self.stores.items()},
+            "credit": self.credit_assigner.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.step_num = state["step_num"]
+        for name, saved in state["stores"].items():
+            self.stores[name].load_state_dict(saved)
+        self.credit_assigner.load_state_dict(state["credit"])

@@ -4,9 +4,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from selfplay.core.errors import SelfplayError
-from selfplay.core.types import Messages
+from selfplay.core.types import Messages, Step
 
 
 @dataclass
@@ -24,6 +25,19 @@ class ModelResponse:
     completion_logprobs: list[float] | None = None
     policy_version: int = 0
     finish_reason: str = "stop"
+
+    def to_step(self, role_id: str, prompt: Messages, **info: Any) -> Step:
+        """The step that this answer to ``prompt`` is, with ``info`` and the reason why it ended."""
+        return Step(
+            role_id=role_id,
+            prompt=prompt,
+            completion=self.completion,
+            prompt_token_ids=self.prompt_token_ids,
+            completion_token_ids=self.completion_token_ids,
+            completion_logprobs=self.completion_logprobs,
+            policy_version=self.policy_version,
+            info={**info, "finish_reason": self.finish_reason},
+        )
 
 
 class InferenceClient(ABC):

@@ -1,27 +1,43 @@
 """Credit assignment: from rewards to the advantage of every step."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
 
 from selfplay.core.episode import GenerateResult
+from selfplay.core.types import Rollout
 
 RolloutStepKey = tuple[str, int]
 
 
 class CreditAssigner(ABC):
-    """Computes an advantage for every step of every rollout."""
+    """Computes an advantage for every step of every rollout that is trained on."""
 
     @abstractmethod
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
         """Return advantages keyed by (rollout id, step index)."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a checkpoint, JSON-able."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have no state
+        """Continue from :meth:`state_dict`."""
+
 
 def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:
-    """Write ``weights`` into ``step.advantage``, in place. Steps without a weight keep theirs."""
-    for result in results:
-        for rollout in result.all_rollouts():
-            for index, step in enumerate(rollout.steps):
-                step.advantage = weights.get((rollout.id, index), step.advantage)
+    """Write ``weights`` into ``step.advantage``, in place. Steps without a weight keep theirs.
+
+    ``rollout.advantages`` becomes the mean over the steps of each role.
+    """
+    for rollout in _rollouts(results):
+        by_role: dict[str, list[float]] = {}
+        for index, step in enumerate(rollout.steps):
+            step.advantage = weights.get((rollout.id, index), step.advantage)
+            by_role.setdefault(step.role_id, []).append(step.advantage)
+        rollout.advantages = {role: sum(values) / len(values) for role, values in by_role.items()}
 
 
 @dataclass
@@ -34,8 +50,7 @@ class ConstantCredit(CreditAssigner):
         """Return ``value`` for every step."""
         return {
             (rollout.id, index): self.value
-            for result in results
-            for rollout in result.all_rollouts()
+            for rollout in _rollouts(results)
             for index in range(len(rollout.steps))
         }
 
@@ -47,7 +62,104 @@ class EpisodicRewardCredit(CreditAssigner):
         """Return each step's reward."""
         return {
             (rollout.id, index): step.reward
-            for result in results
-            for rollout in result.all_rollouts()
+            for rollout in _rollouts(results)
             for index, step in enumerate(rollout.steps)
         }
+
+
+@dataclass
+class GRPOCredit(CreditAssigner):
+    """Rewards relative to their group's mean: A_i = R_i - mean(R_1, ..., R_N) (Shao et al. 2024).
+
+    Results of one level form groups: the top level, and the children of each parent. Within a level, only
+    the same role in episodes of the same type and the same ``meta["group"]`` (if there is one; name the
+    prompt there to compare answers to the same prompt alone) is compared. A group of one has advantage 0.
+
+    Args:
+        normalize: divide by the group's standard deviation (over N, not N - 1) where it is over 1e-8.
+        positive_only: negative advantages become 0.
+    """
+
+    normalize: bool = False
+    positive_only: bool = False
+
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage: its role's, whatever the step."""
+        weights: dict[RolloutStepKey, float] = {}
+        for level in _levels(results):
+            for role_id, rollouts in _groups(level):
+                rewards = [rollout.rewards[role_id] for rollout in rollouts]
+                for rollout, advantage in zip(rollouts, self._advantages(rewards), strict=True):
+                    weights |= _for_role(rollout, role_id, advantage)
+        return weights
+
+    def _advantages(self, rewards: list[float]) -> list[float]:
+        mean = sum(rewards) / len(rewards)
+        centred = [reward - mean for reward in rewards]
+        if self.normalize:
+            deviation = sqrt(sum(value * value for value in centred) / len(centred))
+            if deviation > 1e-8:
+                centred = [value / deviation for value in centred]
+        return [max(value, 0.0) for value in centred] if self.positive_only else centred
+
+
+@dataclass
+class RAECredit(CreditAssigner):
+    """Role-conditioned baseline: A = R - b, with a moving average b for each episode type and role.
+
+    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025). A batch's advantages use the baselines
+    from before the batch, which then move: b <- decay * b + (1 - decay) * mean of the batch. They begin at 0.
+    """
+
+    decay: float = 0.95
+    baselines: dict[str, float] = field(default_factory=dict)
+
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage and move the baselines."""
+        weights: dict[RolloutStepKey, float] = {}
+        rewards: dict[str, list[float]] = {}
+        for rollout in _rollouts(results):
+            for role_id in dict.fromkeys(step.role_id for step in rollout.steps):
+                key = f"{rollout.episode_type}/{role_id}"
+                reward = rollout.rewards[role_id]
+                rewards.setdefault(key, []).append(reward)
+                weights |= _for_role(rollout, role_id, reward - self.baselines.get(key, 0.0))
+        for key, values in rewards.items():
+            mean = sum(values) / len(values)
+            self.baselines[key] = self.decay * self.baselines.get(key, 0.0) + (1 - self.decay) * mean
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """The baselines."""
+        return {"baselines": dict(self.baselines)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.baselines = dict(state["baselines"])
+
+
+def _rollouts(results: list[GenerateResult]) -> Iterable[Rollout]:
+    return (rollout for result in results for rollout in result.trainable_rollouts())
+
+
+def _levels(results: list[GenerateResult]) -> Iterable[list[Rollout]]:
+    """The rollouts that are compared with each other: siblings, parents first."""
+    trained = [result for result in results if result.is_trainable]
+    yield [result.rollout for result in trained]
+    for result in trained:
+        if result.children:
+            yield from _levels(result.children)
+
+
+def _groups(level: list[Rollout]) -> Iterable[tuple[str, list[Rollout]]]:
+    groups: dict[tuple[str, object, str], list[Rollout]] = {}
+    for rollout in level:
+        for role_id in dict.fromkeys(step.role_id for step in rollout.steps):
+            key = (rollout.episode_type, rollout.meta.get("group"), role_id)
+            groups.setdefault(key, []).append(rollout)
+    return ((role_id, rollouts) for (_, _, role_id), rollouts in groups.items())
+
+
+def _for_role(rollout: Rollout, role_id: str, advantage: float) -> dict[RolloutStepKey, float]:
+    steps = enumerate(rollout.steps)
+    return {(rollout.id, index): advantage for index, step in steps if step.role_id == role_id}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from selfplay.core.client import ModelResponse
+from selfplay.core.context import EpisodeContext, current_episode
 from selfplay.core.rubric import Rubric
 from selfplay.core.types import Messages, Rollout, Step
 
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class GenerateResult:
-    """A rollout and the results of the episodes it spawned."""
+    """A rollout and the results of the episodes it spawned.
+
+    One that is not ``is_trainable`` is left out of credit and training with everything below it.
+    """
 
     rollout: Rollout
     children: list["GenerateResult"] = field(default_factory=list)
+    is_trainable: bool = True
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -29,6 +34,24 @@ class GenerateResult:
     def all_rollouts(self) -> list[Rollout]:
         """The rollout and its descendants', parents first."""
         return [self.rollout, *(r for child in self.children for r in child.all_rollouts())]
+
+    def trainable_rollouts(self) -> list[Rollout]:
+        """Like :meth:`all_rollouts`, without results that are not trainable and what is below them."""
+        if not self.is_trainable:
+            return []
+        return [self.rollout, *(r for child in self.children for r in child.trainable_rollouts())]
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Something said in an episode: by a role, or by the environment (author ``""``).
+
+    ``to`` is the one role that hears it, or ``""`` for all.
+    """
+
+    author: str
+    text: str
+    to: str = ""
 
 
 @dataclass
@@ -40,6 +63,12 @@ class EpisodeState:
     data: dict[str, Any] = field(default_factory=dict)
     done: bool = False
     child_results: list[GenerateResult] = field(default_factory=list)
+    transcript: list[Utterance] = field(default_factory=list)
+
+    def say(self, said: str | dict[str, str]) -> None:
+        """Let the environment say one text to all, or one to each role; empty texts are not said."""
+        texts = {"": said} if isinstance(said, str) else said
+        self.transcript += [Utterance("", text, to) for to, text in texts.items() if text]
 
     @property
     def turn(self) -> int:
@@ -97,9 +126,13 @@ class Episode(ABC):
         meta = dict(meta or {})
         rollout_id = meta.get("rollout_id") or uuid.uuid4().hex
         rollout = Rollout(self.episode_type, artifact, meta, rollout_id, started_at=time.time())
-        state = await self.rollout(arena, artifact)
-        rollout.steps = state.trajectory
-        rollout.extras = self.get_extras(state)
-        await self.rubric.score(rollout, arena)
+        outer = current_episode.set(EpisodeContext(meta, rollout_id, meta.get("seed")))
+        try:
+            state = await self.rollout(arena, artifact)
+            rollout.steps = state.trajectory
+            rollout.extras = self.get_extras(state)
+            await self.rubric.score(rollout, arena)
+        finally:
+            current_episode.reset(outer)
         rollout.ended_at = time.time()
         return GenerateResult(rollout, state.child_results)

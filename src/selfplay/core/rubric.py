@@ -22,16 +22,19 @@ class Rubric:
             raise ValueError(f"{len(funcs)} reward functions but {len(weights)} weights")
         self.funcs = funcs
         self.weights = weights or [1.0] * len(funcs)
+        self.names = _distinct([getattr(func, "__name__", type(func).__name__) for func in funcs])
 
     async def score(self, rollout: Rollout, arena: "Arena") -> None:
         """Set ``rollout.rewards``, ``rollout.metrics`` and every ``step.reward``, in place.
+
+        The metric of a function and role is ``FUNCTION/ROLE``; of functions with one name, the second is
+        ``FUNCTION-2``.
 
         Raises:
             EpisodeError: a reward is not a finite number, or a role that acted got none.
         """
         rewards: dict[str, float] = {}
-        for func, weight in zip(self.funcs, self.weights, strict=True):
-            name = getattr(func, "__name__", type(func).__name__)
+        for func, weight, name in zip(self.funcs, self.weights, self.names, strict=True):
             scored = func(rollout, arena)
             values = await scored if inspect.isawaitable(scored) else scored
             for role_id, value in values.items():
@@ -43,6 +46,16 @@ class Rubric:
                 raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
             step.reward = rewards[step.role_id]
         rollout.rewards = rewards
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Number the repetitions of a name."""
+    counts: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        distinct.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
+    return distinct
 
 
 def finite_reward(value: object, source: str) -> float:

@@ -56,6 +56,11 @@ class Step:
         return "".join([message["content"] for message in self.completion])
 
     @property
+    def text_only(self) -> bool:
+        """Whether the client gave no token ids or log-probabilities: no token learner can train on it."""
+        return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
+
+    @property
     def obs(self) -> str:
         """The prompt as the model read it, one message after the other."""
         return "\n".join(message["content"] for message in self.prompt)
@@ -184,3 +189,25 @@ class TrainingRecord:
     def action_mask(self) -> list[int]:
         """0 for prompt tokens, 1 for completion tokens."""
         return [0] * len(self.prompt_token_ids) + [1] * len(self.completion_token_ids)
+
+
+@dataclass
+class TrainingBatch:
+    """What one step of an arena gives a learner.
+
+    ``meta`` tells what became of everything: ``episodes``, ``failed``, ``steps``, ``text_only_steps`` (left
+    out: they have no token ids), ``policy_version``, mean ``reward/ROLE`` and the rubrics' ``metric/NAME``.
+    """
+
+    records: list[TrainingRecord]
+    meta: dict[str, Any]
+
+
+@dataclass
+class EpisodeRequest:
+    """A wish to run an episode. What comes of one that is not ``is_trainable`` is never trained on."""
+
+    episode_type: str
+    artifact: Any
+    meta: dict[str, Any] = field(default_factory=dict)
+    is_trainable: bool = True

@@ -199,30 +199,19 @@ class GameEpisode(Episode):
     def _step(
         self, pid: int, turn: int, answer: _Answer, action: str, invalid: bool, legal: list[str] | None
     ) -> Step:
-        response = answer.response
-        assert response is not None
+        assert answer.response is not None
         assert answer.prompt is not None
-        return Step(
-            role_id=f"player_{pid}",
-            prompt=answer.prompt,
-            completion=response.completion,
-            prompt_token_ids=response.prompt_token_ids,
-            completion_token_ids=response.completion_token_ids,
-            completion_logprobs=response.completion_logprobs,
-            pid=pid,
-            env_id=self.env_id,
-            policy_version=response.policy_version,
-            info={
-                "turn": turn,
-                "extracted_action": action,
-                "format_feedback": {
-                    "correct_answer_format": answer.well_formed,
-                    "invalid_move": invalid,
-                },
-                "legal_answers": list(map(self.template.answer, legal or ())),
-                "finish_reason": response.finish_reason,
-            },
+        feedback = {"correct_answer_format": answer.well_formed, "invalid_move": invalid}
+        step = answer.response.to_step(
+            f"player_{pid}",
+            answer.prompt,
+            turn=turn,
+            extracted_action=action,
+            format_feedback=feedback,
+            legal_answers=list(map(self.template.answer, legal or ())),
         )
+        step.pid, step.env_id = pid, self.env_id
+        return step
 
     def _summary(self, table: _Table) -> dict[str, Any]:
         return {

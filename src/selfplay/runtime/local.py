@@ -14,7 +14,7 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import Arena, InputError, Role, SelfplayError, Step
-from selfplay.learning.checkpoints import load_checkpoint, save_checkpoint
+from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
@@ -116,7 +116,6 @@ class LocalRun:
             self.pool,
             self.tracker,
             concurrency=config.collection.concurrency,
-            retries=config.collection.retries,
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
@@ -138,6 +137,7 @@ class LocalRun:
             self.engine,
             max_calls=self.config.inference.max_queue,
             episode_timeout=self.config.collection.game_timeout,
+            retries=self.config.collection.retries,
         )
         for env in self.config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
@@ -313,18 +313,17 @@ class LocalRun:
             "tracker": self.tracker.state_dict(),
         }
         path = self.directory.checkpoint(self.step)
-        save_checkpoint(
-            path, self.policy, self.config.model.name, self.learner.result, self.learner.tensors(), state
-        )
+        learners = [SavedLearner(TRAINED, self.learner.result, self.learner.tensors())]
+        save_checkpoint(path, self.policy, self.config.model.name, learners, state)
         self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
         self.engine.forget_contexts()
 
     def _load(self, step: int) -> None:
         checkpoint = load_checkpoint(self.directory.checkpoint(step))
         state = checkpoint.state
-        self.learner.load_tensors(checkpoint.learner, state["step"], state["samples_seen"])
+        self.learner.load_tensors(checkpoint.learners[TRAINED], state["step"], state["samples_seen"])
         if self.learner.result != TRAINED:
-            self.policy.load_adapter_state(checkpoint.adapter, self.learner.result)
+            self.policy.load_adapter_state(checkpoint.adapters[TRAINED], self.learner.result)
         self.trained_records = state["trained_records"]
         self.metrics.truncate(state["metrics_offset"])
         self.rollout_log.truncate_after(step)

@@ -1,0 +1,91 @@
+"""Artifacts: what episodes are about (topics, questions), and where they are kept."""
+
+import random
+import uuid
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Artifact:
+    """Something an episode can be about.
+
+    ``data`` is handed to the episode and must be JSON-able; ``weight`` (0 or more) is its share in weighted
+    sampling.
+    """
+
+    data: Any
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    weight: float = 1.0
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < float("inf"):
+            raise ValueError(f"an artifact's weight must be 0 or more, not {self.weight}")
+
+
+class ArtifactStore:
+    """Keeps artifacts in memory, oldest first, and draws from them.
+
+    Args:
+        max_size: most artifacts kept; the oldest goes when there are more. ``None``: no bound.
+        seed: of the draws.
+    """
+
+    def __init__(self, max_size: int | None = None, seed: int = 0) -> None:
+        if max_size is not None and max_size < 1:
+            raise ValueError(f"max_size must be 1 or more, not {max_size}")
+        self.max_size = max_size
+        self._artifacts: dict[str, Artifact] = {}
+        self._rng = random.Random(seed)
+
+    def add(self, artifact: Artifact) -> None:
+        """Keep ``artifact``; one with the same id is replaced and counts as new."""
+        self._artifacts.pop(artifact.id, None)
+        self._artifacts[artifact.id] = artifact
+        if self.max_size is not None and len(self._artifacts) > self.max_size:
+            del self._artifacts[next(iter(self._artifacts))]
+
+    def sample(self, k: int = 1, weighted: bool = False) -> list[Artifact]:
+        """Draw ``k`` different artifacts, or all there are if they are fewer, in random order.
+
+        ``weighted`` draws without replacement in proportion to the weights: the k largest u^(1/w) for uniform
+        u (Efraimidis and Spirakis 2006). Artifacts of weight 0 are then never drawn.
+        """
+        artifacts = list(self._artifacts.values())
+        if not weighted:
+            return self._rng.sample(artifacts, min(k, len(artifacts)))
+        keyed = [(self._rng.random() ** (1 / one.weight), one) for one in artifacts if one.weight > 0]
+        keyed.sort(key=lambda pair: pair[0], reverse=True)
+        return [one for _, one in keyed[:k]]
+
+    def sample_one(self, weighted: bool = False) -> Artifact | None:
+        """Draw one artifact, or ``None`` from an empty store."""
+        drawn = self.sample(1, weighted)
+        return drawn[0] if drawn else None
+
+    def count(self) -> int:
+        """How many artifacts are kept."""
+        return len(self._artifacts)
+
+    def get(self, artifact_id: str) -> Artifact | None:
+        """The artifact of this id, if it is kept."""
+        return self._artifacts.get(artifact_id)
+
+    def all(self) -> list[Artifact]:
+        """Everything kept, oldest first."""
+        return list(self._artifacts.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Contents and generator, JSON-able."""
+        version, internal, gauss = self._rng.getstate()
+        return {
+            "artifacts": [asdict(one) for one in self._artifacts.values()],
+            "random": [version, list(internal), gauss],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self._artifacts = {one["id"]: Artifact(**one) for one in state["artifacts"]}
+        version, internal, gauss = state["random"]
+        self._rng.setstate((version, tuple(internal), gauss))

@@ -1,0 +1,76 @@
+"""From the results of a step to what a learner gets of them."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from selfplay.core.episode import GenerateResult
+from selfplay.core.errors import SelfplayError
+from selfplay.core.types import Rollout, Step, TrainingBatch, TrainingRecord
+
+
+def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
+    """One record for each trainable step that has token ids; parents first, steps in order."""
+    return [_record(rollout, step) for rollout, step in _steps(results) if not step.text_only]
+
+
+def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
+    rollouts = (rollout for result in results for rollout in result.trainable_rollouts())
+    return [(rollout, step) for rollout in rollouts for step in rollout.steps]
+
+
+def _record(rollout: Rollout, step: Step) -> TrainingRecord:
+    prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
+    assert prompt is not None
+    assert completion is not None
+    assert logprobs is not None
+    return TrainingRecord(
+        role_id=step.role_id,
+        rollout_id=rollout.id,
+        prompt_token_ids=prompt,
+        completion_token_ids=completion,
+        logprobs=logprobs,
+        reward=step.reward,
+        advantage=step.advantage,
+        policy_version=step.policy_version,
+        meta={"episode_type": rollout.episode_type, **rollout.meta},
+    )
+
+
+def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
+    """Counts and means of a step; see TrainingBatch."""
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    steps = [step for _, step in _steps(results)]
+    means: defaultdict[str, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        for role_id, reward in rollout.rewards.items():
+            means[f"reward/{role_id}"].append(reward)
+        for name, value in rollout.metrics.items():
+            means[f"metric/{rollout.episode_type}/{name}"].append(value)
+    return {
+        "step": step_num,
+        "policy_version": max((step.policy_version for step in steps), default=0),
+        "episodes": len(rollouts),
+        "failed": sum(rollout.error is not None for rollout in rollouts),
+        "retried": sum(rollout.meta.get("retried", 0) for rollout in rollouts),
+        "steps": len(steps),
+        "text_only_steps": sum(step.text_only for step in steps),
+        **{name: math.fsum(values) / len(values) for name, values in sorted(means.items())},
+    }
+
+
+def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
+    """Raise a SelfplayError unless the batch has exactly the records that the results ask for, all sound."""
+    expected = [(rollout, step) for rollout, step in _steps(results) if not step.text_only]
+    if len(expected) != len(batch.records):
+        raise SelfplayError(
+            f"{len(expected)} steps can be trained on but there are {len(batch.records)} records"
+        )
+    for (rollout, step), record in zip(expected, batch.records, strict=True):
+        where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
+        if (rollout.id, step.role_id) != (record.rollout_id, record.role_id):
+            raise SelfplayError(f"{where} stands where that of {step.role_id} in {rollout.id} should")
+        if len(record.logprobs) != len(record.completion_token_ids):
+            raise SelfplayError(f"{where} has not one log-probability for each sampled token")
+        if not math.isfinite(record.advantage) or not all(map(math.isfinite, record.logprobs)):
+            raise SelfplayError(f"{where} holds a number that is not finite")
