@@ -1,20 +1,26 @@
-"""What a game costs besides the model: the Collector with a mock model against a bare TextArena loop.
+"""What a game costs besides the model: the Collector and the Arena with a mock model against bare TextArena.
 
 - bare: ``while not done: get_observation, choose, step``, one game after the other, nothing kept;
 - collector: ``Collector.collect`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,
-  rewards, buffer, ratings, tracker and accounts as in a run. Its client answers without computing anything,
-  but hands control to the event loop once a call, so that the games are really in flight;
-- ART 0.5.18 and verifiers 0.4.0: the same game for two seats with a mock in their own manner (see peers/),
-  in processes of their own.
+  rewards, buffer, ratings, tracker (flushed at the end) and accounts as in a run;
+- arena: ``Arena.step`` with as many model calls in flight: rollouts, rubric, credit, training records;
+- ART 0.5.18: the same game for two seats in the manner of its own self-play example, in a process of its own;
+  once as it comes and once with garbage collection off, as our collector has it while it plays;
+- verifiers 0.4.0: the same game for two seats; ``null`` is the harness of its own two-player games, which
+  starts a process for every turn; ``in-process`` is the cheapest harness that it allows (see peers/).
+
+Our mock answers without computing anything, but hands control to the event loop once a call, so that the games
+are really in flight. ART's is a stub in its process; verifiers reaches a model only by HTTP, so its mock is a
+server in a process of its own, whose CPU time is not counted.
 
 All play TicTacToe-v0-train with a random legal move read from the text. First the collector's games, played
-again move by move in bare TextArena, must end with the same rewards. Then all run in turn on one thread; the
-fraction is the median over rounds of the bare loop's seconds a game over the other's. Memory a game is what
-the process grew by, with all games held after about four moves each.
+again move by move in bare TextArena, must end with the same rewards. Then all run in turn; the fraction is the
+median over rounds of the bare loop's seconds a game over the other's. Memory a game is what the process grew
+by, with all games held after about four moves each.
 
 Command:  python benchmarks/episodes.py [--rounds 5] [--art PYTHON] [--verifiers PYTHON]
 Needs:    this package. PYTHON: interpreters of environments of their own, with openpipe-art==0.5.18 and
-          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv.
+          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv (whose first run fetches packages).
 """
 
 import argparse
@@ -28,14 +34,26 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import NamedTuple
 
 import textarena
 
 from measuring import print_table, ratio, resident_mb
 from selfplay.collection.collector import Collector, Played
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
-from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    InferenceClient,
+    Messages,
+    ModelResponse,
+    PlaySpec,
+    RAECredit,
+    Role,
+    derive_seed,
+)
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.population.environment_samplers import UniformRandomEnvSampler
@@ -85,12 +103,45 @@ class MockModel(InferenceClient):
         return ModelResponse(text, answer, [1, 2, 3], [4, 5, 6], [-0.1, -0.2, -0.3])
 
 
-def make_collector(client: InferenceClient, in_flight: int) -> Collector:
-    """A collector as a run in mirror mode has it."""
-    arena = Arena(client, max_calls=16_384)
+class Cost(NamedTuple):
+    """Seconds an episode: of the clock, and of the CPU."""
+
+    clock: float
+    cpu: float
+
+
+class GameArena(Arena):
+    """An arena whose step plays ``games`` mirror games."""
+
+    games = 1
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        agents = (AgentSpec("policy", max_tokens=8),) * 2
+        specs = [PlaySpec(ENV_ID, 2, agents, derive_seed(0, "game", index)) for index in range(self.games)]
+        return [EpisodeRequest(ENV_ID, spec) for spec in specs]
+
+
+def step_of_arena(games: int, in_flight: int) -> None:
+    """Play ``games`` games in one step of a fresh arena."""
+    arena = GameArena(MockModel(), RAECredit())
+    arena.games = games
+    add_game(arena)
+    batch = asyncio.run(arena.step(concurrency=in_flight))
+    if batch.meta["failed"] or len(batch.records) != batch.meta["steps"]:
+        raise SystemExit("the arena lost games or steps")
+
+
+def add_game(arena: Arena) -> None:
+    """Register the game and its seats."""
     arena.add_episode(ENV_ID, GameEpisode(ENV_ID, 2, get_template("fewshot-chat")))
     for pid in range(2):
         arena.add_role(Role(f"player_{pid}"))
+
+
+def make_collector(client: InferenceClient, in_flight: int) -> Collector:
+    """A collector as a run in mirror mode has it."""
+    arena = Arena(client, max_calls=16_384)
+    add_game(arena)
     tracker = Tracker("benchmark")
     pool = ModelPool("mirror", 1, tracker)
     pool.add_checkpoint(None, 0)
@@ -101,8 +152,12 @@ def make_collector(client: InferenceClient, in_flight: int) -> Collector:
 
 
 def collect(games: int, in_flight: int) -> list[Played]:
-    """Play ``games`` games from a fresh collector."""
-    return asyncio.run(make_collector(MockModel(), in_flight).collect(games))
+    """Play ``games`` games from a fresh collector, and flush the tracker as a run does after an update."""
+    collector = make_collector(MockModel(), in_flight)
+    played = asyncio.run(collector.collect(games))
+    collector.pool.snapshot()
+    collector.tracker.flush(1)
+    return played
 
 
 def bare_games(games: int) -> None:
@@ -145,42 +200,53 @@ async def memory_of_games(games: int) -> float:
     return grown * 1024 / games
 
 
-def peer(python: str, script: str, episodes: int, in_flight: int) -> float:
-    """Run a peer's script with its own interpreter; returns seconds an episode."""
-    command = [python, str(Path(__file__).parent / "peers" / script), str(episodes), str(in_flight)]
+def peer(python: str, script: str, episodes: int, in_flight: int, *options: str) -> Cost:
+    """Run a peer's script with its own interpreter."""
+    path = Path(__file__).parent / "peers" / script
+    command = [python, str(path), str(episodes), str(in_flight), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     if done.returncode != 0:
         raise SystemExit(f"{script} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     answer = json.loads(done.stdout.strip().splitlines()[-1])
-    seconds: float = answer["seconds"] / answer["episodes"]
-    return seconds
+    return Cost(answer["seconds"] / answer["episodes"], answer["cpu_seconds"] / answer["episodes"])
 
 
-def timed(run: Callable[[], object], episodes: int) -> float:
-    """Seconds an episode."""
+def timed(run: Callable[[], object], episodes: int) -> Cost:
+    """What an episode of ``run`` costs."""
     gc.collect()
-    started = perf_counter()
+    started, cpu_started = perf_counter(), process_time()
     run()
-    return (perf_counter() - started) / episodes
+    clock, cpu = perf_counter() - started, process_time() - cpu_started
+    return Cost(clock / episodes, cpu / episodes)
 
 
-def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[], float]]:
-    """What is compared, by name; each call plays once and returns seconds an episode."""
+def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[], Cost]]:
+    """What is compared, by name; each call plays once."""
     games = arguments.games
-    chosen: dict[str, Callable[[], float]] = {
+    chosen: dict[str, Callable[[], Cost]] = {
         "bare TextArena loop": lambda: timed(partial(bare_games, games), games)
     }
     for in_flight in IN_FLIGHT:
         count = max(games, in_flight)
-        run = partial(collect, count, in_flight)
-        chosen[f"collector, {in_flight} in flight"] = partial(timed, run, count)
+        chosen[f"collector, {in_flight} in flight"] = partial(
+            timed, partial(collect, count, in_flight), count
+        )
+    for in_flight in (64, 1024):
+        chosen[f"arena, {in_flight} in flight"] = partial(
+            timed, partial(step_of_arena, games, in_flight), games
+        )
     if arguments.art:
         for in_flight in (64, 1024):
-            chosen[f"ART, {in_flight} in flight"] = partial(
-                peer, arguments.art, "art_episodes.py", games, in_flight
-            )
+            run = partial(peer, arguments.art, "art_episodes.py", games, in_flight)
+            chosen[f"ART, {in_flight} in flight"] = run
+            chosen[f"ART, {in_flight} in flight, no garbage collection"] = partial(run, "no-gc")
     if arguments.verifiers:
-        chosen["verifiers, 4 in flight"] = partial(peer, arguments.verifiers, "verifiers_episodes.py", 8, 4)
+        run = partial(peer, arguments.verifiers, "verifiers_episodes.py")
+        for in_flight in (4, 64):
+            chosen[f"verifiers in-process, {in_flight} in flight"] = partial(
+                run, 256, in_flight, "in-process"
+            )
+        chosen["verifiers null, 4 in flight"] = partial(run, 8, 4, "null")
     return chosen
 
 
@@ -199,13 +265,17 @@ def main() -> None:
         if not getattr(arguments, name):
             print(f"{name}: left out, there is no --{name}")
     chosen = contenders(arguments)
-    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    costs: dict[str, list[Cost]] = {name: [] for name in chosen}
     for _ in range(arguments.rounds):
         for name, run in chosen.items():
-            seconds[name].append(run())
-    bare = next(iter(seconds.values()))
-    rows = [[name, f"{1 / median(each):,.4g}", f"{ratio(bare, each):.3g}"] for name, each in seconds.items()]
-    print_table(["", "episodes/s", "fraction of the bare loop"], rows)
+            costs[name].append(run())
+    bare = [cost.clock for cost in next(iter(costs.values()))]
+    rows = []
+    for name, each in costs.items():
+        clock = [cost.clock for cost in each]
+        cpu = median(cost.cpu for cost in each)
+        rows.append([name, f"{1 / median(clock):,.4g}", f"{1000 * cpu:.4g}", f"{ratio(bare, clock):.3g}"])
+    print_table(["", "episodes/s", "CPU ms/episode", "fraction of the bare loop"], rows)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,16 @@
 """Collector: keeps games in flight on one event loop and accounts for each of them."""
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from selfplay.collection.accounts import Accounts
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import Arena, Rollout, SelfplayError, Trajectory, trajectories_of
+from selfplay.core.garbage import no_garbage_collection
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Do not look for cycles: games in flight are millions of live objects, and none of them is garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class GameTracker(Protocol):

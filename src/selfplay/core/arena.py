@@ -12,6 +12,7 @@ from selfplay.core.context import current_episode
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
 from selfplay.core.errors import EpisodeError, InputError, SelfplayError
+from selfplay.core.garbage import no_garbage_collection
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch
 from selfplay.core.verbose_logger import VerboseLogger
@@ -250,9 +251,10 @@ class Arena:
             } | request.meta
         if self.logger is not None:
             self.logger.log_step_start(self.step_num, len(requests))
-        results = await self.generate_rollouts(requests, concurrency)
-        apply_credit(results, self.credit_assigner.compute(results))
-        batch = self.build_training_batch(results, verbose)
+        with no_garbage_collection():
+            results = await self.generate_rollouts(requests, concurrency)
+            apply_credit(results, self.credit_assigner.compute(results))
+            batch = self.build_training_batch(results, verbose)
         if self.logger is not None:
             self.logger.log_batch_summary(results)
             self.logger.log_step_end(self.step_num, batch.meta)
