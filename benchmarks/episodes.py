@@ -9,18 +9,18 @@
 - verifiers 0.4.0: the same game for two seats; ``null`` is the harness of its own two-player games, which
   starts a process for every turn; ``in-process`` is the cheapest harness that it allows (see peers/).
 
-Our mock answers without computing anything, but hands control to the event loop once a call, so that the games
-are really in flight. ART's is a stub in its process; verifiers reaches a model only by HTTP, so its mock is a
-server in a process of its own, whose CPU time is not counted.
+Our mock answers without computing anything, but hands control to the event loop once a call, so that the
+games are really in flight. ART's is a stub in its process. verifiers reaches a model only by HTTP, so its
+mock is a server in a process of its own, whose CPU time is not counted.
 
 All play TicTacToe-v0-train with a random legal move read from the text. First the collector's games, played
-again move by move in bare TextArena, must end with the same rewards. Then all run in turn; the fraction is the
-median over rounds of the bare loop's seconds a game over the other's. Memory a game is what the process grew
-by, with all games held after about four moves each.
+again move by move in bare TextArena, must end with the same rewards. Then all run in turn; the fraction is
+the median over rounds of the bare loop's seconds a game over the other's. Memory a game is what the process
+grew by, with all games held after about four moves each.
 
 Command:  python benchmarks/episodes.py [--rounds 5] [--art PYTHON] [--verifiers PYTHON]
 Needs:    this package. PYTHON: interpreters of environments of their own, with openpipe-art==0.5.18 and
-          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv (whose first run fetches packages).
+          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv (its first run gets packages).
 """
 
 import argparse
@@ -126,8 +126,12 @@ def step_of_arena(games: int, in_flight: int) -> None:
     arena = GameArena(MockModel(), RAECredit())
     arena.games = games
     add_game(arena)
-    batch = asyncio.run(arena.step(concurrency=in_flight))
-    if batch.meta["failed"] or len(batch.records) != batch.meta["steps"]:
+
+    async def lost() -> int:  # asyncio.run makes a repr of what its coroutine returns, so not of the batch
+        batch = await arena.step(concurrency=in_flight)
+        return int(batch.meta["failed"]) + int(batch.meta["steps"]) - len(batch.records)
+
+    if asyncio.run(lost()):
         raise SystemExit("the arena lost games or steps")
 
 

@@ -12,6 +12,7 @@ from selfplay.learning.checkpoints import (
     ADAPTER_FILE,
     LEARNER_FILE,
     STATE_FILE,
+    SavedLearner,
     load_adapter,
     load_checkpoint,
     lora_settings,
@@ -29,7 +30,7 @@ PROMPT, COMPLETION = [1, 2, 3, 4], [5, 6, 7]
 
 
 def save(directory: Path, policy: PolicyModel, result: str = TRAINED) -> Path:
-    save_checkpoint(directory, policy, policy.model_name, result, LEARNER, STATE)
+    save_checkpoint(directory, policy, policy.model_name, [SavedLearner(TRAINED, result, LEARNER)], STATE)
     return directory
 
 
@@ -56,15 +57,19 @@ def test_a_checkpoint_gives_back_what_was_saved(checkpoint):
     policy = tiny_policy()
     loaded = load_checkpoint(checkpoint)
     assert loaded.state == STATE
-    assert all(torch.equal(loaded.learner[key], LEARNER[key]) for key in LEARNER)
-    assert all(torch.equal(loaded.adapter[key], value) for key, value in policy.adapter_state().items())
+    assert all(torch.equal(loaded.learners[TRAINED][key], LEARNER[key]) for key in LEARNER)
+    assert all(
+        torch.equal(loaded.adapters[TRAINED][key], value) for key, value in policy.adapter_state().items()
+    )
 
 
 def test_the_adapter_of_a_checkpoint_is_the_one_named_as_result(tmp_path):
     policy = tiny_policy()
     perturb_adapter(policy, "average", seed=8)
     loaded = load_checkpoint(save(tmp_path / "step-1", policy, "average"))
-    assert all(torch.equal(loaded.adapter[k], v) for k, v in policy.adapter_state("average").items())
+    assert all(
+        torch.equal(loaded.adapters[TRAINED][k], v) for k, v in policy.adapter_state("average").items()
+    )
 
 
 def test_a_checkpoint_replaces_one_of_the_same_name_and_leaves_nothing_else_behind(checkpoint):
@@ -72,7 +77,9 @@ def test_a_checkpoint_replaces_one_of_the_same_name_and_leaves_nothing_else_behi
     perturb_adapter(policy, seed=9)
     save(checkpoint, policy)
     loaded = load_checkpoint(checkpoint)
-    assert all(torch.equal(loaded.adapter[key], value) for key, value in policy.adapter_state().items())
+    assert all(
+        torch.equal(loaded.adapters[TRAINED][key], value) for key, value in policy.adapter_state().items()
+    )
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
 
 
@@ -80,15 +87,22 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
     class Unsavable:
         pass
 
+    learners = [SavedLearner(TRAINED, TRAINED, LEARNER)]
     with pytest.raises(TypeError):
-        save_checkpoint(tmp_path / "step-1", tiny_policy(), "base", TRAINED, LEARNER, {"x": Unsavable()})
+        save_checkpoint(tmp_path / "step-1", tiny_policy(), "base", learners, {"x": Unsavable()})
     assert not (tmp_path / "step-1").exists()
     save(tmp_path / "step-1", tiny_policy())
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
-def test_nothing_in_a_checkpoint_is_a_pickle(checkpoint):
-    assert {path.suffix for path in checkpoint.iterdir()} == {".safetensors", ".json"}
+def test_a_checkpoint_of_the_one_default_policy_has_all_files_at_the_top(checkpoint):
+    names = {path.name for path in checkpoint.rglob("*")}
+    assert names == {ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE}
+
+
+def test_a_folder_of_something_else_in_a_checkpoint_is_left_alone(checkpoint):
+    (checkpoint / ".snapshots").mkdir()
+    assert list(load_checkpoint(checkpoint).learners) == [TRAINED]
 
 
 def test_the_adapter_configuration_tells_its_shape_and_base(checkpoint):

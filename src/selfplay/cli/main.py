@@ -8,6 +8,7 @@ import typer
 from selfplay import __version__
 from selfplay.cli.environments import envs
 from selfplay.cli.runs import evaluate, play, report
+from selfplay.cli.serve import serve
 from selfplay.cli.train import train
 from selfplay.core import InputError, SelfplayError
 
@@ -22,6 +23,7 @@ app.command("eval")(evaluate)
 app.command("envs")(envs)
 app.command("play")(play)
 app.command("report")(report)
+app.command("serve")(serve)
 
 
 @app.callback(invoke_without_command=True)

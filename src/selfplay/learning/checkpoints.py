@@ -1,12 +1,14 @@
-"""Checkpoints: adapter and learner as safetensors, everything else as JSON. Nothing is pickled.
+"""Checkpoints: adapters and learners as safetensors, everything else as JSON. Nothing is pickled.
 
 A checkpoint is a directory that appears whole or not at all: it is written under a temporary name, synced
-and renamed.
+and renamed. A run of the one policy ``default`` has its files at the top; any other run has a folder for each
+policy, and ``state.json`` at the top.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,27 @@ LEARNER_FILE = "learner.safetensors"
 STATE_FILE = "state.json"
 
 
-@dataclass
-class Checkpoint:
-    """What a checkpoint directory holds."""
+@dataclass(frozen=True)
+class SavedLearner:
+    """What a checkpoint keeps of one policy.
 
-    adapter: dict[str, Tensor]
-    learner: dict[str, Tensor]
+    Attributes:
+        policy: the policy's name.
+        result: the adapter to use: ``learner.result``.
+        tensors: what the learner needs to continue: ``learner.tensors()``.
+    """
+
+    policy: str
+    result: str
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint directory holds: adapters to use and learners' tensors by policy, and the state."""
+
+    adapters: dict[str, dict[str, Tensor]]
+    learners: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
 
 
@@ -44,23 +61,25 @@ def save_checkpoint(
     directory: Path,
     policy: PolicyModel,
     base_name: str,
-    result: str,
-    learner: dict[str, Tensor],
+    learners: Sequence[SavedLearner],
     state: dict[str, Any],
 ) -> None:
     """Write a whole checkpoint to ``directory``; one that is there is replaced.
 
     Args:
         directory: where to.
-        policy: holds the adapter.
-        base_name: recorded as the adapter's base model.
-        result: which adapter is the one to use.
-        learner: what the learner needs to continue.
+        policy: holds the adapters.
+        base_name: recorded as the adapters' base model.
+        learners: one for each policy.
         state: everything else, JSON-able.
     """
     scratch = _scratch_for(directory)
-    _write_adapter(scratch, policy, base_name, result)
-    save_file({key: value.contiguous() for key, value in learner.items()}, scratch / LEARNER_FILE)
+    alone = [learner.policy for learner in learners] == [TRAINED]
+    for learner in learners:
+        folder = scratch if alone else scratch / learner.policy
+        folder.mkdir(exist_ok=True)
+        _write_adapter(folder, policy, base_name, learner.result)
+        save_file({k: v.contiguous() for k, v in learner.tensors.items()}, folder / LEARNER_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
     _put_in_place(scratch, directory)
 
@@ -68,7 +87,7 @@ def save_checkpoint(
 def _write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
     state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
     save_file(state, directory / ADAPTER_FILE)
-    config = policy.model.peft_config[TRAINED].to_dict()
+    config = policy.model.peft_config[name].to_dict()
     config |= {"base_model_name_or_path": base_name, "inference_mode": True}
     config["target_modules"] = sorted(config["target_modules"])
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
@@ -83,8 +102,8 @@ def _scratch_for(directory: Path) -> Path:
 
 def _put_in_place(scratch: Path, directory: Path) -> None:
     """Sync what was written, give it its name, and sync the name."""
-    for file in scratch.iterdir():
-        _sync(file)
+    for path in [*scratch.rglob("*"), scratch]:
+        _sync(path)
     shutil.rmtree(directory, ignore_errors=True)
     scratch.rename(directory)
     _sync(directory.parent)
@@ -122,9 +141,13 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     Raises:
         InputError: files are missing or damaged.
     """
-    adapter, _ = load_adapter(directory)
-    learner = _read_tensors(directory / LEARNER_FILE)
-    return Checkpoint(adapter, learner, _read_json(directory / STATE_FILE))
+    folders = {path.parent.name: path.parent for path in sorted(directory.glob("*/*.safetensors"))}
+    folders = folders or {TRAINED: directory}
+    return Checkpoint(
+        adapters={name: load_adapter(folder)[0] for name, folder in folders.items()},
+        learners={name: _read_tensors(folder / LEARNER_FILE) for name, folder in folders.items()},
+        state=_read_json(directory / STATE_FILE),
+    )
 
 
 def lora_settings(config: dict[str, Any]) -> LoraSettings:

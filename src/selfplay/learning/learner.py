@@ -7,9 +7,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.policy import AVERAGE, TRAINED, PolicyModel
+from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
 # No momentum: opponents change with the policy, so yesterday's gradient points at yesterday's game. With 0.9
 # self-play on Kuhn poker circles its equilibrium in twice the distance (docs/benchmarks.md).
@@ -37,17 +37,21 @@ class Schedule:
 
 
 class Learner:
-    """Owns the optimizer of one policy's trained adapter.
+    """Owns the optimizer of one policy's adapter. Learners of several policies on one model take turns.
 
     Args:
         policy: the model whose adapter is trained.
-        algorithm: computes the gradients.
+        algorithm: computes the gradients, of the same adapter.
+        adapter: name of the policy that is trained.
         learning_rate: of AdamW (betas 0 and 0.99, no weight decay), by update.
         regulariser_weight: of the algorithm's regulariser, by update.
         grad_clip: global L2 norm of the gradient, at most.
-        average_decay: decay of the adapter ``average``, the running mean of the trained weights; 0 for none.
+        average_decay: decay of the policy's averaged adapter, the running mean of its weights; 0 for none.
         max_mismatch: largest mean difference (in nats) between engine and learner log-probabilities of tokens
             drawn by the current version. More means that they do not run the same model, and ends the run.
+
+    Raises:
+        InputError: the model has no such policy, or the algorithm trains another.
     """
 
     def __init__(
@@ -55,14 +59,24 @@ class Learner:
         policy: PolicyModel,
         algorithm: BaseAlgo,
         *,
+        adapter: str = TRAINED,
         learning_rate: Schedule,
         regulariser_weight: Schedule,
         grad_clip: float = 1.0,
         average_decay: float = 0.0,
         max_mismatch: float = 0.2,
     ) -> None:
+        if adapter not in policy.policies:
+            raise InputError(
+                "adapter", f"{adapter!r} is no policy of this model", f"It has {', '.join(policy.policies)}."
+            )
+        if algorithm.adapter != adapter:
+            raise InputError(
+                "adapter", f"the algorithm trains {algorithm.adapter!r}, not {adapter!r}", "Name it to both."
+            )
         self.policy = policy
         self.algorithm = algorithm
+        self.adapter = adapter
         self.learning_rate = learning_rate
         self.regulariser_weight = regulariser_weight
         self.grad_clip = grad_clip
@@ -71,15 +85,15 @@ class Learner:
         self.version = 0
         self.samples_seen = 0
         if average_decay:
-            policy.load_adapter_state(policy.adapter_state(), AVERAGE)
+            policy.load_adapter_state(policy.adapter_state(adapter), average_of(adapter))
         self.optimizer = torch.optim.AdamW(
-            policy.adapter_parameters(), lr=learning_rate.start, betas=BETAS, weight_decay=0.0
+            policy.adapter_parameters(adapter), lr=learning_rate.start, betas=BETAS, weight_decay=0.0
         )
 
     @property
     def result(self) -> str:
         """The adapter that training produces: the average if there is one."""
-        return AVERAGE if self.average_decay else TRAINED
+        return average_of(self.adapter) if self.average_decay else self.adapter
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
         """Make one optimizer step on ``records``; the policy becomes version + 1. Returns metrics.
@@ -95,7 +109,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         batch = self.algorithm.prepare_batch(records, self.version)
         metrics = self.algorithm.update(batch, regulariser_weight)
-        parameters = self.policy.adapter_parameters()
+        parameters = self.policy.adapter_parameters(self.adapter)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
         if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
@@ -125,15 +139,17 @@ class Learner:
     def _average(self) -> None:
         """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""
         decay = min(self.average_decay, self.version / (self.version + 9))
-        averages = self.policy.adapter_parameters(AVERAGE)
+        averages = self.policy.adapter_parameters(average_of(self.adapter))
+        weights = self.policy.adapter_parameters(self.adapter)
         with torch.no_grad():
-            for average, weight in zip(averages, self.policy.adapter_parameters(), strict=True):
+            for average, weight in zip(averages, weights, strict=True):
                 average.lerp_(weight, 1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The trained weights and AdamW's moments and step counts, by name."""
-        tensors = {f"weights.{key}": value for key, value in self.policy.adapter_state().items()}
-        for index, parameter in enumerate(self.policy.adapter_parameters()):
+        """The trained weights and AdamW's moments and step counts, by names alike for all policies."""
+        state = self.policy.adapter_state(self.adapter)
+        tensors = {f"weights.{key}": value for key, value in state.items()}
+        for index, parameter in enumerate(self.policy.adapter_parameters(self.adapter)):
             for name, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value).detach().clone().cpu()
         return tensors
@@ -146,8 +162,8 @@ class Learner:
         """
         prefix = "weights."
         weights = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-        self.policy.load_adapter_state(weights)
-        for index, parameter in enumerate(self.policy.adapter_parameters()):
+        self.policy.load_adapter_state(weights, self.adapter)
+        for index, parameter in enumerate(self.policy.adapter_parameters(self.adapter)):
             prefix = f"optimizer.{index}."
             moments = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
             self.optimizer.state[parameter] = {

@@ -1,34 +1,39 @@
 """PolicyModel: a frozen base model with LoRA adapters, run over token trees.
 
-One instance holds the base weights once. The learner trains its adapter; the embedded engine plays with it
-and with frozen ones. Both call ``hidden_states`` and bring their own attention: which tokens a token sees is
-the caller's business, everything else is the model's.
+One instance holds the base weights once. A policy is an adapter that a learner trains; the embedded engine
+plays with policies and with frozen adapters. Both call ``hidden_states`` and bring their own attention: which
+tokens a token sees is the caller's business, everything else is the model's.
 """
 
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from selfplay.core import InputError, Messages
+from selfplay.core import InputError, Messages, derive_seed
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 """(layer, query_HTd, key_GTd, value_GTd, scale) -> output_THd, with G key-value heads shared by H heads."""
 
 ATTENTION_NAME = "selfplay_tree"
 TRAINED = "default"
+"""The policy that is trained where none is named."""
 AVERAGE = "average"
 BASE = "base"
 UNSUPPORTED_CONFIG = ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling")
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
+# PEFT warns of an adapter called "a", say, as a part of "lora_"; its search for weights is not used here.
+PART_OF_PREFIX = "Adapter name .* should not be contained in the prefix"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,11 @@ class LoraSettings:
     lora_rank: int = 16
     lora_alpha: float = 32.0
     target_modules: list[str] = field(default_factory=lambda: list(ALL_LINEAR))
+
+
+def average_of(policy: str) -> str:
+    """The name of the adapter that holds the running average of a policy's weights."""
+    return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"
 
 
 def _tree_attention(
@@ -67,10 +77,12 @@ class PolicyModel:
         lora: the adapter's shape.
         dtype: of the frozen base. Adapter weights are float32 whatever it is.
         device: where everything lives.
-        seed: of the adapter's initial weights.
+        seed: of the initial weights. Those of one policy do not depend on which others there are.
+        policies: names of the adapters that are trained, each made of letters, digits, "-" and "_".
 
     Raises:
-        InputError: the model cannot be loaded, or the adapter's target modules do not exist in it.
+        InputError: the model cannot be loaded, the adapter's target modules do not exist in it, or a policy
+            cannot have its name.
     """
 
     def __init__(
@@ -81,9 +93,12 @@ class PolicyModel:
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         seed: int = 0,
+        policies: Sequence[str] = (TRAINED,),
     ) -> None:
+        _check_policy_names(policies)
         self.model_name = model_name
         self.lora = lora
+        self.policies = tuple(policies)
         self.device = torch.device(device)
         base = _load_base(model_name, dtype)
         self.tokenizer = _load_tokenizer(model_name)
@@ -94,18 +109,20 @@ class PolicyModel:
             target_modules=list(lora.target_modules),
             task_type="CAUSAL_LM",
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.model = _add_lora(base, config)
+        first, *others = self.policies
+        with _drawing_from(_initial_seed(seed, first)):
+            self.model = _add_lora(base, config, first)
         self.model.to(self.device).eval()
-        if len(self.adapter_parameters()) != sum(p.requires_grad for p in self.model.parameters()):
+        if len(self.adapter_parameters(first)) != sum(p.requires_grad for p in self.model.parameters()):
             raise InputError(
                 "lora.target_modules",
                 f"{', '.join(lora.target_modules)} are not all linear layers",
                 "Leave out the others.",
             )
         self._causal_lm = self.model.get_base_model()
-        self._active = TRAINED
+        self._active = first
+        for name in others:
+            self._add_adapter(name, _initial_seed(seed, name))
         self.stop_token_ids = _stop_token_ids(self._causal_lm, self.tokenizer)
         self.context_length = int(self._causal_lm.config.max_position_embeddings)
 
@@ -143,19 +160,19 @@ class PolicyModel:
         return logits_NV.float()
 
     def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
-        """An adapter's weights, in the same order for every adapter."""
-        return [p for key, p in self.model.named_parameters() if key.endswith(f".{name}.weight")]
+        """An adapter's weights, in the same order for every adapter; none if there is no such adapter."""
+        return list(self._weights(name).values())
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:
         """Run the body with adapter ``name`` active (``base``: with none).
 
-        It stays active until another is asked for: a switch costs milliseconds. Only the trained adapter has
-        gradients.
+        It stays active until another is asked for: a switch costs milliseconds. The active adapter has
+        gradients if it is a policy's, no other has.
         """
         if name != self._active:
             names = [] if name == BASE else [name]
-            self.model.base_model.set_adapter(names, inference_mode=name != TRAINED)
+            self.model.base_model.set_adapter(names, inference_mode=name not in self.policies)
             self._active = name
         yield
 
@@ -167,31 +184,44 @@ class PolicyModel:
         """Write weights into adapter ``name``, which is created frozen if it is new.
 
         Raises:
-            InputError: names or shapes are not those of this model's adapter.
+            InputError: names or shapes are not those of this model's adapters.
         """
-        own = self._weights(TRAINED)
+        own = self._weights(self.policies[0])
         if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
             raise InputError(
                 "adapter",
                 "its weights do not fit this base model and LoRA shape",
                 "Give the adapter's own base.",
             )
-        with self.adapter(TRAINED):
-            if name not in self.model.peft_config:
-                self.model.add_adapter(name, self.model.peft_config[TRAINED])
-                self.model.to(self.device)
-            set_peft_model_state_dict(self.model, state, adapter_name=name)
+        if name not in self.model.peft_config:
+            self._add_adapter(name, seed=0)
+        with torch.no_grad():
+            for key, weight in self._weights(name).items():
+                weight.copy_(state[key])
 
-    def _weights(self, name: str) -> dict[str, Tensor]:
-        # save_embedding_layers: by default peft may ask the hub whether the vocabulary was extended.
-        weights: dict[str, Tensor] = get_peft_model_state_dict(
-            self.model, adapter_name=name, save_embedding_layers=False
-        )
-        return weights
+    def _weights(self, name: str) -> dict[str, torch.nn.Parameter]:
+        """An adapter's weights under PEFT's names, which leave out the adapter's.
+
+        PEFT's own function finds an adapter by a part of its parameters' names, which is ambiguous: a policy
+        may be called ``model``.
+        """
+        ending = f".{name}.weight"
+        return {
+            key.removesuffix(ending) + ".weight": parameter
+            for key, parameter in self.model.named_parameters()
+            if key.endswith((f".lora_A{ending}", f".lora_B{ending}"))
+        }
+
+    def _add_adapter(self, name: str, seed: int) -> None:
+        """Add an adapter whose initial weights ``seed`` decides; the first policy's is active afterwards."""
+        with self.adapter(self.policies[0]), _drawing_from(seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", PART_OF_PREFIX)
+            self.model.add_adapter(name, self.model.peft_config[self.policies[0]])
+            self.model.to(self.device)
 
     def drop_adapter(self, name: str) -> None:
         """Forget a frozen adapter."""
-        with self.adapter(TRAINED):
+        with self.adapter(self.policies[0]):
             self.model.delete_adapter(name)
 
     def render(self, messages: Messages) -> list[int]:
@@ -267,13 +297,40 @@ def _check_architecture(model_name: str, model: torch.nn.Module) -> None:
         )
 
 
-def _add_lora(base: torch.nn.Module, config: LoraConfig) -> Any:
-    """Add the adapter that is trained, and let layers be recomputed when they are asked to."""
+def _check_policy_names(policies: Sequence[str]) -> None:
+    reserved = dir(torch.nn.ModuleDict())  # which holds an adapter's weights by the adapter's name
+    for name in policies:
+        if not POLICY_NAME.fullmatch(name) or name == BASE or name.endswith(AVERAGE) or name in reserved:
+            raise InputError(
+                "policies",
+                f"{name!r} cannot name a policy",
+                f'Use letters, digits, "-" and "_"; not "{BASE}", nothing that ends in "{AVERAGE}", and no '
+                "method of a torch module.",
+            )
+    if not policies or len({name.lower() for name in policies}) < len(policies):
+        raise InputError("policies", f"{list(policies)} are not different names", "Give each policy its own.")
+
+
+def _initial_seed(seed: int, policy: str) -> int:
+    return seed if policy == TRAINED else derive_seed(seed, policy)
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """Run the body, which draws from torch's global generator, with a generator of its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
+    """Add the first adapter, and let layers be recomputed when they are asked to."""
     with warnings.catch_warnings():
         # Both libraries still call this by its old name.
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
+        warnings.filterwarnings("ignore", PART_OF_PREFIX)
         try:
-            model = get_peft_model(base, config, adapter_name=TRAINED)
+            model = get_peft_model(base, config, adapter_name=name)
         except ValueError as error:
             raise InputError(
                 "lora.target_modules", _first_line(error), "Name linear layers of this model."

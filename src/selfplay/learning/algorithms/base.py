@@ -45,21 +45,24 @@ class BaseAlgo(ABC):
         max_train_len: int | None = None,
         max_batch_tokens: int = 2048,
         temperature: float = 1.0,
+        adapter: str = TRAINED,
     ) -> None:
         """Tell the algorithm what it trains.
 
         Args:
-            policy: its trained adapter gets the gradients.
+            policy: the model.
             max_generation_len: the loss's constant normaliser M, in tokens.
             max_train_len: most tokens of prompt and completion; completions are cut there.
             max_batch_tokens: most tokens fed in one forward pass.
             temperature: at which the records' tokens were drawn.
+            adapter: name of the policy that gets the gradients.
         """
         self.policy = policy
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self.max_batch_tokens = max_batch_tokens
         self.temperature = temperature
+        self.adapter = adapter
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
@@ -84,7 +87,7 @@ class BaseAlgo(ABC):
         base = self._base_logprobs(batch)
         reference_A = self._reference(batch, base)
         loss_sum, kl_sum, difference_sum, fresh, seen = 0.0, 0.0, 0.0, 0, []
-        with self.policy.adapter(TRAINED):
+        with self.policy.adapter(self.adapter):
             for index, plan in enumerate(batch.plans):
                 logprobs_C = plan_logprobs(self.policy, plan, self.temperature)
                 logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
