@@ -96,7 +96,7 @@ def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
         ({"learning.steps": "true"}, "learning.steps: must be a whole number (got true)."),
         ({"learning.steps": '"3"'}, 'learning.steps: must be a whole number (got "3").'),
         ({"learning": "3"}, "learning: must be a table of fields (got 3)."),
-        ({"envs": "[]"}, "envs: must have an entry (got [])."),
+        ({"envs": "[]"}, "envs: is missing, so nothing is played."),
         ({"model.name": "2024-01-01"}, 'model.name: must be text (got "2024-01-01").'),
         ({"learning.learning_rate": "nan"}, "learning.learning_rate: must be a finite number (got nan)."),
         ({"learning.average_decay": "1.0"}, "learning.average_decay: must be less than 1 (got 1.0)."),
@@ -145,7 +145,7 @@ def test_a_long_value_is_cut_in_the_error():
 
 
 @given(
-    st.sampled_from([field.path for field in config_fields() if "*" not in field.path]),
+    st.sampled_from([field.path for field in config_fields() if not {"*", "program"} & set(field.path)]),
     st.sampled_from([{"no": "such"}, [[[]]], date(2024, 1, 1)]),
 )
 def test_any_wrong_value_of_any_field_names_that_field(path, wrong):

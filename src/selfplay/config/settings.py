@@ -3,22 +3,13 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from selfplay.config.base import Settings
+from selfplay.config.programs import CreditSettings, Program
 from selfplay.core import InputError
 
 DEFAULT_TEMPLATE = "fewshot-chat"
-
-
-class Settings(BaseModel):
-    """Base of every section: unknown fields are errors, nothing is converted, docstrings are the help texts.
-
-    What one field alone cannot tell is checked by validators, which raise ``InputError``.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class ModelSettings(Settings):
@@ -344,8 +335,12 @@ class Config(Settings):
     """The base model."""
     lora: LoraSection = LoraSection()
     """The adapter that is trained."""
-    envs: list[EnvSettings] = Field(min_length=1)
+    envs: list[EnvSettings] = []
     """What is played in training; each game draws one by weight."""
+    program: Program | None = None
+    """A program in place of games: a debate, a proposer and its solvers, or one of your own."""
+    credit: CreditSettings = CreditSettings()
+    """How the rewards of a program become advantages."""
     inference: InferenceSettings = InferenceSettings()
     """The embedded engine."""
     collection: CollectionSettings = CollectionSettings()
@@ -364,6 +359,30 @@ class Config(Settings):
     """What is kept for people to look at."""
     run: RunSettings = RunSettings()
     """The run directory."""
+
+    @model_validator(mode="after")
+    def _games_or_a_program(self) -> "Config":
+        if self.program is None:
+            if self._changed("credit"):
+                raise InputError("credit", "is for programs, and this trains on games", "Leave it out")
+            if not self.envs:
+                raise InputError(
+                    "envs", "is missing, so nothing is played", 'Add [[envs]] with id = "kuhn_poker"'
+                )
+            return self
+        only_for_games = ("envs", "rewards", "buffer", "population")
+        given = [name for name in only_for_games if self._changed(name)]
+        if given:
+            raise InputError(
+                given[0], "is for games, and [program] takes their place", "Leave one of them out"
+            )
+        if self.collection.max_staleness:
+            raise InputError("collection.max_staleness", "must be 0 for a program", "Leave it out")
+        return self
+
+    def _changed(self, name: str) -> bool:
+        """Whether a section is not what it is by default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
     def _entries_differ_and_fit(self) -> "Config":

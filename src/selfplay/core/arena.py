@@ -1,14 +1,19 @@
 """Arena: knows roles, episodes and stores; runs episodes and turns what comes of them into batches."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.batching import check_batch, records_of, summary_of
+from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
-from selfplay.core.context import current_episode
+from selfplay.core.context import current_episode, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
 from selfplay.core.errors import EpisodeError, InputError, SelfplayError
@@ -26,13 +31,16 @@ class Arena:
     Args:
         client: answers model calls.
         credit_assigner: turns rewards into advantages; GRPOCredit by default.
-        verbose: print what happens; with ``logger``, it is written there in any case.
+        verbose: print what happens and check every batch; what happens is written to ``logger`` in any case.
         max_calls: most model calls in flight. The limit sits on the leaf calls, so nested episodes can
             neither deadlock nor multiply load.
-        episode_timeout: seconds one attempt at an episode may take, waiting for the model included.
+        episode_timeout: seconds one attempt at an episode may take. Waiting for the model counts, waiting
+            for sub-episodes does not: each has its own limit.
         retries: further attempts at a failed episode, with the same seed.
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
+
+    ``on_result`` is called with each result that is not another's child, for progress bars.
     """
 
     def __init__(
@@ -58,11 +66,25 @@ class Arena:
         self.episodes: dict[str, Episode] = {}
         self.stores: dict[str, ArtifactStore] = {}
         self.logger = logger or (VerboseLogger() if verbose else None)
-        self._slots = asyncio.Semaphore(max_calls)
+        self.on_result: Callable[[GenerateResult], None] | None = None
+        self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
         """Register a role under its id."""
         self.roles[role.id] = role
+
+    def get_role(self, role_id: str) -> Role:
+        """The role of this id.
+
+        Raises:
+            InputError: there is no such role.
+        """
+        if role_id not in self.roles:
+            known = ", ".join(self.roles) or "none"
+            raise InputError(
+                "role_id", f"there is no role {role_id}", f"Add it with add_role; there are: {known}"
+            )
+        return self.roles[role_id]
 
     def add_episode(self, episode_type: str, episode: Episode) -> None:
         """Register an episode under a name."""
@@ -86,17 +108,21 @@ class Arena:
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults; without one, outside training.
 
-        Without ``seed`` the call gets the next one of the episode it is made in.
+        Without ``seed`` the call gets the next one of the episode it is made in. A client that does not know
+        which version answered gets the episode's put into the response.
+
+        Raises:
+            InputError: there is no such role.
         """
-        role = self.roles.get(role_id) if role_id is not None else None
+        role = self.get_role(role_id) if role_id is not None else None
         if role is not None:
             temperature = role.temperature if temperature is None else temperature
             max_tokens = role.max_tokens if max_tokens is None else max_tokens
             model = role.policy if model is None else model
-        if seed is None and (episode := current_episode.get()) is not None:
+        episode = current_episode.get()
+        if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        slots = self._slots
-        await slots.acquire()
+        await self._slots.acquire()
         try:
             response = await self.client.complete(
                 messages,
@@ -107,7 +133,9 @@ class Arena:
                 seed=seed,
             )
         finally:
-            slots.release()
+            self._slots.release()
+        if response.policy_version is None and episode is not None:
+            response = replace(response, policy_version=episode.meta.get("policy_version"))
         if self.logger is not None:
             has_tokens = response.completion_token_ids is not None
             self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
@@ -121,6 +149,10 @@ class Arena:
         """Override to measure on held-out data: values by name of the measure, one for each item."""
         return {}
 
+    def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
+        """Who did how well against whom, by role id, for ratings. Override where rewards mislead."""
+        return [rollout.rewards for rollout in result.all_rollouts() if len(rollout.rewards) > 1]
+
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
@@ -133,42 +165,71 @@ class Arena:
         if episode_type not in self.episodes:
             known = ", ".join(self.episodes) or "none"
             raise InputError("episode_type", f"there is no episode {episode_type}", f"There are: {known}")
-        try:
-            async with asyncio.timeout(self.episode_timeout):
-                return await self.episodes[episode_type].generate(self, artifact, meta)
-        except TimeoutError as error:
-            raise EpisodeError(f"the episode took longer than {self.episode_timeout:g} s") from error
+        return await self.episodes[episode_type].generate(self, artifact, meta)
 
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
         """Like :meth:`run_episode`, but a failure is retried and then kept as a failed rollout.
 
-        The failed rollout has no steps; its ``error`` says why. ``meta["retried"]`` counts further attempts.
+        The failed rollout has no steps and no children; its ``error`` says why. ``meta["retried"]`` counts
+        further attempts.
 
         Raises:
             InputError: what the user gave is wrong, so no attempt could succeed.
         """
-        meta = dict(meta or {})
-        meta.setdefault("rollout_id", uuid.uuid4().hex)
+        meta = inherit(meta)
+        return await self._retry(
+            EpisodeRequest(episode_type, artifact, meta),
+            lambda: self.run_episode(episode_type, artifact, meta),
+        )
+
+    async def _retry(
+        self, request: EpisodeRequest, attempt: Callable[[], Awaitable[GenerateResult]]
+    ) -> GenerateResult:
+        """Make attempts at ``request``, whose ``meta`` is its own copy, until one succeeds."""
+        meta, started_at = request.meta, time.time()
+        if "rollout_id" not in meta:
+            meta["rollout_id"] = uuid.uuid4().hex
         reason = ""
-        for attempt in range(self.retries + 1):
-            if attempt:
-                meta["retried"] = attempt
+        for number in range(self.retries + 1):
+            if number:
+                meta["retried"] = number
             try:
-                return await self.run_episode(episode_type, artifact, meta)
+                return await attempt()
             except InputError:
                 raise
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                reason = "something that the episode waited for was cancelled"
             except Exception as error:  # noqa: BLE001 - whatever an episode raises costs one episode
-                reason = str(error) if isinstance(error, SelfplayError) else repr(error)
-        return GenerateResult(Rollout(episode_type, artifact, meta | {"error": reason}, meta["rollout_id"]))
+                reason = _reason(error)
+        failed = Rollout(
+            request.episode_type,
+            _data(request.artifact),
+            meta | {"error": reason},
+            meta["rollout_id"],
+            started_at=started_at,
+            ended_at=time.time(),
+        )
+        return GenerateResult(failed)
+
+    async def _resolve_and_run(self, request: EpisodeRequest) -> GenerateResult:
+        try:
+            async with asyncio.timeout(self.episode_timeout):
+                artifact = await self.resolve_artifact(request)
+        except TimeoutError as error:
+            raise EpisodeError(f"resolve_artifact took longer than {self.episode_timeout:g} s") from error
+        return await self.run_episode(request.episode_type, artifact, request.meta)
 
     async def resolve_artifact(self, request: EpisodeRequest) -> Any:
         """What the episode gets for ``request.artifact``: an Artifact's data, anything else as it is.
 
-        Override to fetch what a request only names.
+        Override to fetch what a request only names. A failure to do so is one of the episode's.
         """
-        return request.artifact.data if isinstance(request.artifact, Artifact) else request.artifact
+        return _data(request.artifact)
 
     async def generate_rollouts(
         self, requests: list[EpisodeRequest], concurrency: int | None = None
@@ -183,31 +244,32 @@ class Arena:
         """
         parent = current_episode.get()
         if concurrency is not None and parent is None:
-            self._slots = asyncio.Semaphore(concurrency)
-        metas = [parent.next_child_meta() if parent is not None else {} for _ in requests]
+            self._slots.set_limit(concurrency)
+        own = [replace(request, meta=inherit(request.meta)) for request in requests]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generate(request, inherited | request.meta))
-                    for request, inherited in zip(requests, metas, strict=True)
-                ]
+            with parent.clock_stopped() if parent is not None else nullcontext():
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._generate(request)) for request in own]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _generate(self, request: EpisodeRequest, meta: dict[str, Any]) -> GenerateResult:
-        meta.setdefault("rollout_id", uuid.uuid4().hex)
-        artifact = await self.resolve_artifact(request)
+    async def _generate(self, request: EpisodeRequest) -> GenerateResult:
         if self.logger is not None:
-            self.logger.log_episode_start(request.episode_type, artifact, meta["rollout_id"])
-        result = await self.try_episode(request.episode_type, artifact, meta)
+            rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
+            self.logger.log_episode_start(request.episode_type, _data(request.artifact), rollout_id)
+        result = await self._retry(request, lambda: self._resolve_and_run(request))
         result.is_trainable = result.is_trainable and request.is_trainable
+        if self.on_result is not None and "parent_id" not in result.rollout.meta:
+            self.on_result(result)
         if self.logger is not None:
             rollout = result.rollout
             steps = len(rollout.steps)
             self.logger.log_episode_end(
                 request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
             )
+        if self.on_result is not None and current_episode.get() is None:
+            self.on_result(result)
         return result
 
     def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
@@ -220,16 +282,17 @@ class Arena:
     def sanity_check_batch(
         self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
     ) -> None:
-        """Check that the batch says what the results say, and show ``num_examples`` results.
+        """Check that the batch says what the results say, and show ``num_examples`` of them: in the log, or
+        on standard error if there is none.
 
         Raises:
             SelfplayError: it does not.
         """
         check_batch(results, batch)
-        if self.logger is not None:
-            for result in results[:num_examples]:
-                self.logger.log_result(result)
-            self.logger.log_training_records(batch.records)
+        logger = self.logger or VerboseLogger()
+        for result in results[:num_examples]:
+            logger.log_result(result)
+        logger.log_training_records(batch.records)
 
     async def step(self, concurrency: int | None = None, verbose: bool = False) -> TrainingBatch:
         """Play what :meth:`get_batch` says and return the batch to train on; see :meth:`play_step`."""
@@ -240,15 +303,11 @@ class Arena:
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
         """One step: requests, policy version, rollouts, credit, batch. Returns the results as well."""
-        requests = self.get_batch()
         version = await self.client.get_policy_version()
-        for index, request in enumerate(requests):
-            request.meta = {
-                "policy_version": version,
-                "step": self.step_num,
-                "seed": derive_seed(self.seed, "step", self.step_num, index),
-                "rollout_id": f"step-{self.step_num:06d}-{index:05d}",
-            } | request.meta
+        requests = [
+            replace(request, meta=self._tags(index, version) | request.meta)
+            for index, request in enumerate(self.get_batch())
+        ]
         if self.logger is not None:
             self.logger.log_step_start(self.step_num, len(requests))
         with no_garbage_collection():
@@ -261,10 +320,29 @@ class Arena:
         self.step_num += 1
         return batch, results
 
+    def _tags(self, index: int, version: int) -> dict[str, Any]:
+        """The meta of the step's request number ``index``."""
+        return {
+            "policy_version": version,
+            "step": self.step_num,
+            "seed": derive_seed(self.seed, "step", self.step_num, index),
+            "rollout_id": f"step-{self.step_num:06d}-{index:05d}",
+        }
+
     async def run(
         self, num_steps: int | None = None, concurrency: int | None = None, verbose: bool = False
     ) -> AsyncIterator[TrainingBatch]:
         """Yield a batch a step, ``num_steps`` of them or until :meth:`get_batch` has nothing to play."""
+        if self.logger is not None:
+            self.logger.log_run_start(
+                {
+                    "arena": type(self).__name__,
+                    "num_steps": num_steps,
+                    "seed": self.seed,
+                    "roles": list(self.roles),
+                    "episodes": list(self.episodes),
+                }
+            )
         done = 0
         while num_steps is None or done < num_steps:
             batch = await self.step(concurrency, verbose)
@@ -274,10 +352,10 @@ class Arena:
             done += 1
 
     async def startup(self) -> None:
-        """Called before a run. Override to fill stores, say."""
+        """Whoever runs the arena awaits this before the first step. Override to fill stores, say."""
 
     async def shutdown(self) -> None:
-        """Called after a run, however it ended."""
+        """Whoever runs the arena awaits this after the last step, however the run ended."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a checkpoint: the step, stores and the credit assigner's state."""
@@ -288,8 +366,30 @@ class Arena:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`; call it after :meth:`startup`.
+
+        Raises:
+            InputError: the state has a store that was not added to this arena.
+        """
         self.step_num = state["step_num"]
         for name, saved in state["stores"].items():
+            if name not in self.stores:
+                raise InputError("checkpoint", f"the program has no store {name}", "Add it with add_store")
             self.stores[name].load_state_dict(saved)
         self.credit_assigner.load_state_dict(state["credit"])
+
+
+def _data(artifact: Any) -> Any:
+    return artifact.data if isinstance(artifact, Artifact) else artifact
+
+
+def _reason(error: Exception) -> str:
+    """Why an episode failed, in a line: our own errors speak for themselves, others say where they arose."""
+    if isinstance(error, SelfplayError):
+        return str(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return repr(error)
+    return f"{error!r} in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"

@@ -1,5 +1,6 @@
 """Artifacts: what episodes are about (topics, questions), and where they are kept."""
 
+import math
 import random
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -43,21 +44,31 @@ class ArtifactStore:
         """Keep ``artifact``; one with the same id is replaced and counts as new."""
         self._artifacts.pop(artifact.id, None)
         self._artifacts[artifact.id] = artifact
-        if self.max_size is not None and len(self._artifacts) > self.max_size:
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        while self.max_size is not None and len(self._artifacts) > self.max_size:
             del self._artifacts[next(iter(self._artifacts))]
 
     def sample(self, k: int = 1, weighted: bool = False) -> list[Artifact]:
         """Draw ``k`` different artifacts, or all there are if they are fewer, in random order.
 
-        ``weighted`` draws without replacement in proportion to the weights: the k largest u^(1/w) for uniform
-        u (Efraimidis and Spirakis 2006). Artifacts of weight 0 are then never drawn.
+        ``weighted`` draws one after the other without replacement, each time in proportion to the weights of
+        what is left: the k largest u^(1/w) for uniform u (Efraimidis and Spirakis 2006), compared as
+        log w - log(-log u), which neither overflows nor underflows. Weight 0 is then never drawn.
         """
+        if k < 0:
+            raise ValueError(f"k must be 0 or more, not {k}")
         artifacts = list(self._artifacts.values())
         if not weighted:
             return self._rng.sample(artifacts, min(k, len(artifacts)))
-        keyed = [(self._rng.random() ** (1 / one.weight), one) for one in artifacts if one.weight > 0]
+        keyed = [(math.log(one.weight) + self._gumbel(), one) for one in artifacts if one.weight > 0]
         keyed.sort(key=lambda pair: pair[0], reverse=True)
         return [one for _, one in keyed[:k]]
+
+    def _gumbel(self) -> float:
+        """-log(-log u) for uniform u, which must not be 0."""
+        return -math.log(-math.log(self._rng.random() or 0.5))
 
     def sample_one(self, weighted: bool = False) -> Artifact | None:
         """Draw one artifact, or ``None`` from an empty store."""
@@ -85,7 +96,8 @@ class ArtifactStore:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`. The bound is this store's; what is over it goes, oldest first."""
         self._artifacts = {one["id"]: Artifact(**one) for one in state["artifacts"]}
+        self._drop_oldest()
         version, internal, gauss = state["random"]
         self._rng.setstate((version, tuple(internal), gauss))

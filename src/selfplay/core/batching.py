@@ -52,6 +52,7 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
         "policy_version": max((step.policy_version for step in steps), default=0),
         "episodes": len(rollouts),
         "failed": sum(rollout.error is not None for rollout in rollouts),
+        "last_error": next((rollout.error for rollout in reversed(rollouts) if rollout.error), None),
         "retried": sum(rollout.meta.get("retried", 0) for rollout in rollouts),
         "steps": len(steps),
         "text_only_steps": sum(step.text_only for step in steps),
@@ -61,16 +62,24 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
 
 def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
     """Raise a SelfplayError unless the batch has exactly the records that the results ask for, all sound."""
-    expected = [(rollout, step) for rollout, step in _steps(results) if not step.text_only]
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    if len({rollout.id for rollout in rollouts}) < len(rollouts):
+        raise SelfplayError("several rollouts have the same id, so their advantages were mixed up")
+    expected = records_of(results)
     if len(expected) != len(batch.records):
         raise SelfplayError(
             f"{len(expected)} steps can be trained on but there are {len(batch.records)} records"
         )
-    for (rollout, step), record in zip(expected, batch.records, strict=True):
+    for wanted, record in zip(expected, batch.records, strict=True):
         where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
-        if (rollout.id, step.role_id) != (record.rollout_id, record.role_id):
-            raise SelfplayError(f"{where} stands where that of {step.role_id} in {rollout.id} should")
+        if (wanted.rollout_id, wanted.role_id) != (record.rollout_id, record.role_id):
+            raise SelfplayError(
+                f"{where} stands where that of {wanted.role_id} in {wanted.rollout_id} should"
+            )
         if len(record.logprobs) != len(record.completion_token_ids):
             raise SelfplayError(f"{where} has not one log-probability for each sampled token")
-        if not math.isfinite(record.advantage) or not all(map(math.isfinite, record.logprobs)):
+        numbers = [record.advantage, record.reward, *record.logprobs]
+        if not all(map(math.isfinite, numbers)):
             raise SelfplayError(f"{where} holds a number that is not finite")
+        if record != wanted:
+            raise SelfplayError(f"{where} is not what was played")

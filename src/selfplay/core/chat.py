@@ -53,7 +53,8 @@ class ChatEpisode(Episode):
             if self.is_done(state, artifact):
                 break
             state.say(await self.env_response(state, arena, artifact))
-            state.current_actor = self.get_next_actor(state, artifact)
+            if not state.done:
+                state.current_actor = self.get_next_actor(state, artifact)
         state.done = True
         return state
 
@@ -61,18 +62,19 @@ class ChatEpisode(Episode):
         """Let ``role_id`` answer: a model call, a step, and something said to everybody.
 
         Raises:
-            EpisodeError: the role is not registered.
+            InputError: the arena has no such role.
+            EpisodeError: the role has heard nothing that it could answer.
         """
         messages = self.messages_for(role_id, arena, state)
+        if not messages:
+            raise EpisodeError(f"{role_id} is to answer but has no system prompt and has heard nothing")
         response = await self.call_model(role_id, messages, arena)
         state.trajectory.append(response.to_step(role_id, messages, turn=state.turn))
         state.transcript.append(Utterance(role_id, response.text))
 
     def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:
         """The conversation as ``role_id`` heard it, with its system prompt."""
-        role = arena.roles.get(role_id)
-        if role is None:
-            raise EpisodeError(f"the arena has no role {role_id}; add it with add_role")
+        role = arena.get_role(role_id)
         messages: Messages = []
         if role.system_prompt:
             messages.append({"role": "system", "content": role.system_prompt})

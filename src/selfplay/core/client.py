@@ -1,12 +1,13 @@
 """InferenceClient: where an episode's answers come from."""
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay.core.errors import SelfplayError
+from selfplay.core.errors import EpisodeError, SelfplayError
 from selfplay.core.types import Messages, Step
 
 
@@ -15,6 +16,7 @@ class ModelResponse:
     """One answer. Token fields are ``None`` where the client cannot give them; they are never invented.
 
     ``completion_logprobs`` are natural logarithms under the distribution that was drawn from.
+    ``policy_version`` is the version that answered, ``None`` if the client does not know.
     ``finish_reason`` is ``stop`` (stop token drawn) or ``length`` (cut at the token limit).
     """
 
@@ -23,11 +25,21 @@ class ModelResponse:
     prompt_token_ids: list[int] | None = None
     completion_token_ids: list[int] | None = None
     completion_logprobs: list[float] | None = None
-    policy_version: int = 0
+    policy_version: int | None = None
     finish_reason: str = "stop"
 
     def to_step(self, role_id: str, prompt: Messages, **info: Any) -> Step:
-        """The step that this answer to ``prompt`` is, with ``info`` and the reason why it ended."""
+        """The step that this answer to ``prompt`` is, with ``info`` and the reason why it ended.
+
+        Raises:
+            EpisodeError: the client gave not one finite log-probability for each token.
+        """
+        ids, logprobs = self.completion_token_ids, self.completion_logprobs
+        if ids is not None and logprobs is not None:
+            if len(ids) != len(logprobs):
+                raise EpisodeError(f"the client gave {len(ids)} tokens but {len(logprobs)} log-probabilities")
+            if not math.isfinite(sum(logprobs)):
+                raise EpisodeError("the client gave a log-probability that is not a finite number")
         return Step(
             role_id=role_id,
             prompt=prompt,
@@ -35,7 +47,7 @@ class ModelResponse:
             prompt_token_ids=self.prompt_token_ids,
             completion_token_ids=self.completion_token_ids,
             completion_logprobs=self.completion_logprobs,
-            policy_version=self.policy_version,
+            policy_version=self.policy_version or 0,
             info={**info, "finish_reason": self.finish_reason},
         )
 

@@ -4,36 +4,42 @@ A task of asyncio copies its context, so whatever an episode awaits or starts, h
 it belongs to. Authors of episodes need not hand seeds and versions on.
 """
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 from selfplay.core.seeds import derive_seed
 
 
-@dataclass
+@dataclass(slots=True)
 class EpisodeContext:
     """One execution of an episode.
 
-    ``meta`` is its rollout's; ``seed`` is its place in the seed tree. Calls and sub-episodes are numbered in
-    the order in which they are started.
+    ``meta`` is its rollout's; ``seed`` is its place in the seed tree; ``limit`` bounds its time. Calls and
+    sub-episodes are numbered in the order in which they are started. So seeds are repeatable as long as that
+    order is: chains of calls that run side by side belong into sub-episodes.
     """
 
     meta: dict[str, Any]
     rollout_id: str
     seed: int | None
-    _calls: "count[int]" = field(default_factory=count)
-    _children: "count[int]" = field(default_factory=count)
+    limit: asyncio.Timeout | None = None
+    _calls: int = 0
+    _children: int = 0
+    _clock_stops: int = 0
+    _seconds_left: float = 0.0
 
     def next_call_seed(self) -> int | None:
         """The seed of the episode's next model call; ``None`` if the episode has none."""
-        number = next(self._calls)
+        number, self._calls = self._calls, self._calls + 1
         return None if self.seed is None else derive_seed(self.seed, "call", number)
 
     def next_child_meta(self) -> dict[str, Any]:
         """What the next sub-episode inherits: policy version, a seed and an id of its own, its parent."""
-        number = next(self._children)
+        number, self._children = self._children, self._children + 1
         inherited: dict[str, Any] = {
             key: self.meta[key] for key in ("policy_version", "step") if key in self.meta
         }
@@ -42,5 +48,37 @@ class EpisodeContext:
             inherited["seed"] = derive_seed(self.seed, "child", number)
         return inherited
 
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """The episode's time does not pass: it waits for sub-episodes, which have limits of their own."""
+        self._clock_stops += 1
+        if self._clock_stops == 1:
+            self._stop_clock()
+        try:
+            yield
+        finally:
+            self._clock_stops -= 1
+            if self._clock_stops == 0:
+                self._start_clock()
+
+    def _stop_clock(self) -> None:
+        deadline = self.limit.when() if self.limit is not None else None
+        if self.limit is not None and deadline is not None and not self.limit.expired():
+            self._seconds_left = deadline - asyncio.get_running_loop().time()
+            self.limit.reschedule(None)
+
+    def _start_clock(self) -> None:
+        if self.limit is not None and not self.limit.expired():
+            self.limit.reschedule(asyncio.get_running_loop().time() + self._seconds_left)
+
 
 current_episode: ContextVar[EpisodeContext | None] = ContextVar("current_episode", default=None)
+
+
+def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
+    """A copy of ``meta``. Inside an episode, what a sub-episode inherits is added to it."""
+    own = dict(meta or {})
+    parent = current_episode.get()
+    if parent is None or "parent_id" in own:
+        return own
+    return parent.next_child_meta() | own

@@ -94,6 +94,8 @@ class GRPOCredit(CreditAssigner):
         return weights
 
     def _advantages(self, rewards: list[float]) -> list[float]:
+        if min(rewards) == max(rewards):
+            return [0.0] * len(rewards)  # exactly; the mean of equal numbers can be another by rounding
         mean = sum(rewards) / len(rewards)
         centred = [reward - mean for reward in rewards]
         if self.normalize:

@@ -1,5 +1,6 @@
 """Episode: a rollout protocol. Running one gives a GenerateResult, a tree of rollouts."""
 
+import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -7,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from selfplay.core.client import ModelResponse
-from selfplay.core.context import EpisodeContext, current_episode
+from selfplay.core.context import EpisodeContext, current_episode, inherit
+from selfplay.core.errors import EpisodeError
 from selfplay.core.rubric import Rubric
 from selfplay.core.types import Messages, Rollout, Step
 
@@ -122,17 +124,34 @@ class Episode(ABC):
     async def generate(
         self, arena: "Arena", artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Play, build the rollout, score it."""
-        meta = dict(meta or {})
-        rollout_id = meta.get("rollout_id") or uuid.uuid4().hex
-        rollout = Rollout(self.episode_type, artifact, meta, rollout_id, started_at=time.time())
-        outer = current_episode.set(EpisodeContext(meta, rollout_id, meta.get("seed")))
+        """Play, build the rollout, score it. Inside another episode it inherits what sub-episodes inherit.
+
+        Raises:
+            EpisodeError: it took longer than ``arena.episode_timeout``, the time of sub-episodes not counted.
+        """
+        meta = inherit(meta)
+        rollout = Rollout(self.episode_type, artifact, meta, meta.get("rollout_id") or uuid.uuid4().hex)
+        limit = asyncio.timeout(arena.episode_timeout)
         try:
-            state = await self.rollout(arena, artifact)
+            async with limit:
+                children = await self._fill(rollout, arena, limit)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise EpisodeError(f"the episode took longer than {arena.episode_timeout:g} s") from error
+        rollout.ended_at = time.time()
+        return GenerateResult(rollout, children)
+
+    async def _fill(self, rollout: Rollout, arena: "Arena", limit: asyncio.Timeout) -> list[GenerateResult]:
+        """Play and score into ``rollout``; returns the results of sub-episodes."""
+        context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
+        outer = current_episode.set(context)
+        try:
+            state = await self.rollout(arena, rollout.artifact)
             rollout.steps = state.trajectory
             rollout.extras = self.get_extras(state)
             await self.rubric.score(rollout, arena)
         finally:
+            context.limit = None
             current_episode.reset(outer)
-        rollout.ended_at = time.time()
-        return GenerateResult(rollout, state.child_results)
+        return state.child_results

@@ -37,6 +37,10 @@ class Rubric:
         for func, weight, name in zip(self.funcs, self.weights, self.names, strict=True):
             scored = func(rollout, arena)
             values = await scored if inspect.isawaitable(scored) else scored
+            if not isinstance(values, dict):
+                raise EpisodeError(
+                    f"reward function {name} gave {values!r}, which is no dict of rewards by role"
+                )
             for role_id, value in values.items():
                 number = finite_reward(value, f"reward function {name} for role {role_id}")
                 rewards[role_id] = rewards.get(role_id, 0.0) + weight * number
@@ -50,11 +54,13 @@ class Rubric:
 
 def _distinct(names: list[str]) -> list[str]:
     """Number the repetitions of a name."""
-    counts: dict[str, int] = {}
-    distinct = []
+    distinct: list[str] = []
     for name in names:
-        counts[name] = counts.get(name, 0) + 1
-        distinct.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
+        candidate, number = name, 1
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}-{number}"
+        distinct.append(candidate)
     return distinct
 
 

@@ -6,6 +6,7 @@ from time import strftime
 from types import TracebackType
 from typing import Any, TextIO
 
+from selfplay.core.context import current_episode
 from selfplay.core.episode import GenerateResult
 from selfplay.core.types import Messages, TrainingRecord
 
@@ -51,7 +52,8 @@ class VerboseLogger:
 
     def log_episode_start(self, episode_type: str, artifact: Any, rollout_id: str) -> None:
         """An episode begins."""
-        self._write(f"{episode_type} {rollout_id} begins: {str(artifact)[:_LONGEST_ARTIFACT]}")
+        shown = " ".join(str(artifact).split())[:_LONGEST_ARTIFACT]
+        self._write(f"{episode_type} {rollout_id} begins: {shown}")
 
     def log_episode_end(
         self,
@@ -68,10 +70,12 @@ class VerboseLogger:
         self._write(f"{episode_type} {rollout_id} ended: {outcome}")
 
     def log_model_call(self, role_id: str, messages: Messages, response_text: str, has_tokens: bool) -> None:
-        """A model answered."""
+        """A model answered; the line says in which episode, as calls of many stand between each other."""
         asked = "\n".join(f"{one['role']}> {one['content']}" for one in messages)
+        episode = current_episode.get()
+        where = f" in {episode.rollout_id}" if episode is not None else ""
         tokens = "" if has_tokens else " (text only)"
-        self._write(f"call for {role_id}{tokens}", f"{asked}\n{role_id}< {response_text}")
+        self._write(f"call for {role_id}{where}{tokens}", f"{asked}\n{role_id}< {response_text}")
 
     def log_result(self, result: GenerateResult, depth: int = 0) -> None:
         """A result with its steps, and its children below it."""

@@ -7,15 +7,23 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
 
-EvaluationResult = MatchResult | NashConvResult
+EvaluationResult = MatchResult | NashConvResult | MeasureResult
+
+_KINDS: dict[str, type[EvaluationResult]] = {
+    "match": MatchResult,
+    "nash_conv": NashConvResult,
+    "measure": MeasureResult,
+}
 
 
 def write_evaluation(directory: Path, step: int, name: str, result: EvaluationResult) -> Path:
     """Write an evaluation to ``step-000020-NAME.json``, in place of one that is there, and return its path.
 
-    The file holds ``step``, ``kind`` (``match`` or ``nash_conv``) and what the result's ``to_dict`` gives.
+    The file holds ``step``, ``kind`` (``match``, ``nash_conv`` or ``measure``) and what the result's
+    ``to_dict`` gives.
 
     Args:
         directory: where the run keeps evaluations; made if missing.
@@ -26,7 +34,7 @@ def write_evaluation(directory: Path, step: int, name: str, result: EvaluationRe
     Raises:
         OSError: the directory cannot be written.
     """
-    kind = "match" if isinstance(result, MatchResult) else "nash_conv"
+    kind = next(name for name, cls in _KINDS.items() if isinstance(result, cls))
     content = json.dumps({"step": step, "kind": kind, **result.to_dict()}, indent=1, allow_nan=False)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step-{step:06d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.json"
@@ -47,8 +55,7 @@ def read_evaluation(path: Path) -> tuple[int, EvaluationResult]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        kind = MatchResult if values["kind"] == "match" else NashConvResult
-        return int(values["step"]), kind.from_dict(values)
+        return int(values["step"]), _KINDS[values["kind"]].from_dict(values)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "Evaluate again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

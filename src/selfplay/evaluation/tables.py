@@ -8,6 +8,7 @@ from rich.text import Text
 
 from selfplay.evaluation.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.evaluation.report_files import EvaluationResult
 
@@ -65,7 +66,15 @@ def number_text(number: Interval, count: int) -> str:
     return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
 
 
+def share_or_mean_text(result: MeasureResult) -> str:
+    """Return a measure and its interval."""
+    text = share_text if result.is_share else number_text
+    return text(result.interval, len(result.values))
+
+
 def _title(result: EvaluationResult) -> str:
+    if isinstance(result, MeasureResult):
+        return result.name
     if isinstance(result, NashConvResult):
         return f"{result.env_id}, exact"
     return f"{result.env_id} against {result.opponent}" if result.opponent else result.env_id
@@ -80,6 +89,8 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
             "NashConv, 0 is best": f"{result.nash_conv:.4f}",
             "Mass on legal moves": f"{100 * result.legal_mass:.2f}%",
         }
+    if isinstance(result, MeasureResult):
+        return {"Items": f"{len(result.values):,}", "Mean": share_or_mean_text(result)}
     return {
         "Games": f"{result.games:,}",
         "Win": share_text(result.win_rate, result.games),

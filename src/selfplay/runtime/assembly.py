@@ -2,21 +2,22 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
-from selfplay.core import InputError, derive_seed
+from selfplay.core import Arena, InputError, derive_seed
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.batch_log import BatchLog
@@ -47,9 +48,13 @@ SCRIPTED = ("random", "optimal")
 
 
 def build_policy(
-    model: ModelSettings, lora: LoraSettings, seed: int, say: Callable[[str], None]
+    model: ModelSettings,
+    lora: LoraSettings,
+    seed: int,
+    say: Callable[[str], None],
+    policies: Sequence[str] = (TRAINED,),
 ) -> PolicyModel:
-    """Load the base model with a fresh adapter.
+    """Load the base model with a fresh adapter for each policy.
 
     Raises:
         InputError: the model cannot be loaded, or the device is not there.
@@ -65,6 +70,7 @@ def build_policy(
         dtype=base_dtype(model.dtype, device),
         device=device,
         seed=derive_seed(seed, "adapter"),
+        policies=policies,
     )
 
 
@@ -89,20 +95,24 @@ def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
     )
 
 
-def build_learner(learning: LearningSettings, config: Config, policy: PolicyModel) -> Learner:
-    """The learner of ``policy``'s trained adapter."""
+def build_learner(
+    learning: LearningSettings, config: Config, model: PolicyModel, policy: str = TRAINED
+) -> Learner:
+    """The learner of one policy's adapter."""
     settings = learning.algorithm
     algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
     algorithm.initialize(
-        policy,
+        model,
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
         max_train_len=learning.max_train_len,
         max_batch_tokens=learning.max_batch_tokens,
         temperature=config.inference.temperature,
+        adapter=policy,
     )
     return Learner(
-        policy,
+        model,
         algorithm,
+        adapter=policy,
         learning_rate=Schedule(
             learning.learning_rate, learning.learning_rate_end, learning.steps, learning.warmup_steps
         ),
@@ -113,6 +123,26 @@ def build_learner(learning: LearningSettings, config: Config, policy: PolicyMode
         average_decay=learning.average_decay,
         max_mismatch=learning.max_mismatch,
     )
+
+
+def build_arena(config: Config, engine: EmbeddedEngine) -> Arena:
+    """An arena over the engine, with the limits of the configuration."""
+    return Arena(
+        engine,
+        max_calls=config.inference.max_queue,
+        episode_timeout=config.collection.game_timeout,
+        retries=config.collection.retries,
+    )
+
+
+def unit_of_play(config: Config) -> tuple[str, int | None]:
+    """What is played in an update, and how many: ``("games", 1536)``; ``None`` where the program decides."""
+    return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
+
+
+def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
+    """Where the adapters of a checkpoint lie."""
+    return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
 def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:

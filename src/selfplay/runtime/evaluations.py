@@ -9,14 +9,12 @@ from selfplay.core import AgentSpec, Arena, derive_seed
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
-from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
+from selfplay.evaluation.nash_conv import nash_conv
 from selfplay.evaluation.report_files import read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.population.model_pool import ModelPool
 from selfplay.runtime.assembly import SCRIPTED
 from selfplay.runtime.progress import RunProgress
-
-Result = MatchResult | NashConvResult
 
 
 def opponent_agent(name: str) -> AgentSpec:
@@ -96,11 +94,16 @@ class Evaluations:
 
     def tables(self) -> Group | str:
         """First against last evaluation on disk."""
-        results = [read_evaluation(path) for path in sorted(self.directory.glob("step-*.json"))]
-        if not results:
-            return "nothing was evaluated"
-        first = min(step for step, _ in results)
-        last = max(step for step, _ in results)
-        before: list[Result] = [result for step, result in results if step == first]
-        after: list[Result] = [result for step, result in results if step == last]
-        return comparison_table(before, after)
+        return comparison_of(self.directory)
+
+
+def comparison_of(directory: Path) -> Group | str:
+    """The first evaluation in a directory against the last, as a table."""
+    results = [read_evaluation(path) for path in sorted(directory.glob("step-*.json"))]
+    if not results:
+        return "nothing was evaluated"
+    first = min(step for step, _ in results)
+    last = max(step for step, _ in results)
+    before = [result for step, result in results if step == first]
+    after = [result for step, result in results if step == last]
+    return comparison_table(before, after)

@@ -1,8 +1,7 @@
-"""A run in one process: play, learn, rate, evaluate, save; and go on after a kill as if nothing had been."""
+"""A run in one process: play, learn, publish, evaluate, save; and go on after a kill as if nothing was."""
 
 import asyncio
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -10,21 +9,20 @@ from time import perf_counter
 from rich.console import Console
 from safetensors import SafetensorError
 
-from selfplay.collection.collector import Collector, Played
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
-from selfplay.core import Arena, InputError, Role, SelfplayError, Step
+from selfplay.core import InputError, SelfplayError
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
-from selfplay.runtime.evaluations import Evaluations
-from selfplay.runtime.opponents import FrozenOpponents
+from selfplay.runtime.game_source import GameSource
+from selfplay.runtime.program_source import ProgramSource
+from selfplay.runtime.programs import build_program, policies_of
 from selfplay.runtime.progress import RunProgress, print_ending
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.source import Parts, Source
 from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.tracking.tracker import Tracker
 
@@ -93,33 +91,28 @@ class LocalRun:
         self.config = config
         self.directory = directory
         self.console = console
+        program = build_program(config)
+        policies = policies_of(program) if program is not None else [TRAINED]
         lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
-        self.policy = assembly.build_policy(config.model, lora, config.seed, console.print)
-        self.learner = assembly.build_learner(config.learning, config, self.policy)
-        self.engine = assembly.build_engine(config, self.policy)
+        self.model = assembly.build_policy(config.model, lora, config.seed, console.print, policies)
+        self.learners = {
+            policy: assembly.build_learner(config.learning, config, self.model, policy) for policy in policies
+        }
+        self.engine = assembly.build_engine(config, self.model)
         self.metrics = JsonlSink(directory.metrics_file)
         self.tracker = Tracker(directory.path.name, sinks=self._sinks())
         self.rollout_log = RolloutLog(directory.rollouts)
-        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
-        self.buffer = assembly.build_buffer(config, self.tracker, batch_log)
-        self.pool = assembly.build_pool(config, self.tracker)
-        self.opponents = FrozenOpponents(config, self.pool, self.policy, self.engine, directory)
-        self.scheduler = assembly.build_scheduler(config, self.pool)
-        self.arena = self._build_arena()
-        self.evaluations = Evaluations(
-            config, self.arena, self.pool, self.learner.result, directory.evaluation
-        )
-        self.collector = Collector(
-            self.arena,
-            self.scheduler,
-            self.buffer,
-            self.pool,
+        parts = Parts(
+            config,
+            directory,
+            self.model,
+            self.engine,
             self.tracker,
-            concurrency=config.collection.concurrency,
-            filter_opponent_invalid=config.collection.filter_opponent_invalid,
-            max_failed_fraction=config.collection.max_failed_fraction,
+            self.rollout_log,
+            {policy: learner.result for policy, learner in self.learners.items()},
         )
-        self.encode_answer = assembly.answer_encoder(self.policy)
+        self.source: Source = ProgramSource(parts, program) if program is not None else GameSource(parts)
+        self.step = 0
         self.trained_records = 0
         self.stopping = False
 
@@ -132,39 +125,23 @@ class LocalRun:
             sinks.append(TensorBoardSink(self.directory.path / "tensorboard"))
         return sinks
 
-    def _build_arena(self) -> Arena:
-        arena = Arena(
-            self.engine,
-            max_calls=self.config.inference.max_queue,
-            episode_timeout=self.config.collection.game_timeout,
-            retries=self.config.collection.retries,
-        )
-        for env in self.config.envs:
-            arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
-            for pid in range(env.num_players):
-                arena.add_role(
-                    Role(
-                        f"player_{pid}",
-                        temperature=self.config.inference.temperature,
-                        max_tokens=self.config.inference.max_tokens,
-                    )
-                )
-        return arena
-
-    @property
-    def step(self) -> int:
-        """Updates made so far; the policy's version."""
-        return self.learner.version
-
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
+        await self.source.startup()
+        try:
+            await self._run()
+        finally:
+            await self.source.shutdown()
+
+    async def _run(self) -> None:
         total = self.config.learning.steps
         self._begin()
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
-        with RunProgress(self.console, total, self.config.collection.games_per_step) as progress:
+        unit, size = assembly.unit_of_play(self.config)
+        with RunProgress(self.console, total, unit, size) as progress:
             if self.step == 0 and not self.directory.saved_steps():
                 progress.say("evaluating the untrained model")
-                progress.evaluated(0, await self._evaluate(self.config.evaluation.games, progress))
+                progress.evaluated(0, await self._evaluate(progress, full=True))
                 self._save()
             progress.updated(self.step, {})
             while self.step < total and not self.stopping:
@@ -183,7 +160,7 @@ class LocalRun:
         self._finish()
 
     def _begin(self) -> None:
-        """Start from the newest checkpoint, or register the untrained policy."""
+        """Start from the newest checkpoint, or from nothing."""
         self.engine.publish(BASE, BASE, 0)
         saved = self.directory.saved_steps()
         if saved:
@@ -191,13 +168,14 @@ class LocalRun:
         else:
             self.metrics.truncate(0)
             self.rollout_log.truncate_after(0)
-            self.pool.add_checkpoint(None, 0)
+            self.source.begin()
         self._publish()
 
     def _publish(self) -> None:
-        """Play with the newest weights: both adapters live where the learner changes them."""
-        self.engine.publish(TRAINED, TRAINED, self.step)
-        self.engine.publish(self.learner.result, self.learner.result, self.step)
+        """Play with the newest weights: both adapters of a policy live where its learner changes them."""
+        for policy, learner in self.learners.items():
+            self.engine.publish(policy, policy, learner.version)
+            self.engine.publish(learner.result, learner.result, learner.version)
 
     def _interrupt(self) -> None:
         if self.stopping:
@@ -206,146 +184,111 @@ class LocalRun:
         self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
 
     async def _update(self, progress: RunProgress) -> dict[str, float]:
-        """Play, learn, publish: one update of the policy."""
+        """Play, learn, publish: one update of every policy that has something to learn from."""
         phase = _Phase()
         started = perf_counter()
-        played = await self._play(progress)
+        records = await self.source.collect(self.step, progress)
         phase.play = perf_counter() - started
         started = perf_counter()
-        steps = self._batch()
-        learned = self.learner.update(records_from_steps(steps, self.encode_answer))
-        self.trained_records += int(learned["records"])
+        learned = {}
+        for policy, learner in self.learners.items():
+            if records.get(policy):
+                learned[policy] = learner.update(records[policy])
         phase.learn = perf_counter() - started
+        self.trained_records += int(sum(one["records"] for one in learned.values()))
+        self.step += 1
         self._publish()
-        if self.step % self.config.population.add_every == 0:
-            await self._join_pool()
-        return self._log_metrics(played, learned, phase)
-
-    async def _play(self, progress: RunProgress) -> list[Played]:
-        settings = self.config.collection
-        evaluating = self.config.evaluation.games_alongside if self.scheduler.evaluation else 0
-        if settings.max_staleness == 0:
-            played = await self.collector.collect(settings.games_per_step, evaluating, progress.played_game)
-        else:
-            share = evaluating / (evaluating + settings.games_per_step)
-            played = await self.collector.collect_until(self._enough(), share, progress.played_game)
-        self._log_games(played)
-        self.collector.stop_if_broken(played)
-        self.buffer.drop_stale(self.step, settings.max_staleness)
-        if not self.buffer.entries():
-            raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
-        return played
-
-    def _enough(self) -> Callable[[], bool]:
-        """When an overlapping update begins: at ``batch_size`` entries or ``games_per_step`` more games."""
-        if self.config.buffer.batch_size is not None:
-            wanted = self.config.buffer.batch_size
-            return lambda: self.buffer.entries() >= wanted
-        finished = self.collector.accounts.finished + self.config.collection.games_per_step
-        return lambda: self.collector.accounts.finished >= finished
-
-    def _batch(self) -> list[Step]:
-        stored = self.buffer.entries()
-        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
-        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
-
-    async def _join_pool(self) -> None:
-        """Register the policy. Games in flight finish first where they may play an opponent that leaves."""
-        if self.opponents.keeps_copies:
-            await self.collector.drain()
-        self.opponents.add_policy(self.step, self.learner.result)
-
-    def _log_games(self, played: list[Played]) -> None:
-        limit = self.config.tracking.games_logged
-        games = [one.rollout for one in played if one.rollout.error is None][:limit]
-        failed = [one.rollout for one in played if one.rollout.error is not None]
-        self.rollout_log.write(self.step + 1, games + failed)
+        await self.source.learned(self.step)
+        return self._log_metrics(learned, phase, progress.played)
 
     def _log_metrics(
-        self, played: list[Played], learned: dict[str, float], phase: _Phase
+        self, learned: dict[str, dict[str, float]], phase: _Phase, played: int
     ) -> dict[str, float]:
         stats = self.engine.stats
-        self.tracker.log_learner(
-            {k: v for k, v in learned.items() if not k.endswith(("_seconds", "_second"))}
-        )
+        for policy, metrics in learned.items():
+            kept = {k: v for k, v in metrics.items() if not k.endswith(("_seconds", "_second"))}
+            prefix = "learner" if len(self.learners) == 1 else f"learner/{policy}"
+            self.tracker.log({f"{prefix}/{name}": value for name, value in kept.items()})
+        tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
         self.tracker.log(
             {
                 "time/play_seconds": phase.play,
                 "time/learn_seconds": phase.learn,
-                "time/games_per_second": len(played) / max(phase.play, 1e-9),
-                "time/trained_tokens_per_second": learned["separate_tokens"] / max(phase.learn, 1e-9),
+                "time/games_per_second": played / max(phase.play, 1e-9),
+                "time/trained_tokens_per_second": tokens / max(phase.learn, 1e-9),
                 "time/generated_tokens_per_second": stats.generated_tokens / max(phase.play, 1e-9),
                 "inference/generated_tokens": float(stats.generated_tokens),
                 "inference/computed_tokens": float(stats.computed_tokens),
                 "inference/forward_passes": float(stats.forward_passes),
             }
         )
-        self.tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.to_dict().items()})
-        self.tracker.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
-        self.pool.snapshot()
+        self.source.log()
         self.engine.reset_stats()
         return self.tracker.flush(self.step)
 
     async def _evaluate_if_due(self, progress: RunProgress) -> None:
-        settings = self.config.evaluation
+        every = self.config.evaluation.every
         if self.step == self.config.learning.steps:
             progress.say("evaluating the trained model")
-            progress.evaluated(self.step, await self._evaluate(settings.games, progress))
-        elif settings.every and self.step % settings.every == 0:
-            progress.evaluated(self.step, await self._evaluate(settings.games_during, progress))
+            progress.evaluated(self.step, await self._evaluate(progress, full=True))
+        elif every and self.step % every == 0:
+            progress.evaluated(self.step, await self._evaluate(progress, full=False))
 
-    async def _evaluate(self, games: int, progress: RunProgress) -> dict[str, str]:
-        summary = await self.evaluations.run(self.step, games, progress)
+    async def _evaluate(self, progress: RunProgress, *, full: bool) -> dict[str, str]:
+        summary = await self.source.evaluate(self.step, full=full, progress=progress)
         self.engine.reset_stats()
         return summary
 
     def _save(self) -> None:
         """Write a checkpoint; afterwards the engine knows as little as after a restart."""
+        learners = self.learners.items()
         state = {
             "step": self.step,
-            "samples_seen": self.learner.samples_seen,
+            "versions": {policy: learner.version for policy, learner in learners},
+            "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
             "trained_records": self.trained_records,
             "metrics_offset": self.metrics.offset(),
-            "accounts": self.collector.accounts.to_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "pool": self.pool.state_dict(),
+            "source": self.source.state_dict(),
             "tracker": self.tracker.state_dict(),
         }
+        saved = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
         path = self.directory.checkpoint(self.step)
-        learners = [SavedLearner(TRAINED, self.learner.result, self.learner.tensors())]
-        save_checkpoint(path, self.policy, self.config.model.name, learners, state)
+        save_checkpoint(path, self.model, self.config.model.name, saved, state)
         self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
         self.engine.forget_contexts()
 
     def _load(self, step: int) -> None:
-        checkpoint = load_checkpoint(self.directory.checkpoint(step))
+        path = self.directory.checkpoint(step)
+        checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        self.learner.load_tensors(checkpoint.learners[TRAINED], state["step"], state["samples_seen"])
-        if self.learner.result != TRAINED:
-            self.policy.load_adapter_state(checkpoint.adapters[TRAINED], self.learner.result)
+        if set(checkpoint.learners) != set(self.learners) or "source" not in state:
+            raise InputError(
+                "checkpoint",
+                f"{path} is damaged or of another version",
+                "Delete it to go on from the one before.",
+            )
+        self.step = state["step"]
+        for policy, learner in self.learners.items():
+            tensors = checkpoint.learners[policy]
+            learner.load_tensors(tensors, state["versions"][policy], state["samples_seen"][policy])
+            if learner.result != policy:
+                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
         self.trained_records = state["trained_records"]
         self.metrics.truncate(state["metrics_offset"])
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
-        self.collector.restore_accounts(state["accounts"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        self.buffer.load_state_dict(state["buffer"])
-        self.pool.load_state_dict(state["pool"])
+        self.source.load_state_dict(state["source"])
         self.tracker.load_state_dict(state["tracker"])
-        self.opponents.serve_active()
         self.console.print(f"continuing from update {step} of {self.config.learning.steps}")
 
     def _finish(self) -> None:
         report = rebuild(self.directory.path)
+        checkpoint = self.directory.checkpoint(self.step)
         print_ending(
             self.console,
-            self.evaluations.tables(),
-            self.collector.accounts,
-            self.buffer.counts(),
-            self.trained_records,
-            adapter=self.directory.checkpoint(self.step),
+            self.source.ending(),
+            [*self.source.account_lines(), f"trained on: {self.trained_records} records"],
+            adapters=assembly.adapter_paths(checkpoint, list(self.learners)),
             report=report,
-            run=self.directory.path,
-            env_id=self.config.envs[0].id,
+            next_command=self.source.next_command(),
         )

@@ -1,0 +1,391 @@
+"""OpenAIClient: answers from any server that speaks OpenAI's chat completions.
+
+The ``openai`` package speaks HTTP; its own retries are off and ``tenacity`` does them, because they must also
+cover answers that cannot be read or hold nothing, and every wait needs a limit that can be set. An answer is
+decoded here into the few fields that are needed, with their types checked.
+"""
+
+import asyncio
+import ipaddress
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+import openai
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
+
+from selfplay.core import EpisodeError, InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+
+Answer = TypeVar("Answer")
+
+OPENROUTER_URL = "https://openrouter.ai/api/v1"
+DEFAULT_MODEL = "openai/gpt-4o-mini"
+VERSION_HEADER = "x-selfplay-policy-version"
+_OPENROUTER = "openrouter.ai"
+_OPENAI = "api.openai.com"
+_HOSTED = (_OPENROUTER, _OPENAI)  # they give no token ids and have no adapters of ours
+_LOCAL_KEY = "SELFPLAY_API_KEY"
+_TOKEN_FIELDS = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+_MAX_WORDS = 200
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(msgspec.Struct):
+    """A chat completion as vLLM extends it: prompt ids beside the choices, sampled ids in the choice."""
+
+    choices: list[_Choice] | None = None
+    prompt_token_ids: list[int] | None = None
+    error: Any = None
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _Fault(Exception):
+    """What another try may cure; ``retry_after`` is how many seconds the server asks to wait."""
+
+    def __init__(self, what: str, retry_after: float = 0.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(what)
+
+
+class OpenAIClient(InferenceClient):
+    """Asks OpenAI, OpenRouter, vLLM, llama.cpp, ``selfplay serve`` or another compatible server.
+
+    Token ids and log-probabilities are asked for and kept where the server gives all of them (vLLM,
+    ``selfplay serve``); elsewhere the three token fields of an answer are ``None``. A vLLM server gives
+    log-probabilities of the distribution that was drawn from if it runs with ``--logprobs-mode
+    processed_logprobs --generation-config vllm``.
+
+    Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are unreadable or
+    empty are tried again with exponential back-off. One call ends within ``(retries + 1) * timeout + retries
+    * max_wait`` seconds, in an answer or in one error.
+
+    The key is looked up in OPENROUTER_API_KEY for OpenRouter, in OPENAI_API_KEY for OpenAI, in
+    SELFPLAY_API_KEY and then OPENAI_API_KEY for another host. A server on this machine gets SELFPLAY_API_KEY
+    if it is set, and needs no key. Unlike in seed 001, OpenRouter is never sent the key of OpenAI.
+
+    Args:
+        api_key: the key, instead of the one in the environment. It is never shown.
+        model: name of the served model that answers where a call names none, or the policy ``default``.
+        base_url: address of the API, ``/v1`` included.
+        timeout: seconds one try may take, from connecting to the last byte.
+        models: served model by policy name. Other names are sent as they are.
+        retries: further tries.
+        backoff: seconds before the second try, doubled for each further one; half of it is random.
+        max_wait: most seconds between two tries. A server that asks to wait longer has failed.
+
+    Raises:
+        InputError: there is no key for this host, or ``base_url`` is no address.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        model: str = DEFAULT_MODEL,
+        base_url: str = OPENROUTER_URL,
+        timeout: float = 60.0,
+        *,
+        models: Mapping[str, str] | None = None,
+        retries: int = 5,
+        backoff: float = 0.5,
+        max_wait: float = 60.0,
+    ) -> None:
+        url = _checked(base_url)
+        self.model = model
+        self.models = {"default": model, **(models or {})}
+        self._server = url.netloc.rpartition("@")[2]
+        self._host = url.hostname or ""
+        self._base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._tries = retries + 1
+        self._max_wait = max_wait
+        self._window = wait_exponential(multiplier=backoff, max=max_wait)
+        self._random = random.Random()
+        self._gives_tokens = self._host not in _HOSTED
+        self._version = 0
+        self._key_name, self._key = ("api_key", api_key) if api_key else _key_for(self._host)
+        if not (self._key.isascii() and self._key.isprintable() and " " not in self._key):
+            raise InputError(self._key_name, "holds a character that no key has", "Set it again")
+        self._api: openai.AsyncOpenAI | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def for_local(
+        cls,
+        port: int = 8000,
+        timeout: float = 120.0,
+        *,
+        model: str = "default",
+        models: Mapping[str, str] | None = None,
+    ) -> "OpenAIClient":
+        """Return a client of the server at this port of this machine. A key is not needed."""
+        return cls(model=model, base_url=f"http://127.0.0.1:{port}/v1", timeout=timeout, models=models)
+
+    @classmethod
+    def for_openrouter(cls, api_key: str | None = None, model: str = DEFAULT_MODEL) -> "OpenAIClient":
+        """Return a client of OpenRouter."""
+        return cls(api_key, model, OPENROUTER_URL)
+
+    def __repr__(self) -> str:
+        return f"OpenAIClient(model={self.model!r}, server={self._server!r})"
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :meth:`InferenceClient.complete`.
+
+        ``finish_reason`` is the server's word. ``policy_version`` is what the server says of this answer, or
+        the version it last told :meth:`get_policy_version`. Of ``seed`` the lower 31 bits are sent, which
+        every server takes.
+
+        Raises:
+            EpisodeError: no try brought an answer, or the server will not take these messages.
+            SelfplayError: the server does not have the model, or refuses for another lasting reason.
+            InputError: the key is refused.
+        """
+        name = self.model if model is None else self.models.get(model, model)
+        request: dict[str, Any] = {"model": name, "messages": messages, "temperature": temperature}
+        if max_tokens is not None:
+            # OpenAI's newer models take only the newer name, other servers only the older one.
+            request["max_completion_tokens" if self._host == _OPENAI else "max_tokens"] = max_tokens
+        if seed is not None:
+            request["seed"] = seed % 2**31
+        return await self._retry(lambda: self._ask(request, return_tokens), f"model {name}", EpisodeError)
+
+    async def get_policy_version(self) -> int:
+        """Return the version of the policy that answers now; 0 from a server that does not count them.
+
+        It is what ``/adapters/version`` says, at the root of the server or below ``base_url``.
+
+        Raises:
+            SelfplayError: no try brought an answer.
+            InputError: the key is refused.
+        """
+        if self._host not in _HOSTED:
+            self._version = await self._retry(self._ask_version, "adapters/version", SelfplayError)
+        return self._version
+
+    async def close(self) -> None:
+        """Close the connections; another call opens new ones."""
+        if self._api is not None and self._loop is asyncio.get_running_loop():
+            await self._api.close()
+        self._api = None
+
+    def _connected(self) -> openai.AsyncOpenAI:
+        """The package's client, one for each event loop: connections cannot be used in another."""
+        loop = asyncio.get_running_loop()
+        if self._api is None or loop is not self._loop:
+            # What is on this machine is not reached through a proxy.
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=not _is_loopback(self._host))
+            self._loop = loop
+            self._api = openai.AsyncOpenAI(
+                api_key=self._key,
+                base_url=self._base_url,
+                timeout=self._timeout,
+                max_retries=0,
+                http_client=http_client,
+            )
+        return self._api
+
+    async def _ask(self, request: dict[str, Any], return_tokens: bool) -> ModelResponse:
+        """Ask once, or twice if the server does not know the fields that ask for tokens."""
+        if not (return_tokens and self._gives_tokens):
+            return await self._send(request)
+        try:
+            return await self._send(request | _TOKEN_FIELDS)
+        except openai.APIStatusError as error:
+            if not _is_about_tokens(error):
+                raise
+        response = await self._send(request)
+        self._gives_tokens = False
+        return response
+
+    async def _send(self, request: dict[str, Any]) -> ModelResponse:
+        raw = await self._connected().chat.completions.with_raw_response.create(**request)
+        answer = _decoded(raw.http_response.content, _Completion)
+        if not answer.choices:
+            said = f": {self._words(answer.error)}" if answer.error else ""
+            raise _Fault(f"an answer without choices{said}")
+        choice = answer.choices[0]
+        if choice.finish_reason == "error":
+            raise _Fault("an answer that an error cut short")
+        text = choice.message.content or ""
+        version = raw.http_response.headers.get(VERSION_HEADER, "")
+        response = ModelResponse(
+            text,
+            [{"role": "assistant", "content": text}],
+            policy_version=int(version) if version.isdecimal() else self._version,
+            finish_reason=choice.finish_reason or "stop",
+        )
+        logprobs = choice.logprobs.content if choice.logprobs else None
+        if (
+            answer.prompt_token_ids
+            and choice.token_ids
+            and logprobs
+            and len(logprobs) == len(choice.token_ids)
+        ):
+            response.prompt_token_ids = answer.prompt_token_ids
+            response.completion_token_ids = choice.token_ids
+            response.completion_logprobs = [token.logprob for token in logprobs]
+        return response
+
+    async def _ask_version(self) -> int:
+        root = self._base_url.removesuffix("/v1")
+        for url in dict.fromkeys((root, self._base_url)):
+            try:
+                text = await self._connected().get(f"{url}/adapters/version", cast_to=str)
+            except openai.NotFoundError:
+                continue
+            return _decoded(text, _Version).version
+        return 0
+
+    async def _retry(
+        self, ask: Callable[[], Awaitable[Answer]], about: str, failure: type[SelfplayError]
+    ) -> Answer:
+        """Try until there is an answer, an error that no further try would cure, or no try left."""
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self._tries),
+            wait=self._pause,
+            retry=retry_if_exception_type(_Fault),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._try_once, ask, about)
+        except _Fault as fault:
+            what = f"{self._server}, {about}: {fault}"
+        # Raised out here, so that nothing hangs on the error that could hold the key.
+        raise failure(f"{what} (tries: {self._tries})")
+
+    async def _try_once(self, ask: Callable[[], Awaitable[Answer]], about: str) -> Answer:
+        problem: Exception
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await ask()
+        except (TimeoutError, openai.APITimeoutError):
+            problem = _Fault(f"no answer within {self._timeout:g} s")
+        except openai.APIConnectionError as error:
+            problem = _Fault(f"the connection failed: {self._words(error.__cause__)}")
+        except openai.APIStatusError as error:
+            problem = self._verdict(error, about)
+        raise problem
+
+    def _verdict(self, error: openai.APIStatusError, about: str) -> Exception:
+        """What to raise for an HTTP status: a _Fault where another try makes sense."""
+        status, words = error.status_code, self._words(error.body)
+        line = f"{self._server}, {about}: {status}, {words}"
+        if status in (408, 409, 429) or status >= 500:
+            wait = _retry_after(error.response.headers)
+            if wait <= self._max_wait:
+                return _Fault(f"{status}, {words}", wait)
+            return EpisodeError(f"{line} (it asks to wait {wait:g} s; the limit is {self._max_wait:g} s)")
+        flagged = status == 403 and "flagged" in words.lower()
+        if status in (401, 403) and not flagged:
+            # What a server says here may hold a part of the key.
+            fix = "Set it to a key that this server takes"
+            return InputError(self._key_name, f"is missing or refused by {self._server} ({status})", fix)
+        if status == 404:
+            return SelfplayError(f"{line.rstrip('.')}. Check the model's name and base_url")
+        return EpisodeError(line) if flagged or status in (400, 413, 422) else SelfplayError(line)
+
+    def _words(self, said: object) -> str:
+        """What the server said, as one line of at most 200 characters without the key."""
+        if isinstance(said, dict):
+            said = said.get("message") or said.get("detail") or said
+        line = " ".join(str(said).split()).replace(self._key, "***")
+        return line[:_MAX_WORDS] or "no reason given"
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds until the next try."""
+        assert state.outcome is not None
+        fault = state.outcome.exception()
+        assert isinstance(fault, _Fault)
+        pause = self._window(state) * self._random.uniform(0.5, 1.0)
+        return min(self._max_wait, fault.retry_after + pause)
+
+
+def _checked(base_url: str) -> SplitResult:
+    url = urlsplit(base_url)
+    try:
+        port_is_one = url.port is None or url.port > 0
+    except ValueError:
+        port_is_one = False
+    if url.scheme not in ("http", "https") or not url.hostname or not port_is_one:
+        raise InputError("base_url", "is not an http address", "Give one like http://127.0.0.1:8000/v1")
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _key_for(host: str) -> tuple[str, str]:
+    """The environment variable that holds the key of ``host``, and the key."""
+    if _is_loopback(host):
+        # The package insists on some key.
+        return _LOCAL_KEY, os.environ.get(_LOCAL_KEY) or "no-key"
+    named = {_OPENROUTER: ["OPENROUTER_API_KEY"], _OPENAI: ["OPENAI_API_KEY"]}
+    names = named.get(host, [_LOCAL_KEY, "OPENAI_API_KEY"])
+    for name in names:
+        if key := os.environ.get(name):
+            return name, key
+    fix = "Set it, or use a model on this machine: selfplay serve, and OpenAIClient.for_local()"
+    raise InputError(" or ".join(names), f"is not set, and {host} wants a key", fix)
+
+
+def _is_about_tokens(error: openai.APIStatusError) -> bool:
+    said = str(error.body)
+    return error.status_code in (400, 422) and ("return_token_ids" in said or "logprobs" in said)
+
+
+def _decoded(content: bytes | str, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _Fault(f"an answer that cannot be read: {error}") from None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds of the Retry-After header; 0 where there is none, or a date."""
+    try:
+        return max(0.0, float(headers.get("retry-after", "")))
+    except ValueError:
+        return 0.0

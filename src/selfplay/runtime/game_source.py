@@ -1,0 +1,160 @@
+"""GameSource: games against the pool, through the collector and the replay buffer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group
+
+from selfplay.collection.collector import Collector, Played
+from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
+from selfplay.learning.policy import TRAINED
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.records import records_from_steps
+from selfplay.runtime import assembly
+from selfplay.runtime.evaluations import Evaluations
+from selfplay.runtime.opponents import FrozenOpponents
+from selfplay.runtime.progress import RunProgress
+from selfplay.runtime.source import Parts
+
+
+class GameSource:
+    """See :class:`Source`. All trained seats belong to the policy ``default``."""
+
+    def __init__(self, parts: Parts) -> None:
+        config = self.config = parts.config
+        self.parts = parts
+        batch_log = BatchLog(parts.directory.batches) if config.buffer.log_batches else None
+        self.buffer = assembly.build_buffer(config, parts.tracker, batch_log)
+        self.pool = assembly.build_pool(config, parts.tracker)
+        self.opponents = FrozenOpponents(config, self.pool, parts.model, parts.engine, parts.directory)
+        self.scheduler = assembly.build_scheduler(config, self.pool)
+        self.arena = self._build_arena()
+        self.evaluations = Evaluations(
+            config, self.arena, self.pool, parts.results[TRAINED], parts.directory.evaluation
+        )
+        self.collector = Collector(
+            self.arena,
+            self.scheduler,
+            self.buffer,
+            self.pool,
+            parts.tracker,
+            concurrency=config.collection.concurrency,
+            filter_opponent_invalid=config.collection.filter_opponent_invalid,
+            max_failed_fraction=config.collection.max_failed_fraction,
+        )
+        self.encode_answer = assembly.answer_encoder(parts.model)
+
+    def _build_arena(self) -> Arena:
+        config = self.config
+        arena = assembly.build_arena(config, self.parts.engine)
+        for env in config.envs:
+            arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
+            for pid in range(env.num_players):
+                temperature, max_tokens = config.inference.temperature, config.inference.max_tokens
+                arena.add_role(Role(f"player_{pid}", temperature=temperature, max_tokens=max_tokens))
+        return arena
+
+    async def startup(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown(self) -> None:
+        """Nothing to do."""
+
+    def begin(self) -> None:
+        """Register the untrained policy."""
+        self.pool.add_checkpoint(None, 0)
+
+    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+        """Play games and draw a batch from the buffer."""
+        settings = self.config.collection
+        evaluating = self.config.evaluation.games_alongside if self.scheduler.evaluation else 0
+
+        def count(played: Played) -> None:
+            if played.job.meta.type == "train":
+                progress.played_one()
+
+        if settings.max_staleness == 0:
+            played = await self.collector.collect(settings.games_per_step, evaluating, count)
+        else:
+            share = evaluating / (evaluating + settings.games_per_step)
+            played = await self.collector.collect_until(self._enough(), share, count)
+        self._log_games(step, played)
+        self.collector.stop_if_broken(played)
+        self.buffer.drop_stale(step, settings.max_staleness)
+        if not self.buffer.entries():
+            raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
+        return {TRAINED: records_from_steps(self._batch(), self.encode_answer)}
+
+    def _enough(self) -> Callable[[], bool]:
+        """When an overlapping update begins: at ``batch_size`` entries or ``games_per_step`` more games."""
+        if self.config.buffer.batch_size is not None:
+            wanted = self.config.buffer.batch_size
+            return lambda: self.buffer.entries() >= wanted
+        finished = self.collector.accounts.finished + self.config.collection.games_per_step
+        return lambda: self.collector.accounts.finished >= finished
+
+    def _batch(self) -> list[Step]:
+        stored = self.buffer.entries()
+        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
+        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
+
+    def _log_games(self, step: int, played: list[Played]) -> None:
+        limit = self.config.tracking.games_logged
+        games = [one.rollout for one in played if one.rollout.error is None][:limit]
+        failed = [one.rollout for one in played if one.rollout.error is not None]
+        self.parts.rollout_log.write(step + 1, games + failed)
+
+    async def learned(self, step: int) -> None:
+        """Register the policy when it is time. Games in flight finish first if they may play who leaves."""
+        if step % self.config.population.add_every:
+            return
+        if self.opponents.keeps_copies:
+            await self.collector.drain()
+        self.opponents.add_policy(step, self.parts.results[TRAINED])
+
+    def log(self) -> None:
+        """Accounts of games and steps, and the pool's ratings."""
+        tracker = self.parts.tracker
+        tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.to_dict().items()})
+        tracker.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        self.pool.snapshot()
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Matches and exact measures."""
+        settings = self.config.evaluation
+        return await self.evaluations.run(step, settings.games if full else settings.games_during, progress)
+
+    def ending(self) -> Group | str:
+        """First against last evaluation."""
+        return self.evaluations.tables()
+
+    def account_lines(self) -> list[str]:
+        """Games and steps."""
+        accounts = self.collector.accounts
+        steps = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
+        return [
+            f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
+            f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
+            f"steps: {steps}",
+        ]
+
+    def next_command(self) -> str:
+        """Play against it."""
+        return f"selfplay play {self.parts.directory.path} --env {self.config.envs[0].id}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Accounts, scheduler, buffer and pool."""
+        return {
+            "accounts": self.collector.accounts.to_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "pool": self.pool.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`; the pool's active checkpoints are served again."""
+        self.collector.restore_accounts(state["accounts"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.pool.load_state_dict(state["pool"])
+        self.opponents.serve_active()

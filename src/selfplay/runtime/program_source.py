@@ -1,0 +1,146 @@
+"""ProgramSource: the episodes of an arena program, straight from ``Arena.play_step``."""
+
+from collections import defaultdict
+from typing import Any
+
+from rich.console import Group
+
+from selfplay.core import Arena, GenerateResult, SelfplayError, TrainingBatch, TrainingRecord
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.population.ratings import TrueSkillRatings
+from selfplay.runtime.evaluations import comparison_of
+from selfplay.runtime.programs import policies_of
+from selfplay.runtime.progress import RunProgress
+from selfplay.runtime.source import Parts
+
+
+class ProgramSource:
+    """See :class:`Source`. Each role trains the policy that it names.
+
+    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
+    """
+
+    def __init__(self, parts: Parts, arena: Arena) -> None:
+        self.config = parts.config
+        self.parts = parts
+        self.arena = arena
+        arena.client = parts.engine
+        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
+        self._trueskill = TrueSkillRatings()
+        self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)
+        self.counts = {"episodes": 0, "failed": 0, "retried": 0}
+
+    async def startup(self) -> None:
+        """The arena's own."""
+        await self.arena.startup()
+
+    async def shutdown(self) -> None:
+        """The arena's own."""
+        await self.arena.shutdown()
+
+    def begin(self) -> None:
+        """Nothing to do: an arena starts as it was built."""
+
+    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+        """One step of the arena."""
+        self.arena.on_result = lambda result: progress.played_one()
+        batch, results = await self.arena.play_step(self.config.collection.concurrency)
+        self._log_rollouts(step, results)
+        self._check(batch)
+        self._rate(results)
+        for name in self.counts:
+            self.counts[name] += batch.meta[name]
+        figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
+        self.parts.tracker.log({f"program/{name}": float(value) for name, value in figures.items()})
+        records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
+        for record in batch.records:
+            records[self.policy_of[record.role_id]].append(record)
+        return dict(records)
+
+    def _check(self, batch: TrainingBatch) -> None:
+        """Refuse what cannot be trained on.
+
+        Raises:
+            SelfplayError: nothing was played, most of it failed, or steps have no tokens.
+        """
+        meta, limit = batch.meta, self.config.collection.max_failed_fraction
+        if not meta["episodes"]:
+            raise SelfplayError("the program's get_batch has nothing to play")
+        if meta["failed"] > limit * meta["episodes"]:
+            raise SelfplayError(
+                f"{meta['failed']} of {meta['episodes']} episodes failed; the last: {meta['last_error']}"
+            )
+        if meta["text_only_steps"]:
+            raise SelfplayError(
+                f"{meta['text_only_steps']} steps have no token ids; train with a client that returns them"
+            )
+        if not batch.records:
+            raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
+
+    def _rate(self, results: list[GenerateResult]) -> None:
+        for result in results:
+            for rewards in self.arena.outcomes(result):
+                by_policy: defaultdict[str, list[float]] = defaultdict(list)
+                for role_id, reward in rewards.items():
+                    by_policy[self.policy_of[role_id]].append(reward)
+                if len(by_policy) > 1:
+                    names = list(by_policy)
+                    means = [sum(values) / len(values) for values in by_policy.values()]
+                    rated = self._trueskill.rate([self.ratings[name] for name in names], means)
+                    self.ratings.update(zip(names, rated, strict=True))
+
+    def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
+        limit = self.config.tracking.games_logged
+        shown = [rollout for result in results[:limit] for rollout in result.all_rollouts()]
+        rest = [rollout for result in results[limit:] for rollout in result.all_rollouts()]
+        self.parts.rollout_log.write(step + 1, shown + [one for one in rest if one.error is not None])
+
+    async def learned(self, step: int) -> None:
+        """Nothing to do."""
+
+    def log(self) -> None:
+        """Counts of episodes, and the policies' ratings if they meet."""
+        tracker = self.parts.tracker
+        tracker.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+        if len(self.ratings) > 1:
+            for policy, (mu, sigma) in self.ratings.items():
+                tracker.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """What the arena measures; the same before, during and after."""
+        self.arena.on_result = lambda result: progress.played_one()
+        summary = {}
+        for name, values in (await self.arena.evaluate()).items():
+            result = MeasureResult(name, values)
+            write_evaluation(self.parts.directory.evaluation, step, name, result)
+            summary[name] = share_or_mean_text(result)
+        return summary
+
+    def ending(self) -> Group | str:
+        """First against last evaluation."""
+        return comparison_of(self.parts.directory.evaluation)
+
+    def account_lines(self) -> list[str]:
+        """Episodes, sub-episodes included."""
+        counts = self.counts
+        return [
+            f"episodes: {counts['episodes']} started = {counts['episodes'] - counts['failed']} finished + "
+            f"{counts['failed']} failed ({counts['retried']} retries)"
+        ]
+
+    def next_command(self) -> str:
+        """Ask the trained model."""
+        return f"selfplay serve {self.parts.directory.path}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The arena's state, ratings and counts."""
+        ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
+        return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.arena.load_state_dict(state["arena"])
+        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
+        self.counts = dict(state["counts"])

@@ -1,0 +1,123 @@
+"""From the configuration of a program to its arena, and from an arena to its policies."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from selfplay.config.programs import CreditSettings, PythonProgram
+from selfplay.config.settings import Config
+from selfplay.core import (
+    Arena,
+    CreditAssigner,
+    EpisodicRewardCredit,
+    GRPOCredit,
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    RAECredit,
+    SelfplayError,
+    derive_seed,
+)
+# from selfplay.programs.debate import DebateArena
+# from selfplay.programs.proposer_solver import ProposerSolverArena
+
+
+class _NotYetServed(InferenceClient):
+    """Stands where the engine will: an arena's roles say which policies the engine's model must have."""
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Nobody may call yet."""
+        raise SelfplayError("a program called the model while it was built")
+
+
+def build_program(config: Config) -> Arena | None:
+    """The arena of the configured program, without its client; ``None`` if games are configured.
+
+    Raises:
+        InputError: the program cannot be built, or its roles do not fit the configuration.
+    """
+    settings = config.program
+    if settings is None:
+        return None
+    client, seed = _NotYetServed(), derive_seed(config.seed, "program")
+    arena: Arena
+    if isinstance(settings, PythonProgram):
+        arena = _python_program(settings, client, seed)
+    else:
+        raise NotImplementedError
+        options = settings.model_dump(exclude={"type"})
+        arena = kind(client, seed=seed, **options)
+    arena.credit_assigner = build_credit(config.credit)
+    arena.episode_timeout = config.collection.game_timeout
+    arena.retries = config.collection.retries
+    _check_roles(arena, config)
+    return arena
+
+
+def policies_of(arena: Arena) -> list[str]:
+    """The policies that the roles of an arena name, in the order of the roles."""
+    return list(dict.fromkeys(role.policy for role in arena.roles.values()))
+
+
+def build_credit(settings: CreditSettings) -> CreditAssigner:
+    """The credit assigner that the configuration describes."""
+    if settings.type == "grpo":
+        return GRPOCredit(settings.normalize, settings.positive_only)
+    if settings.type == "rae":
+        return RAECredit(settings.decay)
+    return EpisodicRewardCredit()
+
+
+def _check_roles(arena: Arena, config: Config) -> None:
+    if not arena.roles:
+        raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
+    for role in arena.roles.values():
+        if role.temperature != config.inference.temperature:
+            raise InputError(
+                "inference.temperature",
+                f"is {config.inference.temperature} but role {role.id} draws at {role.temperature}",
+                "Make them equal: the learner must know at which temperature tokens were drawn",
+            )
+
+
+def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:
+    """Import the file and call its class.
+
+    Raises:
+        InputError: the file or the class is not there, or one of them raises.
+    """
+    file, _, name = settings.path.partition(":")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise InputError("program.path", f"there is no file {file}", "Give one: my_program.py:MyArena")
+    kind = getattr(_import_file(path), name, None)
+    if not isinstance(kind, type) or not issubclass(kind, Arena):
+        raise InputError("program.path", f"{file} has no Arena named {name!r}", "Name a subclass of Arena")
+    try:
+        return kind(client, seed=seed, **settings.options)
+    except TypeError as error:
+        raise InputError("program.options", f"{name} does not take them ({error})", "Correct them") from error
+
+
+def _import_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError("program.path", f"{path} cannot be imported ({error!r})", "Correct it") from error
+    return module

@@ -1,0 +1,570 @@
+"""OpenAIClient against real servers on loopback that behave and misbehave."""
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from threading import Thread
+
+import pytest
+
+from selfplay.core import (
+    Arena,
+    EpisodeError,
+    EpisodeRequest,
+    InputError,
+    Role,
+    Rubric,
+    SelfplayError,
+    SingleTurnEpisode,
+)
+from selfplay.inference.openai_client import OpenAIClient
+
+KEY = "sk-loopback-0123456789"
+QUESTION = [{"role": "user", "content": "What is 2 + 2?"}]
+LIMIT = 5.0
+KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "SELFPLAY_API_KEY")
+
+Reply = bytes | None | Callable[[asyncio.StreamWriter], object]
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_in_the_environment(monkeypatch):
+    for name in KEY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def http(body: object = "", status: int = 200, **headers: str) -> bytes:
+    """A whole HTTP response; text is sent as it is, anything else as JSON."""
+    content = (body if isinstance(body, str) else json.dumps(body)).encode()
+    lines = [f"HTTP/1.1 {status} Said", "content-type: application/json", f"content-length: {len(content)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "connection: close", "", ""]).encode() + content
+
+
+def completion(text: str = "4", finish_reason: str = "stop", **fields: object) -> dict:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
+    return {"id": "1", "object": "chat.completion", "choices": [choice], **fields}
+
+
+def with_tokens(prompt: list[int], ids: list[int], logprobs: list[float]) -> dict:
+    """vLLM's answer to ``return_token_ids`` and ``logprobs``."""
+    answer = completion(prompt_token_ids=prompt)
+    content = [{"token": "?", "logprob": logprob, "bytes": None, "top_logprobs": []} for logprob in logprobs]
+    answer["choices"][0] |= {"token_ids": ids, "logprobs": {"content": content}}
+    return answer
+
+
+def error(message: str, **fields: object) -> dict:
+    return {"error": {"message": message, "type": "some_error", **fields}}
+
+
+async def dribble(writer: asyncio.StreamWriter) -> None:
+    """Bytes for ever, each well within any time between two bytes."""
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+class Server:
+    """Replies in turn; the last reply is repeated. None never says anything, b"" cuts the connection."""
+
+    def __init__(self, replies: tuple[Reply, ...]) -> None:
+        self.replies = replies
+        self.port = 0
+        self.lines: list[str] = []
+        self.times: list[float] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[dict] = []
+        self.handlers: set[asyncio.Task] = set()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.handlers.add(asyncio.current_task())
+        try:
+            await self.read(reader)
+            reply = self.replies[min(len(self.lines), len(self.replies)) - 1]
+            if reply is None:
+                await asyncio.Event().wait()
+            elif callable(reply):
+                await reply(writer)
+            else:
+                writer.write(reply)
+                await writer.drain()
+        except OSError:
+            pass  # the client went away first
+        finally:
+            writer.close()
+
+    async def read(self, reader: asyncio.StreamReader) -> None:
+        line, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        headers = dict(entry.lower().split(": ", 1) for entry in rest)
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        self.lines.append(line)
+        self.times.append(asyncio.get_running_loop().time())
+        self.headers.append(headers)
+        self.bodies.append(json.loads(body or b"{}"))
+
+
+@asynccontextmanager
+async def serving(*replies: Reply) -> AsyncIterator[Server]:
+    server = Server(replies)
+    listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        for task in server.handlers:
+            task.cancel()
+        await asyncio.gather(*server.handlers, return_exceptions=True)
+
+
+def client_of(server: Server, **settings) -> OpenAIClient:
+    defaults = {"model": "small", "timeout": 2.0, "retries": 3, "backoff": 0.001}
+    return OpenAIClient(base_url=f"http://127.0.0.1:{server.port}/v1", **(defaults | settings))
+
+
+async def ask(client: OpenAIClient, **settings):
+    """Ask one question; a hang is a failure."""
+    try:
+        return await asyncio.wait_for(client.complete(QUESTION, **settings), LIMIT)
+    finally:
+        await client.close()
+
+
+async def failure(client: OpenAIClient, kind: type[Exception] = EpisodeError) -> str:
+    """The one line that the call ends in."""
+    with pytest.raises(kind) as caught:
+        await ask(client)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 400
+    return line
+
+
+# What is asked and what comes back.
+
+
+async def test_the_answer_is_the_first_choice():
+    async with serving(http(completion("It is 4.", "length"))) as server:
+        response = await ask(client_of(server), temperature=0.5, max_tokens=7, seed=2**40 + 3)
+    assert response.text == "It is 4."
+    assert response.completion == [{"role": "assistant", "content": "It is 4."}]
+    assert response.finish_reason == "length"
+    assert server.lines == ["POST /v1/chat/completions HTTP/1.1"]
+    asked = {"messages": QUESTION, "model": "small", "temperature": 0.5, "max_tokens": 7, "seed": 3}
+    assert asked.items() <= server.bodies[0].items()
+
+
+async def test_what_is_not_given_is_not_sent():
+    async with serving(http(completion())) as server:
+        await ask(client_of(server), return_tokens=False)
+    assert set(server.bodies[0]) == {"messages", "model", "temperature"}
+
+
+async def test_an_answer_without_text_is_an_empty_text():
+    answer = completion()
+    answer["choices"][0]["message"]["content"] = None
+    async with serving(http(answer)) as server:
+        assert (await ask(client_of(server))).text == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [(None, "small"), ("default", "small"), ("proposer", "small-lora-1"), ("pool-uid", "pool-uid")],
+)
+async def test_policies_are_served_under_the_names_of_the_mapping(asked, served):
+    async with serving(http(completion())) as server:
+        await ask(client_of(server, models={"proposer": "small-lora-1"}), model=asked)
+    assert server.bodies[0]["model"] == served
+
+
+async def test_token_ids_and_log_probabilities_are_those_of_the_server():
+    async with serving(http(with_tokens([1, 2, 3], [7, 2], [-0.25, -1.5]))) as server:
+        response = await ask(client_of(server))
+    assert server.bodies[0]["return_token_ids"] is True
+    assert server.bodies[0]["logprobs"] is True
+    assert response.prompt_token_ids == [1, 2, 3]
+    assert response.completion_token_ids == [7, 2]
+    assert response.completion_logprobs == [-0.25, -1.5]
+    assert not response.to_step("player", QUESTION).text_only
+
+
+no_prompt = with_tokens([1], [7], [-0.5])
+del no_prompt["prompt_token_ids"]
+no_logprobs = with_tokens([1], [7], [-0.5])
+no_logprobs["choices"][0]["logprobs"] = None
+INCOMPLETE = {
+    "nothing": completion(),
+    "no prompt ids": no_prompt,
+    "no log-probabilities": no_logprobs,
+    "no ids": with_tokens([1], [], [-0.5]),
+    "more ids than log-probabilities": with_tokens([1], [7, 8], [-0.5]),
+    "more log-probabilities than ids": with_tokens([1], [7], [-0.5, -0.5]),
+}
+
+
+@pytest.mark.parametrize("answer", INCOMPLETE.values(), ids=INCOMPLETE)
+async def test_token_fields_that_do_not_fit_together_are_all_left_out(answer):
+    async with serving(http(answer)) as server:
+        response = await ask(client_of(server))
+    fields = (response.prompt_token_ids, response.completion_token_ids, response.completion_logprobs)
+    assert fields == (None, None, None)
+    assert response.text == "4"
+    assert response.to_step("player", QUESTION).text_only
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        http(error("Unrecognized request argument supplied: return_token_ids"), 400),
+        http({"detail": [{"loc": ["body", "logprobs"], "msg": "Extra inputs are not permitted"}]}, 422),
+    ],
+)
+async def test_a_server_that_does_not_know_the_token_fields_is_asked_without_them_from_then_on(refusal):
+    async with serving(refusal, http(completion())) as server:
+        client = client_of(server, retries=0)
+        assert (await client.complete(QUESTION)).text == "4"
+        assert (await ask(client)).text == "4"
+    assert ["return_token_ids" in body for body in server.bodies] == [True, False, False]
+    assert ["logprobs" in body for body in server.bodies] == [True, False, False]
+
+
+async def test_an_error_that_only_mentions_the_token_fields_does_not_switch_them_off():
+    refusal = http(error("too long: logprobs"), 400)
+    async with serving(refusal, refusal, http(with_tokens([1], [7], [-0.5]))) as server:
+        client = client_of(server)
+        with pytest.raises(EpisodeError, match="too long"):
+            await client.complete(QUESTION)
+        assert (await ask(client)).completion_token_ids == [7]
+    assert ["return_token_ids" in body for body in server.bodies] == [True, False, True]
+
+
+# Policy versions.
+
+
+async def test_the_policy_version_is_what_the_server_says_of_the_answer():
+    replies = http({"version": 5}), http(completion(), x_selfplay_policy_version="6"), http(completion())
+    async with serving(*replies) as server:
+        client = client_of(server)
+        assert await client.get_policy_version() == 5
+        assert (await client.complete(QUESTION)).policy_version == 6
+        assert (await ask(client)).policy_version == 5
+    assert server.lines[0] == "GET /adapters/version HTTP/1.1"
+
+
+async def test_the_version_is_also_looked_for_below_the_base_url():
+    async with serving(http(error("no"), 404), http({"version": 2})) as server:
+        client = client_of(server)
+        assert await client.get_policy_version() == 2
+        await client.close()
+    assert server.lines[1] == "GET /v1/adapters/version HTTP/1.1"
+
+
+async def test_the_version_is_0_where_there_is_no_such_address():
+    async with serving(http({"detail": "Not Found"}, 404)) as server:
+        client = client_of(server)
+        assert await client.get_policy_version() == 0
+        await client.close()
+
+
+async def test_asking_for_the_version_is_tried_again_and_then_fails_in_one_line():
+    async with serving(b"", http("<html>", 502), http({"version": 3})) as server:
+        client = client_of(server)
+        assert await client.get_policy_version() == 3
+        await client.close()
+    async with serving(http({"version": "newest"})) as server:
+        with pytest.raises(SelfplayError, match=r"adapters/version: an answer that cannot be read.*tries: 4"):
+            await asyncio.wait_for(client_of(server).get_policy_version(), LIMIT)
+
+
+# Faults that another try cures.
+
+CUT_SHORT = http(completion())[:-10]
+CURABLE = {
+    "rate limit": (http(error("slow down"), 429), "429, slow down"),
+    "rate limit with Retry-After": (http(error("slow down"), 429, retry_after="0.01"), "429, slow down"),
+    "Retry-After as a date": (
+        http(error("no"), 429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
+        "429, no",
+    ),
+    "Retry-After that is no number": (http(error("no"), 429, retry_after="nan"), "429, no"),
+    "server error": (http(error("out of memory"), 500), "500, out of memory"),
+    "gateway error in HTML": (http("<html>Bad Gateway</html>", 502), "502, <html>Bad Gateway</html>"),
+    "error without a body": (http("", 503), "503, no reason given"),
+    "cut connection": (b"", "the connection failed: "),
+    "body cut off": (CUT_SHORT, "the connection failed: "),
+    "not HTTP": (b"hello\r\n\r\n", "the connection failed: "),
+    "malformed JSON": (http('{"choices": [{'), "an answer that cannot be read: "),
+    "not UTF-8": (
+        http("").replace(b"length: 0", b"length: 2") + b"\xff\xfe",
+        "an answer that cannot be read: ",
+    ),
+    "empty body": (http(""), "an answer that cannot be read: "),
+    "JSON of another shape": (http({"choices": "none"}), "an answer that cannot be read: "),
+    "ids that are no numbers": (http(with_tokens([1], ["x"], [0])), "an answer that cannot be read: "),
+    "empty choices": (http(completion(choices=[])), "an answer without choices"),
+    "no choices": (http({}), "an answer without choices"),
+    "error in a good answer": (http(error("provider fell over")), "an answer without choices: provider fell"),
+    "answer that an error ended": (http(completion("2 + 2 i", "error")), "an answer that an error cut short"),
+    "slow first byte": (None, "no answer within 0.1 s"),
+    "endless body": (dribble, "no answer within 0.1 s"),
+}
+
+
+@pytest.mark.parametrize(("reply", "said"), CURABLE.values(), ids=CURABLE)
+async def test_a_fault_that_passes_ends_in_an_answer_and_one_that_stays_in_one_line(reply, said):
+    async with serving(reply, http(completion()), reply) as server:
+        client = client_of(server, timeout=0.1, retries=2)
+        assert (await asyncio.wait_for(client.complete(QUESTION), LIMIT)).text == "4"
+        assert len(server.lines) == 2
+        line = await failure(client)
+    assert line.startswith(f"127.0.0.1:{server.port}, model small: {said}")
+    assert line.endswith(" (tries: 3)")
+    assert len(server.lines) == 5
+
+
+async def test_a_server_that_is_not_there_ends_in_one_line():
+    async with serving(http()) as server:
+        client = client_of(server)
+    assert "the connection failed" in await failure(client)
+
+
+async def test_retry_after_is_honoured():
+    loop = asyncio.get_running_loop()
+    async with serving(http(error("wait"), 429, retry_after="0.2"), http(completion())) as server:
+        started = loop.time()
+        await ask(client_of(server))
+    assert loop.time() - started >= 0.2
+
+
+async def test_a_server_that_asks_to_wait_too_long_has_failed():
+    async with serving(http(error("quota spent"), 429, retry_after="3600")) as server:
+        line = await failure(client_of(server))
+    assert line.endswith("429, quota spent (it asks to wait 3600 s; the limit is 60 s)")
+    assert len(server.lines) == 1
+
+
+async def test_waits_double_up_to_their_limit():
+    async with serving(http(error("busy"), 503)) as server:
+        await failure(client_of(server, retries=4, backoff=0.02, max_wait=0.05))
+    gaps = [later - earlier for earlier, later in pairwise(server.times)]
+    assert len(gaps) == 4
+    assert all(gap >= window / 2 for gap, window in zip(gaps, (0.02, 0.04, 0.05, 0.05), strict=True))
+
+
+async def test_a_call_that_is_cancelled_stops_at_once():
+    async with serving(http(error("wait"), 429, retry_after="50")) as server:
+        client = client_of(server)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.complete(QUESTION), 0.2)
+        await client.close()
+    assert len(server.lines) == 1
+
+
+# Faults that no further try would cure.
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, EpisodeError),
+        (413, EpisodeError),
+        (422, EpisodeError),
+        (402, SelfplayError),
+        (404, SelfplayError),
+    ],
+)
+async def test_a_request_that_is_refused_is_not_tried_again(status, kind):
+    async with serving(http(error("This model's maximum context length is 8 tokens."), status)) as server:
+        line = await failure(client_of(server), kind)
+    assert f"model small: {status}, This model's maximum context length is 8 tokens." in line
+    assert len(server.lines) == 1
+
+
+async def test_an_unknown_model_is_not_the_fault_of_one_episode():
+    async with serving(http(error("The model `small` does not exist."), 404)) as server:
+        with pytest.raises(
+            SelfplayError, match=r"does not exist\. Check the model's name and base_url"
+        ) as caught:
+            await ask(client_of(server))
+    assert not isinstance(caught.value, EpisodeError)
+
+
+async def test_what_a_server_says_is_cut_to_one_line_of_200_characters():
+    async with serving(http(error("no\n" * 1000), 400)) as server:
+        line = await failure(client_of(server))
+    assert line.endswith("no " * 66 + "no")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_names_its_variable(status, monkeypatch):
+    monkeypatch.setenv("SELFPLAY_API_KEY", KEY)
+    async with serving(http(error(f"Incorrect API key provided: {KEY[:8]}***"), status)) as server:
+        line = await failure(client_of(server), InputError)
+    assert line.startswith(f"SELFPLAY_API_KEY: is missing or refused by 127.0.0.1:{server.port} ({status}).")
+    assert KEY[:8] not in line
+    assert len(server.lines) == 1
+
+
+async def test_a_question_that_moderation_flags_costs_one_episode():
+    async with serving(http(error("Your input was flagged"), 403)) as server:
+        assert "Your input was flagged" in await failure(client_of(server), EpisodeError)
+
+
+# Keys.
+
+
+def test_a_missing_key_names_the_variable_and_the_local_alternative():
+    with pytest.raises(InputError, match=r"^OPENROUTER_API_KEY: is not set.*for_local") as caught:
+        OpenAIClient()
+    assert caught.value.field == "OPENROUTER_API_KEY"
+    with pytest.raises(InputError, match=r"^OPENAI_API_KEY: is not set"):
+        OpenAIClient(base_url="https://api.openai.com/v1")
+
+
+def test_a_key_is_not_sent_to_another_company(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(InputError, match="OPENROUTER_API_KEY"):
+        OpenAIClient.for_openrouter()
+    assert OpenAIClient.for_openrouter("another").model == "openai/gpt-4o-mini"
+
+
+async def test_a_server_on_this_machine_gets_no_key_but_its_own(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    async with serving(http(completion())) as server:
+        await ask(client_of(server))
+        monkeypatch.setenv("SELFPLAY_API_KEY", "token")
+        await ask(client_of(server))
+    assert KEY not in str(server.headers)
+    assert [headers["authorization"] for headers in server.headers] == ["bearer no-key", "bearer token"]
+
+
+async def test_a_server_on_this_machine_is_not_reached_through_a_proxy(monkeypatch):
+    async with serving(http(error("proxy"), 400)) as proxy, serving(http(completion())) as server:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert (await ask(OpenAIClient.for_local(server.port))).text == "4"
+    assert proxy.lines == []
+
+
+@pytest.mark.parametrize("key", ["two words", "line\n", "ключ"])
+def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key):
+    with pytest.raises(InputError) as caught:
+        OpenAIClient(key)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [http(error(f"bad key {KEY}"), status) for status in (400, 401, 403, 404, 429, 500)]
+    + [http(error(f"bad key {KEY}")), http(f"key {KEY}"), http({"choices": KEY}), b"", http(completion(KEY))],
+)
+async def test_the_key_is_never_shown(reply, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with serving(reply) as server:
+        client = client_of(server, api_key=KEY, retries=1)
+        shown = [repr(client), str(client)]
+        try:
+            await ask(client)
+        except SelfplayError as problem:
+            shown += [str(problem), repr(problem), *traceback.format_exception(problem)]
+    assert server.headers[0]["authorization"] == f"bearer {KEY}"
+    assert KEY not in "".join(shown)
+    assert caplog.records
+    assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "base_url", ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://host:port/v1", "http:///v1"]
+)
+def test_a_base_url_that_is_no_address_is_refused(base_url):
+    with pytest.raises(InputError, match=r"^base_url: "):
+        OpenAIClient(KEY, base_url=base_url)
+
+
+# In use.
+
+
+async def test_many_calls_at_once_all_get_their_own_answers():
+    seen: set[str] = set()
+
+    async def echo_the_second_time(writer: asyncio.StreamWriter) -> None:
+        text = server.bodies[-1]["messages"][0]["content"]
+        faults = [http(error("busy"), 503), b"", http("{")]
+        writer.write(http(completion(text)) if text in seen else faults[int(text) % 3])
+        seen.add(text)
+        await writer.drain()
+
+    async with serving(echo_the_second_time) as server:
+        client = client_of(server)
+        calls = [client.complete([{"role": "user", "content": f"{number}"}]) for number in range(60)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls), LIMIT)
+        await client.close()
+    assert [answer.text for answer in answers] == [f"{number}" for number in range(60)]
+
+
+class KeepAlive(BaseHTTPRequestHandler):
+    """Answers and keeps the connection open."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.wfile.write(http(completion()).replace(b"connection: close", b"connection: keep-alive"))
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_one_client_works_in_one_event_loop_after_the_other():
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeepAlive) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        client = OpenAIClient.for_local(server.server_port)
+        answers = [asyncio.run(asyncio.wait_for(client.complete(QUESTION), LIMIT)) for _ in range(3)]
+        asyncio.run(client.close())
+        server.shutdown()
+    assert [answer.text for answer in answers] == ["4", "4", "4"]
+
+
+class Sum(SingleTurnEpisode):
+    """Asks for a sum; everyone gets 1."""
+
+    episode_type = "sum"
+
+    @property
+    def rubric(self) -> Rubric:
+        return Rubric([lambda rollout, arena: {"solver": 1.0}])
+
+    def get_initial_actor(self, artifact, state):
+        return "solver"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        return artifact
+
+
+async def test_a_server_that_stays_broken_for_one_episode_costs_that_episode():
+    replies = http(with_tokens([1], [7], [-0.5])), http("{"), http("{"), http(completion("5"))
+    async with serving(*replies) as server:
+        client = client_of(server, retries=1)
+        arena = Arena(client, max_calls=1, retries=0)
+        arena.add_role(Role("solver"))
+        arena.add_episode("sum", Sum())
+        requests = [EpisodeRequest("sum", "2 + 2?") for _ in range(3)]
+        results = await asyncio.wait_for(arena.generate_rollouts(requests), LIMIT)
+        await client.close()
+    errors = [result.rollout.error for result in results]
+    assert (errors[0], errors[2]) == (None, None)
+    assert "an answer that cannot be read" in errors[1]
+    assert "(tries: 2)" in errors[1]
+    batch = arena.build_training_batch(results)
+    assert [record.completion_token_ids for record in batch.records] == [[7]]

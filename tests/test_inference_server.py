@@ -1,0 +1,745 @@
+"""The server as a client meets it: over HTTP, through the ``openai`` package."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from selfplay.cli.main import main
+from selfplay.config.settings import ModelSettings
+from selfplay.core import ModelResponse, derive_seed
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.openai_client import OpenAIClient
+from selfplay.inference.server import create_app
+from selfplay.inference.server_answers import pieces
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
+from selfplay.runtime.evaluate import ModelSource
+from selfplay.runtime.serve import build_app
+from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model, tiny_policy
+
+TOKEN = "the-token"
+ASK = [{"role": "user", "content": "rules"}]
+BASE_NAME = tiny_model("llama").name
+POLICY = tiny_policy()
+
+
+class Live:
+    """A server on a port of this machine, with what it is made of."""
+
+    def __init__(self, app: FastAPI, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        self.server = uvicorn.Server(config)
+        self.loop = asyncio.new_event_loop()
+
+    def client(self, api_key: str = TOKEN) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0)
+
+    def async_client(self, **options) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=TOKEN, max_retries=0, **options)
+
+    def get(self, path: str, **options) -> httpx2.Response:
+        return httpx2.get(self.url + path, **options)
+
+    def post(self, path: str, **options) -> httpx2.Response:
+        return httpx2.post(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"}, **options)
+
+    def run(self) -> None:
+        self.loop.run_until_complete(self.server.serve(sockets=[self.listener]))
+        self.loop.close()
+
+
+@contextlib.contextmanager
+def running(app: FastAPI, engine: EmbeddedEngine) -> Iterator[Live]:
+    live = Live(app, engine)
+    thread = threading.Thread(target=live.run)
+    thread.start()
+    try:
+        yield live
+    finally:
+        live.server.should_exit = True
+        thread.join()
+
+
+def engine_over(policy: PolicyModel, **options) -> EmbeddedEngine:
+    engine = EmbeddedEngine(policy, **{"max_tokens": 16, **options})
+    engine.publish("tiny", TRAINED, 7)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    """A server of one adapter, version 7, whose tokens are bytes."""
+    engine = engine_over(tiny_policy())
+    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def own() -> EmbeddedEngine:
+    """The same engine without a server."""
+    return engine_over(tiny_policy())
+
+
+def forget(*engines: EmbeddedEngine) -> None:
+    """What was computed beside something else may differ in its last digit."""
+    for engine in engines:
+        engine.forget_contexts()
+
+
+def answer_of(engine: EmbeddedEngine, seed: int, **options) -> ModelResponse:
+    return asyncio.run(engine.complete(ASK, model="tiny", seed=seed, **options))
+
+
+async def seed_that_ends_by(engine: EmbeddedEngine, reason: str, max_tokens: int) -> int:
+    asked = (engine.complete(ASK, model="tiny", max_tokens=max_tokens, seed=seed) for seed in range(50))
+    return [response.finish_reason for response in await asyncio.gather(*asked)].index(reason)
+
+
+# Answers
+
+
+def test_an_answer_is_the_engines_with_its_tokens_log_probabilities_and_version(live, own):
+    forget(live.engine, own)
+    expected = answer_of(own, 3, temperature=0.7, max_tokens=12)
+    raw = live.client().chat.completions.with_raw_response.create(
+        model="tiny",
+        messages=ASK,
+        temperature=0.7,
+        max_tokens=12,
+        seed=3,
+        logprobs=True,
+        top_logprobs=1,
+        extra_body={"return_token_ids": True},
+    )
+    answer = raw.parse()
+    choice = answer.choices[0]
+    assert raw.headers["x-selfplay-policy-version"] == "7"
+    assert (answer.object, answer.model) == ("chat.completion", "tiny")
+    assert answer.prompt_token_ids == expected.prompt_token_ids
+    assert choice.token_ids == expected.completion_token_ids
+    assert [token.logprob for token in choice.logprobs.content] == expected.completion_logprobs
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+    assert choice.finish_reason == expected.finish_reason
+    assert answer.usage.prompt_tokens == len(expected.prompt_token_ids)
+    assert answer.usage.completion_tokens == len(expected.completion_token_ids)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    for token in choice.logprobs.content:
+        (top,) = token.top_logprobs
+        assert (top.token, top.logprob, top.bytes) == (token.token, token.logprob, token.bytes)
+
+
+def test_the_stop_token_is_among_the_tokens_and_not_in_the_text(live, own):
+    seed = asyncio.run(seed_that_ends_by(own, "stop", 100))
+    answer = live.client().chat.completions.create(
+        model="tiny", messages=ASK, max_tokens=100, seed=seed, logprobs=True
+    )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "stop"
+    assert choice.logprobs.content[-1].token == "<|im_end|>"
+    assert "<|im_end|>" not in choice.message.content
+    assert answer.usage.completion_tokens == len(choice.logprobs.content)
+
+
+def test_log_probabilities_and_token_ids_are_left_out_where_nobody_asks(live):
+    answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=1)
+    assert answer.choices[0].logprobs is None
+    assert "token_ids" not in answer.choices[0].model_extra
+    assert "prompt_token_ids" not in answer.model_extra
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_ends_at_the_limit(live, own, limit):
+    seed = asyncio.run(seed_that_ends_by(own, "length", 16))
+    answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=seed, **{limit: 5})
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (5, "length")
+    answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=seed)
+    assert answer.usage.completion_tokens == 16
+
+
+def test_without_a_limit_an_answer_takes_what_the_context_leaves(live):
+    words = "x" * (CONTEXT_LENGTH - 50)
+    answer = live.client().chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": words}]
+    )
+    assert answer.usage.total_tokens <= CONTEXT_LENGTH
+
+
+def test_several_choices_differ_and_are_repeatable(live, own):
+    def ask() -> list[str]:
+        answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=5, n=3)
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        return [choice.message.content for choice in answer.choices]
+
+    texts = ask()
+    assert texts == ask()
+    seeds = [5, derive_seed(5, "choice", 1), derive_seed(5, "choice", 2)]
+    assert texts == [answer_of(own, seed).text for seed in seeds]
+    assert len(set(texts)) == 3
+
+
+def test_content_may_be_parts_and_developers_are_the_system(live):
+    def ask(messages: list) -> list[int]:
+        answer = live.client().chat.completions.create(
+            model="tiny", messages=messages, seed=1, extra_body={"return_token_ids": True}
+        )
+        return answer.prompt_token_ids
+
+    parts = [{"type": "text", "text": "ru"}, {"type": "text", "text": "les"}]
+    assert ask([{"role": "user", "content": parts}]) == ask(ASK)
+    rules = {"content": "be brief"}
+    assert ask([{"role": "developer", **rules}, *ASK]) == ask([{"role": "system", **rules}, *ASK])
+
+
+def test_an_alias_is_the_same_model(live):
+    texts = [
+        live.client().chat.completions.create(model=name, messages=ASK, seed=4).choices[0].message.content
+        for name in ("tiny", "default")
+    ]
+    assert texts[0] == texts[1]
+
+
+async def test_our_own_client_gets_what_the_engine_gives(live, own):
+    forget(live.engine, own)
+    expected = await own.complete(ASK, model="tiny", seed=9)
+    client = OpenAIClient(api_key=TOKEN, model="default", base_url=f"{live.url}/v1")
+    assert await client.complete(ASK, max_tokens=16, seed=9) == expected
+    assert await client.get_policy_version() == 7
+    await client.close()
+
+
+# Streaming
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_joins_to_the_whole_answer(live, seed):
+    asked = {"model": "tiny", "messages": ASK, "seed": seed, "max_tokens": 60, "logprobs": True}
+    ids = {"return_token_ids": True}
+    forget(live.engine)
+    whole = live.client().chat.completions.create(**asked, extra_body=ids)
+    forget(live.engine)
+    stream = live.client().chat.completions.create(
+        **asked, extra_body=ids, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = list(stream)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content for delta in deltas) == whole.choices[0].message.content
+    assert len(deltas) > 10
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + [whole.choices[0].finish_reason]
+    logprobs = [token for chunk in chunks[1:] for token in chunk.choices[0].logprobs.content]
+    assert logprobs == whole.choices[0].logprobs.content
+    assert chunks[0].prompt_token_ids == whole.prompt_token_ids
+    tokens = [token for chunk in chunks[1:] for token in chunk.choices[0].token_ids]
+    assert tokens == whole.choices[0].token_ids
+    assert (last.choices, last.usage) == ([], whole.usage)
+    assert len({chunk.id for chunk in [*chunks, last]}) == 1
+
+
+def test_a_stream_of_several_choices_tells_them_apart(live):
+    asked = {"model": "tiny", "messages": ASK, "seed": 5, "n": 2}
+    texts = {0: "", 1: ""}
+    for chunk in live.client().chat.completions.create(**asked, stream=True):
+        assert chunk.usage is None
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content
+    whole = live.client().chat.completions.create(**asked)
+    assert list(texts.values()) == [choice.message.content for choice in whole.choices]
+
+
+def test_a_stream_is_server_sent_events_that_end_in_done(live):
+    body = {"model": "tiny", "messages": ASK, "seed": 1, "stream": True}
+    response = live.post("/v1/chat/completions", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-selfplay-policy-version"] == "7"
+    *events, end = response.text.removesuffix("\n\n").split("\n\n")
+    assert end == "data: [DONE]"
+    for event in events:
+        assert json.loads(event.removeprefix("data: "))["object"] == "chat.completion.chunk"
+
+
+@given(st.text(max_size=12), st.lists(st.integers(0, 258), max_size=4))
+def test_pieces_join_to_the_text_and_hold_each_token_once(text, rest):
+    """Tokens are bytes here, so that most characters take several, and some sequences are no text."""
+    tokenizer = POLICY.tokenizer
+    ids = [*tokenizer(text, add_special_tokens=False).input_ids, *rest, 0]
+    response = ModelResponse(tokenizer.decode(ids, skip_special_tokens=True), [], completion_token_ids=ids)
+    found = list(pieces(tokenizer, response))
+    assert "".join(piece for piece, _, _ in found) == response.text
+    assert [first for _, first, _ in found] == [0, *(end for _, _, end in found[:-1])]
+    assert found[-1][2] == len(ids)
+
+
+# What the server says of itself
+
+
+def test_models_are_listed_and_found(live):
+    models = live.client().models.list().data
+    assert [model.id for model in models] == ["tiny"]
+    assert models[0].max_model_len == CONTEXT_LENGTH
+    assert live.client().models.retrieve("tiny") == models[0]
+    with pytest.raises(openai.NotFoundError):
+        live.client().models.retrieve("huge")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+def test_health_needs_no_token(live, path):
+    assert live.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/adapters/version", "/v1/adapters/version"])
+def test_the_version_is_that_of_the_newest_adapter(live, path):
+    response = live.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert response.json() == {"version": 7}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("token", ["wrong", "the-token!", "the", "THE-TOKEN"])
+def test_a_wrong_token_is_refused(live, token):
+    with pytest.raises(openai.AuthenticationError) as refusal:
+        live.client(token).chat.completions.create(model="tiny", messages=ASK)
+    assert refusal.value.code == "invalid_api_key"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}])
+@pytest.mark.parametrize("path", ["/v1/models", "/adapters/version", "/v1/chat/completions", "/nothing"])
+def test_without_the_bearer_token_nothing_is_told(live, path, headers):
+    assert live.get(path, headers=headers).status_code == 401
+    # Not even that the body is wrong.
+    assert httpx2.post(live.url + path, headers=headers, content=b"{").status_code == 401
+
+
+def test_without_a_token_everybody_may_ask():
+    engine = engine_over(POLICY)
+    with running(create_app(engine, token=None), engine) as live:
+        assert live.get("/v1/models").status_code == 200
+
+
+def test_a_request_past_the_context_limit_says_so(live):
+    words = "x" * (CONTEXT_LENGTH - 40)
+    messages = [{"role": "user", "content": words}]
+    for limit in ({"max_tokens": 60}, {"max_tokens": CONTEXT_LENGTH + 1}):
+        with pytest.raises(openai.BadRequestError) as refusal:
+            live.client().chat.completions.create(model="tiny", messages=messages, **limit)
+        error = refusal.value
+        assert (error.code, error.param, error.type) == (
+            "context_length_exceeded",
+            "messages",
+            "invalid_request_error",
+        )
+        assert f"maximum context length is {CONTEXT_LENGTH} tokens" in error.message
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
+        live.client().chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": words * 2}], stream=True
+        )
+
+
+def test_an_unknown_model_is_not_found(live):
+    with pytest.raises(openai.NotFoundError) as refusal:
+        live.client().chat.completions.create(model="gpt-4o", messages=ASK)
+    assert refusal.value.code == "model_not_found"
+    assert "tiny" in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"stop": ["\n"]}, "stop"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"extra_body": {"top_k": 5}}, "top_k"),
+        ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"messages": []}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}]},
+            None,
+        ),
+        ({"messages": [{"role": "nobody", "content": ""}]}, "messages.0.role"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(live, asked, param):
+    with pytest.raises(openai.BadRequestError) as refusal:
+        live.client().chat.completions.create(**{"model": "tiny", "messages": ASK, **asked})
+    error = refusal.value
+    assert error.type == "invalid_request_error"
+    assert error.param == param or (param is None and error.param.startswith("messages.0.content"))
+
+
+def test_values_that_change_nothing_are_taken(live):
+    plain = live.client().chat.completions.create(model="tiny", messages=ASK, seed=2)
+    same = live.client().chat.completions.create(
+        model="tiny",
+        messages=ASK,
+        seed=2,
+        top_p=1,
+        stop=[],
+        frequency_penalty=0,
+        presence_penalty=0,
+        user="me",
+        response_format={"type": "text"},
+    )
+    assert same.choices == plain.choices
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status"),
+    [
+        ("/v1/chat/completions", b"{", 400),
+        ("/v1/chat/completions", b"{}", 400),
+        ("/v1/nothing", b"{}", 404),
+        ("/v1/models", b"{}", 405),
+        ("/v1/load_lora_adapter", b"{}", 404),
+    ],
+)
+def test_every_refusal_has_the_shape_that_clients_read(live, path, content, status):
+    response = live.post(path, content=content)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_model_without_a_chat_template_says_so():
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = None
+    engine = engine_over(policy)
+    with (
+        running(create_app(engine, token=TOKEN), engine) as live,
+        pytest.raises(openai.BadRequestError, match="no chat template"),
+    ):
+        live.client().chat.completions.create(model="tiny", messages=ASK)
+
+
+# Many at once
+
+
+class SentRequests(httpx2.AsyncHTTPTransport):
+    """Counts requests whose last byte is on its way and calls ``when_all`` once there are ``count``."""
+
+    def __init__(self, count: int, when_all) -> None:
+        super().__init__(limits=httpx2.Limits(max_connections=None))
+        self.missing = count
+        self.when_all = when_all
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.extensions = {**request.extensions, "trace": self._trace}
+        return await super().handle_async_request(request)
+
+    async def _trace(self, event: str, info: dict) -> None:
+        if event == "http11.send_request_body.complete":
+            self.missing -= 1
+            if self.missing == 0:
+                self.when_all()
+
+
+async def test_requests_that_come_during_a_forward_pass_are_computed_together():
+    """The server's loop is held, as by a long forward pass, until all 64 are in their sockets."""
+    count, tokens = 64, 16
+    policy = tiny_policy()
+    engine = engine_over(policy)
+    prompts = [[{"role": "user", "content": f"rules, number {index}"}] for index in range(count)]
+    alone = engine_over(POLICY)
+    expected = [
+        await alone.complete(prompt, model="tiny", seed=index) for index, prompt in enumerate(prompts)
+    ]
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        released = threading.Event()
+        live.loop.call_soon_threadsafe(released.wait)
+        http_client = httpx2.AsyncClient(transport=SentRequests(count, released.set))
+        async with live.async_client(http_client=http_client) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.chat.completions.create(
+                        model="tiny", messages=prompt, seed=index, extra_body={"return_token_ids": True}
+                    )
+                    for index, prompt in enumerate(prompts)
+                )
+            )
+    assert [answer.choices[0].token_ids for answer in answers] == [r.completion_token_ids for r in expected]
+    assert alone.stats.forward_passes > 40 * tokens
+    assert engine.stats.forward_passes <= tokens + 4
+    assert engine.stats.generated_tokens == alone.stats.generated_tokens
+
+
+async def test_a_full_queue_refuses_and_goes_on():
+    engine = engine_over(tiny_policy(), max_queue=4)
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        async with live.async_client() as client:
+            with pytest.raises(openai.InternalServerError) as refusal:
+                await client.chat.completions.create(model="tiny", messages=ASK, n=5)
+            assert refusal.value.status_code == 503
+            assert refusal.value.response.headers["retry-after"] == "1"
+            assert refusal.value.type == "server_error"
+            answer = await client.chat.completions.create(model="tiny", messages=ASK, n=4)
+            assert len(answer.choices) == 4
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_finished():
+    length = 200
+    seed = await seed_that_ends_by(engine_over(POLICY), "length", length)
+    engine = engine_over(tiny_policy(), max_queue=1)
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        sent, closed = asyncio.Event(), threading.Event()
+        live.loop.call_soon_threadsafe(closed.wait)
+        http_client = httpx2.AsyncClient(transport=SentRequests(1, sent.set))
+        async with live.async_client(http_client=http_client) as client:
+            asking = client.chat.completions.create(model="tiny", messages=ASK, seed=seed, max_tokens=length)
+            impatient = asyncio.create_task(asking)
+            await sent.wait()
+            impatient.cancel()
+            await asyncio.wait([impatient])
+            closed.set()
+            # There is room for one request, so another gets in when the first has left.
+            answer = None
+            while answer is None:
+                with contextlib.suppress(openai.InternalServerError):
+                    answer = await client.chat.completions.create(model="tiny", messages=ASK, max_tokens=1)
+    assert engine.stats.requests == 2
+    assert engine.stats.generated_tokens < length
+
+
+# Adapters
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory) -> dict[str, Path]:
+    """Adapters of the tiny model with different weights, ranks, scales and layers."""
+    folder = tmp_path_factory.mktemp("adapters")
+    shapes = {
+        "first": LoraSettings(4, 8.0),
+        "second": LoraSettings(4, 8.0),
+        "wide": LoraSettings(6, 3.0, ["q_proj", "v_proj"]),
+    }
+    for seed, (name, lora) in enumerate(shapes.items()):
+        policy = PolicyModel(str(tiny_model("llama")), lora)
+        perturb_adapter(policy, seed=seed)
+        save_adapter(folder / name, policy, "tiny")
+    return {name: folder / name for name in shapes}
+
+
+def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
+    """Log-probabilities of the answer that an engine with this adapter alone gives."""
+    policy = PolicyModel(str(tiny_model("llama")), lora)
+    policy.load_adapter_state(load_file(directory / "adapter_model.safetensors"))
+    engine = engine_over(policy)
+    return answer_of(engine, 1).completion_logprobs or []
+
+
+@pytest.fixture
+def serving_base() -> Iterator[Live]:
+    """What ``selfplay serve`` makes of a model without adapters."""
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy, max_tokens=16)
+    source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
+    with running(build_app(engine, policy, source.model.name, source, TOKEN), engine) as live:
+        yield live
+
+
+def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
+    raw = live.client().chat.completions.with_raw_response.create(
+        model=model, messages=ASK, seed=1, logprobs=True
+    )
+    content = raw.parse().choices[0].logprobs.content
+    return [token.logprob for token in content], raw.headers["x-selfplay-policy-version"]
+
+
+@pytest.mark.parametrize(("name", "lora"), [("first", (4, 8.0)), ("wide", (6, 3.0, ["q_proj", "v_proj"]))])
+def test_an_adapter_loaded_at_run_time_answers_as_it_does_alone(serving_base, adapters, name, lora):
+    live = serving_base
+    base, version = ask_logprobs(live, BASE_NAME)
+    assert version == "0"
+    body = {"lora_name": "mine", "lora_path": str(adapters[name])}
+    response = live.post("/v1/load_lora_adapter", json=body)
+    assert response.status_code == 200
+    assert response.text == "Success: LoRA adapter 'mine' added successfully."
+    logprobs, version = ask_logprobs(live, "mine")
+    assert version == "1"
+    assert logprobs == pytest.approx(logprobs_with(adapters[name], LoraSettings(*lora)), abs=1e-5)
+    assert logprobs != base
+    assert ask_logprobs(live, BASE_NAME) == (base, "0")
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine"]
+
+
+def test_an_adapter_is_replaced_and_unloaded(serving_base, adapters):
+    live = serving_base
+    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
+    second = {"lora_name": "mine", "lora_path": str(adapters["second"])}
+    live.post("/v1/load_lora_adapter", json=first)
+    before, _ = ask_logprobs(live, "mine")
+    refused = live.post("/v1/load_lora_adapter", json=second)
+    assert refused.status_code == 400
+    assert "load_inplace" in refused.json()["error"]["message"]
+    assert live.post("/v1/load_lora_adapter", json={**second, "load_inplace": True}).status_code == 200
+    after, version = ask_logprobs(live, "mine")
+    assert after != before
+    assert version == "2"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert live.get("/adapters/version", headers=headers).json() == {"version": 2}
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
+    with pytest.raises(openai.NotFoundError):
+        ask_logprobs(live, "mine")
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 404
+    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
+    assert ask_logprobs(live, "mine") == (before, "3")
+
+
+def test_what_is_no_adapter_of_this_model_is_refused_and_nothing_changes(serving_base, adapters, tmp_path):
+    live = serving_base
+    other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
+    save_adapter(tmp_path / "layers", other, "other")
+    config = json.loads((tmp_path / "layers" / "adapter_config.json").read_text())
+    (tmp_path / "layers" / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "adapter_config.json").write_text(
+        json.dumps({**config, "target_modules": ["c_attn"]})
+    )
+    (tmp_path / "modules" / "adapter_model.safetensors").write_bytes(
+        (tmp_path / "layers" / "adapter_model.safetensors").read_bytes()
+    )
+    for path in ("layers", "modules", "nothing"):
+        body = {"lora_name": "mine", "lora_path": str(tmp_path / path)}
+        response = live.post("/v1/load_lora_adapter", json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "adapter")
+    taken = {"lora_name": BASE_NAME, "lora_path": str(adapters["first"]), "load_inplace": True}
+    assert live.post("/v1/load_lora_adapter", json=taken).status_code == 400
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": BASE_NAME}).status_code == 400
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
+    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
+
+
+# Runs
+
+
+def source_of(adapter: Path) -> ModelSource:
+    return ModelSource(ModelSettings(name=str(tiny_model("llama"))), adapter)
+
+
+def served_by(name: str, source: ModelSource) -> tuple[EmbeddedEngine, FastAPI]:
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy)
+    return engine, build_app(engine, policy, name, source, TOKEN)
+
+
+async def test_a_run_is_served_by_its_name_with_its_step_as_version(adapters, tmp_path):
+    step = tmp_path / "step-000120"
+    step.symlink_to(adapters["first"])
+    engine, _ = served_by("kuhn", source_of(step))
+    assert engine.names() == ["kuhn", BASE_NAME]
+    assert (await engine.complete(ASK, model="kuhn")).policy_version == 120
+    assert (await engine.complete(ASK, model=BASE_NAME)).policy_version == 0
+    assert await engine.get_policy_version() == 120
+
+
+def test_a_run_of_several_policies_serves_each(adapters, tmp_path):
+    step = tmp_path / "step-000003"
+    step.mkdir()
+    (step / "proposer").symlink_to(adapters["first"])
+    (step / "solver").symlink_to(adapters["wide"])
+    engine, app = served_by("two", source_of(step))
+    assert engine.names() == ["proposer", "solver", BASE_NAME]
+    with running(app, engine) as live:
+        answers = {name: ask_logprobs(live, name) for name in ("proposer", "solver", "default", "base")}
+    assert answers["proposer"] == answers["default"]
+    assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
+    assert answers["solver"][1] == "3"
+
+
+def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
+    engine, _ = served_by(BASE_NAME, source_of(adapters["first"]))
+    assert engine.names() == [BASE_NAME, BASE]
+
+
+# The command
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def use_and_interrupt() -> None:
+        try:
+            use_command(port, capsys)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool:
+        used = pool.submit(use_and_interrupt)
+        arguments = ["serve", str(tiny_model("llama")), "--port", str(port), "--threads", "1"]
+        assert main(arguments) == 0
+        used.result()
+    assert capsys.readouterr().out == "stopped\n"
+
+
+def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{port}"
+    connection = None
+    while connection is None:
+        with contextlib.suppress(httpx2.ConnectError):
+            connection = httpx2.get(f"{url}/health", timeout=60)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n")
+    token = re.search(r"SELFPLAY_API_KEY=(\S+)\n", printed)[1]
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0)
+    answer = client.chat.completions.create(model=BASE_NAME, messages=ASK)
+    assert answer.usage.completion_tokens > 0
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="x").models.list()
+
+
+def test_a_token_that_no_client_can_send_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "two words")
+    assert main(["serve", str(tiny_model("llama"))]) == 2
+    assert capsys.readouterr().err.startswith("error: SELFPLAY_API_KEY: ")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
+def test_other_machines_are_let_in_only_with_a_token_of_ones_own(host, monkeypatch, capsys):
+    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
+    line = f"error: --host: {host} lets other machines in, and there is no token of yours."
+    assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
+
+
+def test_a_port_in_use_is_one_line(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tiny_model("llama")), "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"error: --port: nothing can listen at 127.0.0.1:{port} (Address already in use). "
+        "Choose another port or host\n"
+    )
+
+
+def test_without_the_extra_its_name_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
+    assert main(["serve", "smollm2-135m"]) == 2
+    assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err
