@@ -3,88 +3,24 @@
 import asyncio
 import contextlib
 import json
-import os
-import re
-import signal
-import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import openai
 import pytest
-import uvicorn
-from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
-from selfplay.cli.main import main
-from selfplay.config.settings import ModelSettings
+from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
 from selfplay.core import ModelResponse, derive_seed
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.inference.server import create_app
 from selfplay.inference.server_answers import pieces
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
-from selfplay.runtime.evaluate import ModelSource
-from selfplay.runtime.serve import build_app
-from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model, tiny_policy
+from tiny_models import CONTEXT_LENGTH, tiny_policy
 
-TOKEN = "the-token"
-ASK = [{"role": "user", "content": "rules"}]
-BASE_NAME = tiny_model("llama").name
 POLICY = tiny_policy()
-
-
-class Live:
-    """A server on a port of this machine, with what it is made of."""
-
-    def __init__(self, app: FastAPI, engine: EmbeddedEngine) -> None:
-        self.engine = engine
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-        self.server = uvicorn.Server(config)
-        self.loop = asyncio.new_event_loop()
-
-    def client(self, api_key: str = TOKEN) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0)
-
-    def async_client(self, **options) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=TOKEN, max_retries=0, **options)
-
-    def get(self, path: str, **options) -> httpx2.Response:
-        return httpx2.get(self.url + path, **options)
-
-    def post(self, path: str, **options) -> httpx2.Response:
-        return httpx2.post(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"}, **options)
-
-    def run(self) -> None:
-        self.loop.run_until_complete(self.server.serve(sockets=[self.listener]))
-        self.loop.close()
-
-
-@contextlib.contextmanager
-def running(app: FastAPI, engine: EmbeddedEngine) -> Iterator[Live]:
-    live = Live(app, engine)
-    thread = threading.Thread(target=live.run)
-    thread.start()
-    try:
-        yield live
-    finally:
-        live.server.should_exit = True
-        thread.join()
-
-
-def engine_over(policy: PolicyModel, **options) -> EmbeddedEngine:
-    engine = EmbeddedEngine(policy, **{"max_tokens": 16, **options})
-    engine.publish("tiny", TRAINED, 7)
-    return engine
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +41,6 @@ def forget(*engines: EmbeddedEngine) -> None:
     """What was computed beside something else may differ in its last digit."""
     for engine in engines:
         engine.forget_contexts()
-
-
-def answer_of(engine: EmbeddedEngine, seed: int, **options) -> ModelResponse:
-    return asyncio.run(engine.complete(ASK, model="tiny", seed=seed, **options))
 
 
 async def seed_that_ends_by(engine: EmbeddedEngine, reason: str, max_tokens: int) -> int:
@@ -522,224 +454,3 @@ async def test_an_answer_that_nobody_waits_for_is_not_finished():
                     answer = await client.chat.completions.create(model="tiny", messages=ASK, max_tokens=1)
     assert engine.stats.requests == 2
     assert engine.stats.generated_tokens < length
-
-
-# Adapters
-
-
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory) -> dict[str, Path]:
-    """Adapters of the tiny model with different weights, ranks, scales and layers."""
-    folder = tmp_path_factory.mktemp("adapters")
-    shapes = {
-        "first": LoraSettings(4, 8.0),
-        "second": LoraSettings(4, 8.0),
-        "wide": LoraSettings(6, 3.0, ["q_proj", "v_proj"]),
-    }
-    for seed, (name, lora) in enumerate(shapes.items()):
-        policy = PolicyModel(str(tiny_model("llama")), lora)
-        perturb_adapter(policy, seed=seed)
-        save_adapter(folder / name, policy, "tiny")
-    return {name: folder / name for name in shapes}
-
-
-def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
-    """Log-probabilities of the answer that an engine with this adapter alone gives."""
-    policy = PolicyModel(str(tiny_model("llama")), lora)
-    policy.load_adapter_state(load_file(directory / "adapter_model.safetensors"))
-    engine = engine_over(policy)
-    return answer_of(engine, 1).completion_logprobs or []
-
-
-@pytest.fixture
-def serving_base() -> Iterator[Live]:
-    """What ``selfplay serve`` makes of a model without adapters."""
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
-    engine = EmbeddedEngine(policy, max_tokens=16)
-    source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
-    with running(build_app(engine, policy, source.model.name, source, TOKEN), engine) as live:
-        yield live
-
-
-def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
-    raw = live.client().chat.completions.with_raw_response.create(
-        model=model, messages=ASK, seed=1, logprobs=True
-    )
-    content = raw.parse().choices[0].logprobs.content
-    return [token.logprob for token in content], raw.headers["x-selfplay-policy-version"]
-
-
-@pytest.mark.parametrize(("name", "lora"), [("first", (4, 8.0)), ("wide", (6, 3.0, ["q_proj", "v_proj"]))])
-def test_an_adapter_loaded_at_run_time_answers_as_it_does_alone(serving_base, adapters, name, lora):
-    live = serving_base
-    base, version = ask_logprobs(live, BASE_NAME)
-    assert version == "0"
-    body = {"lora_name": "mine", "lora_path": str(adapters[name])}
-    response = live.post("/v1/load_lora_adapter", json=body)
-    assert response.status_code == 200
-    assert response.text == "Success: LoRA adapter 'mine' added successfully."
-    logprobs, version = ask_logprobs(live, "mine")
-    assert version == "1"
-    assert logprobs == pytest.approx(logprobs_with(adapters[name], LoraSettings(*lora)), abs=1e-5)
-    assert logprobs != base
-    assert ask_logprobs(live, BASE_NAME) == (base, "0")
-    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine"]
-
-
-def test_an_adapter_is_replaced_and_unloaded(serving_base, adapters):
-    live = serving_base
-    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
-    second = {"lora_name": "mine", "lora_path": str(adapters["second"])}
-    live.post("/v1/load_lora_adapter", json=first)
-    before, _ = ask_logprobs(live, "mine")
-    refused = live.post("/v1/load_lora_adapter", json=second)
-    assert refused.status_code == 400
-    assert "load_inplace" in refused.json()["error"]["message"]
-    assert live.post("/v1/load_lora_adapter", json={**second, "load_inplace": True}).status_code == 200
-    after, version = ask_logprobs(live, "mine")
-    assert after != before
-    assert version == "2"
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    assert live.get("/adapters/version", headers=headers).json() == {"version": 2}
-    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
-    with pytest.raises(openai.NotFoundError):
-        ask_logprobs(live, "mine")
-    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 404
-    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
-    assert ask_logprobs(live, "mine") == (before, "3")
-
-
-def test_what_is_no_adapter_of_this_model_is_refused_and_nothing_changes(serving_base, adapters, tmp_path):
-    live = serving_base
-    other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
-    save_adapter(tmp_path / "layers", other, "other")
-    config = json.loads((tmp_path / "layers" / "adapter_config.json").read_text())
-    (tmp_path / "layers" / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "adapter_config.json").write_text(
-        json.dumps({**config, "target_modules": ["c_attn"]})
-    )
-    (tmp_path / "modules" / "adapter_model.safetensors").write_bytes(
-        (tmp_path / "layers" / "adapter_model.safetensors").read_bytes()
-    )
-    for path in ("layers", "modules", "nothing"):
-        body = {"lora_name": "mine", "lora_path": str(tmp_path / path)}
-        response = live.post("/v1/load_lora_adapter", json=body)
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "adapter")
-    taken = {"lora_name": BASE_NAME, "lora_path": str(adapters["first"]), "load_inplace": True}
-    assert live.post("/v1/load_lora_adapter", json=taken).status_code == 400
-    assert live.post("/v1/unload_lora_adapter", json={"lora_name": BASE_NAME}).status_code == 400
-    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
-    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
-    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
-
-
-# Runs
-
-
-def source_of(adapter: Path) -> ModelSource:
-    return ModelSource(ModelSettings(name=str(tiny_model("llama"))), adapter)
-
-
-def served_by(name: str, source: ModelSource) -> tuple[EmbeddedEngine, FastAPI]:
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
-    engine = EmbeddedEngine(policy)
-    return engine, build_app(engine, policy, name, source, TOKEN)
-
-
-async def test_a_run_is_served_by_its_name_with_its_step_as_version(adapters, tmp_path):
-    step = tmp_path / "step-000120"
-    step.symlink_to(adapters["first"])
-    engine, _ = served_by("kuhn", source_of(step))
-    assert engine.names() == ["kuhn", BASE_NAME]
-    assert (await engine.complete(ASK, model="kuhn")).policy_version == 120
-    assert (await engine.complete(ASK, model=BASE_NAME)).policy_version == 0
-    assert await engine.get_policy_version() == 120
-
-
-def test_a_run_of_several_policies_serves_each(adapters, tmp_path):
-    step = tmp_path / "step-000003"
-    step.mkdir()
-    (step / "proposer").symlink_to(adapters["first"])
-    (step / "solver").symlink_to(adapters["wide"])
-    engine, app = served_by("two", source_of(step))
-    assert engine.names() == ["proposer", "solver", BASE_NAME]
-    with running(app, engine) as live:
-        answers = {name: ask_logprobs(live, name) for name in ("proposer", "solver", "default", "base")}
-    assert answers["proposer"] == answers["default"]
-    assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
-    assert answers["solver"][1] == "3"
-
-
-def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
-    engine, _ = served_by(BASE_NAME, source_of(adapters["first"]))
-    assert engine.names() == [BASE_NAME, BASE]
-
-
-# The command
-
-
-def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    def use_and_interrupt() -> None:
-        try:
-            use_command(port, capsys)
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with ThreadPoolExecutor() as pool:
-        used = pool.submit(use_and_interrupt)
-        arguments = ["serve", str(tiny_model("llama")), "--port", str(port), "--threads", "1"]
-        assert main(arguments) == 0
-        used.result()
-    assert capsys.readouterr().out == "stopped\n"
-
-
-def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"http://127.0.0.1:{port}"
-    connection = None
-    while connection is None:
-        with contextlib.suppress(httpx2.ConnectError):
-            connection = httpx2.get(f"{url}/health", timeout=60)
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n")
-    token = re.search(r"SELFPLAY_API_KEY=(\S+)\n", printed)[1]
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0)
-    answer = client.chat.completions.create(model=BASE_NAME, messages=ASK)
-    assert answer.usage.completion_tokens > 0
-    with pytest.raises(openai.AuthenticationError):
-        client.with_options(api_key="x").models.list()
-
-
-def test_a_token_that_no_client_can_send_is_refused(monkeypatch, capsys):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "two words")
-    assert main(["serve", str(tiny_model("llama"))]) == 2
-    assert capsys.readouterr().err.startswith("error: SELFPLAY_API_KEY: ")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
-def test_other_machines_are_let_in_only_with_a_token_of_ones_own(host, monkeypatch, capsys):
-    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
-    assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
-    line = f"error: --host: {host} lets other machines in, and there is no token of yours."
-    assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
-
-
-def test_a_port_in_use_is_one_line(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", str(tiny_model("llama")), "--port", str(port)]) == 2
-    error = capsys.readouterr().err
-    assert error == (
-        f"error: --port: nothing can listen at 127.0.0.1:{port} (Address already in use). "
-        "Choose another port or host\n"
-    )
-
-
-def test_without_the_extra_its_name_is_told(monkeypatch, capsys):
-    monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
-    assert main(["serve", "smollm2-135m"]) == 2
-    assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from selfplay.core.errors import EpisodeError
@@ -48,8 +49,11 @@ class Rubric:
         for step in rollout.steps:
             if step.role_id not in rewards:
                 raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
-            step.reward = rewards[step.role_id]
+        for role_id, reward in rewards.items():
+            finite_reward(reward, f"the weighted sum for role {role_id}")
         rollout.rewards = rewards
+        for step in rollout.steps:
+            step.reward = rewards[step.role_id]
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -65,11 +69,11 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def finite_reward(value: object, source: str) -> float:
-    """Return ``value`` as a float.
+    """Return ``value`` as a float; ``True`` is 1.
 
     Raises:
         EpisodeError: it is not a finite number (strings and NaN reach here from game libraries).
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not isinstance(value, Real) or not math.isfinite(value):
         raise EpisodeError(f"{source} gave {value!r}, which is not a finite number")
     return float(value)

@@ -1,0 +1,70 @@
+"""A real server on a port of this machine, in a thread, for tests to ask."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx2
+import openai
+import uvicorn
+from fastapi import FastAPI
+
+from selfplay.core import ModelResponse
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import TRAINED, PolicyModel
+
+TOKEN = "the-token"
+ASK = [{"role": "user", "content": "rules"}]
+
+
+class Live:
+    """A server on a port of this machine, with what it is made of."""
+
+    def __init__(self, app: FastAPI, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        self.server = uvicorn.Server(config)
+        self.loop = asyncio.new_event_loop()
+
+    def client(self, api_key: str = TOKEN) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0)
+
+    def async_client(self, **options) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=TOKEN, max_retries=0, **options)
+
+    def get(self, path: str, **options) -> httpx2.Response:
+        return httpx2.get(self.url + path, **options)
+
+    def post(self, path: str, **options) -> httpx2.Response:
+        return httpx2.post(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"}, **options)
+
+    def run(self) -> None:
+        self.loop.run_until_complete(self.server.serve(sockets=[self.listener]))
+        self.loop.close()
+
+
+@contextlib.contextmanager
+def running(app: FastAPI, engine: EmbeddedEngine) -> Iterator[Live]:
+    live = Live(app, engine)
+    thread = threading.Thread(target=live.run)
+    thread.start()
+    try:
+        yield live
+    finally:
+        live.server.should_exit = True
+        thread.join()
+
+
+def engine_over(policy: PolicyModel, **options) -> EmbeddedEngine:
+    engine = EmbeddedEngine(policy, **{"max_tokens": 16, **options})
+    engine.publish("tiny", TRAINED, 7)
+    return engine
+
+
+def answer_of(engine: EmbeddedEngine, seed: int, **options) -> ModelResponse:
+    return asyncio.run(engine.complete(ASK, model="tiny", seed=seed, **options))
