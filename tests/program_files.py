@@ -1,0 +1,86 @@
+"""A program of two policies for tests of whole runs: a hider names a vowel, seekers guess it."""
+
+from pathlib import Path
+
+SOURCE = """
+from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+
+
+def letters(role_id, sign):
+    def share_of_vowels(rollout, arena):
+        text = rollout.steps[-1].completion_text
+        return {role_id: sign * sum(letter in "aeiou" for letter in text) / 4}
+
+    return Rubric([share_of_vowels])
+
+
+class Hide(SingleTurnEpisode):
+    episode_type = "hide"
+    rubric = letters("Hider", 1)
+
+    def get_initial_actor(self, artifact, state):
+        return "Hider"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        return f"hide {artifact}"
+
+    async def rollout(self, arena, artifact, state=None):
+        state = await super().rollout(arena, artifact, state)
+        state.child_results += await arena.generate_rollouts([EpisodeRequest("seek", artifact)] * 2)
+        return state
+
+
+class Seek(SingleTurnEpisode):
+    episode_type = "seek"
+    rubric = letters("Seeker", -1)
+
+    def get_initial_actor(self, artifact, state):
+        return "Seeker"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        return f"seek {artifact}"
+
+
+class HideAndSeek(Arena):
+    def __init__(self, client, *, seed=0, batch_size=4, seeker="seeker"):
+        super().__init__(client, seed=seed)
+        self.batch_size = batch_size
+        self.add_role(Role("Hider", max_tokens=4, policy="hider"))
+        self.add_role(Role("Seeker", max_tokens=4, policy=seeker))
+        self.add_episode("hide", Hide())
+        self.add_episode("seek", Seek())
+
+    def get_batch(self):
+        return [EpisodeRequest("hide", index) for index in range(self.batch_size)]
+
+    def outcomes(self, result):
+        return [
+            {"Hider": result.rewards["Hider"], "Seeker": child.rewards["Seeker"]} for child in result.children
+        ]
+
+    async def evaluate(self):
+        results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": 5})] * 3)
+        return {"vowels": [result.rewards["Hider"] for result in results]}
+
+
+class NoArena:
+    pass
+
+
+class Silent(HideAndSeek):
+    def get_batch(self):
+        return []
+
+
+class Warm(HideAndSeek):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        self.add_role(Role("Hider", temperature=0.5))
+"""
+
+
+def write_program(directory: Path) -> Path:
+    """Write the program's file and return its path."""
+    path = directory / "hide_and_seek.py"
+    path.write_text(SOURCE)
+    return path
