@@ -12,7 +12,7 @@ _ENV_HELP = "What is played; see: selfplay envs"
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
-    opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal or base.")] = "random",
+    opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal, base or a run.")] = "random",
     games: Annotated[int, typer.Option(min=2, help="Games, seats balanced.")] = 400,
     template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
     players: Annotated[int | None, typer.Option(min=1, help="Seats; two where that can be.")] = None,
@@ -21,9 +21,10 @@ def evaluate(
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
     from selfplay.runtime.checks import check_opponent, renaming
+    from selfplay.runtime.run_names import is_run_or_adapter
 
     seats = checked_seats(env, players, template)
-    if seats > 1:
+    if seats > 1 and not is_run_or_adapter(opponent):
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
     from selfplay.runtime.evaluate import evaluate as evaluate_model

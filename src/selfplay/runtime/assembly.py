@@ -12,6 +12,7 @@ from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
 from selfplay.core import Arena, InputError, derive_seed
 from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.algorithms import Reinforce
@@ -43,8 +44,6 @@ from selfplay.replay.transforms_step import (
     StepRewardTransform,
 )
 from selfplay.tracking.tracker import Tracker
-
-SCRIPTED = ("random", "optimal")
 
 
 def build_policy(
@@ -216,7 +215,7 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         seed=derive_seed(config.seed, "pool"),
     )
     for name in dict.fromkeys([*population.fixed_opponents, *config.evaluation.opponents]):
-        kind: Literal["fixed", "script"] = "script" if name in SCRIPTED else "fixed"
+        kind: Literal["fixed", "script"] = "script" if name in PLAYER_NAMES else "fixed"
         pool.add_fixed(name, kind=kind, active=name in population.fixed_opponents)
     return pool
 

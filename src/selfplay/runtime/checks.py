@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from selfplay.config.settings import Config, EnvSettings, TrackingSettings
 from selfplay.core import InputError
 from selfplay.envs.catalog import check_playable, describe, library_of
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.envs.textarena_moves import family_of
 from selfplay.learning.model_files import check_model_name
+from selfplay.runtime.programs import build_program, policies_of
 
-OPPONENTS = ("random", "optimal", "base")
+OPPONENTS = (*PLAYER_NAMES, "base")
 
 
 def check_config(config: Config) -> list[str]:
@@ -29,6 +31,9 @@ def check_config(config: Config) -> list[str]:
         if config.evaluation.nash_conv:
             check_nash_conv(env.id)
             found.append(f"NashConv of {env.id}")
+    program = build_program(config)
+    if program is not None:
+        found.append(f"program with the policies {', '.join(policies_of(program))}")
     _check_extras(config.tracking)
     return found
 

@@ -9,19 +9,22 @@ from rich.progress import Progress
 
 from selfplay.config.loading import load_config
 from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
-from selfplay.core import Arena, InputError
+from selfplay.core import AgentSpec, Arena, InputError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.tables import match_table
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter, lora_settings
+from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.runtime import assembly
-from selfplay.runtime.checks import default_seats
+from selfplay.runtime.checks import OPPONENTS, default_seats
 from selfplay.runtime.evaluations import opponent_agent
 from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.served_adapters import ServedAdapters
+
+OPPONENT = "opponent"
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,55 @@ def find_model(name: str) -> ModelSource:
     return ModelSource(ModelSettings(name=name))
 
 
-def build_engine(source: ModelSource, console: Console, seed: int) -> EmbeddedEngine:
-    """Serve a model as ``default`` and its base model as ``base``.
+def build_engine(
+    source: ModelSource, console: Console, seed: int, opponent: ModelSource | None = None
+) -> EmbeddedEngine:
+    """Serve a model as ``default``, its base model as ``base``, and another adapter as ``opponent``.
 
     Raises:
-        InputError: it cannot be loaded, or the adapter is another model's.
+        InputError: it cannot be loaded, or an adapter is another model's.
     """
-    lora, weights = LoraSettings(lora_rank=1), None
-    if source.adapter is not None:
-        weights, adapter_config = load_adapter(source.adapter)
-        lora = lora_settings(adapter_config)
-    policy = assembly.build_policy(source.model, lora, seed, console.print)
-    if weights is not None:
-        policy.load_adapter_state(weights)
+    policy = assembly.build_policy(source.model, LoraSettings(lora_rank=1), seed, console.print)
     engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
     engine.publish(BASE, BASE, 0)
-    engine.publish("default", TRAINED if weights is not None else BASE, 0)
+    adapters = ServedAdapters(policy, engine)
+    for name, one in ((TRAINED, source), (OPPONENT, opponent)):
+        if one is not None and one.adapter is not None:
+            adapters.load(name, _only_adapter(one.adapter))
+        elif one is not None:
+            engine.publish(name, BASE, 0)
     return engine
+
+
+def _only_adapter(checkpoint: Path) -> Path:
+    """The adapter of a checkpoint.
+
+    Raises:
+        InputError: it has several.
+    """
+    policies = sorted(config.parent for config in checkpoint.glob(f"*/{ADAPTER_CONFIG}"))
+    if policies:
+        names = " or ".join(map(str, policies))
+        raise InputError("MODEL_OR_RUN", "this run trained several policies", f"Name one: {names}")
+    return checkpoint
+
+
+def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]:
+    """The agent behind an opponent's name, and what to load for it.
+
+    Raises:
+        InputError: it is an adapter of another base model.
+    """
+    if name in OPPONENTS:
+        return opponent_agent(name), None
+    source = find_model(name)
+    if source.model.name != base:
+        raise InputError(
+            "--opponent",
+            f"the base model of {name} is {source.model.name}, not {base}",
+            "Name one of the same base.",
+        )
+    return AgentSpec("model", OPPONENT), source
 
 
 def evaluate(
@@ -108,7 +143,8 @@ def evaluate(
     """
     source = find_model(model_or_run)
     env = source.environment(env_id, template, num_players)
-    engine = build_engine(source, console, seed)
+    agent, other = _find_opponent(opponent, source.model.name)
+    engine = build_engine(source, console, seed, other)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("games", total=games)
         result = asyncio.run(
@@ -118,7 +154,7 @@ def evaluate(
                 env.num_players,
                 get_template(env.template),
                 model="default",
-                opponent=opponent_agent(opponent) if env.num_players > 1 else None,
+                opponent=agent if env.num_players > 1 else None,
                 games=games,
                 seed=seed,
                 temperature=temperature,

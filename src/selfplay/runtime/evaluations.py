@@ -6,6 +6,7 @@ from rich.console import Group
 
 from selfplay.config.settings import Config, EnvSettings
 from selfplay.core import AgentSpec, Arena, derive_seed
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
@@ -13,13 +14,12 @@ from selfplay.evaluation.nash_conv import nash_conv
 from selfplay.evaluation.report_files import read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.population.model_pool import ModelPool
-from selfplay.runtime.assembly import SCRIPTED
 from selfplay.runtime.progress import RunProgress
 
 
 def opponent_agent(name: str) -> AgentSpec:
     """The agent behind an opponent's name: a scripted player, or a model that the engine serves."""
-    return AgentSpec("script" if name in SCRIPTED else "model", name)
+    return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
 
 
 class Evaluations:

@@ -20,6 +20,7 @@ from selfplay.core import (
     SelfplayError,
     derive_seed,
 )
+
 # from selfplay.programs.debate import DebateArena
 # from selfplay.programs.proposer_solver import ProposerSolverArena
 

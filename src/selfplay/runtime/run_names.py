@@ -31,6 +31,12 @@ def find_run(name: str, field: str = "RUN") -> Path:
     raise InputError(field, f"there is no run {name!r}", _known_runs(name))
 
 
+def is_run_or_adapter(name: str) -> bool:
+    """Whether ``name`` is a run, by name or path, or an adapter's directory."""
+    paths = [RUNS / name, Path(os.path.expanduser(name))]
+    return any((path / file).is_file() for path in paths for file in ("config.toml", "adapter_config.json"))
+
+
 def new_run_directory(parent: Path, stem: str) -> Path:
     """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ..."""
     path, number = parent / stem, 1
