@@ -92,10 +92,14 @@ class ProgramSource:
                     self.ratings.update(zip(names, rated, strict=True))
 
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
+        """Log some results, spread over the step's (neighbours may be one group), and all failures."""
         limit = self.config.tracking.games_logged
-        shown = [rollout for result in results[:limit] for rollout in result.all_rollouts()]
-        rest = [rollout for result in results[limit:] for rollout in result.all_rollouts()]
-        self.parts.rollout_log.write(step + 1, shown + [one for one in rest if one.error is not None])
+        apart = max(1, len(results) // max(limit, 1))
+        shown = [rollout for result in results[::apart][:limit] for rollout in result.all_rollouts()]
+        ids = {rollout.id for rollout in shown}
+        everything = [rollout for result in results for rollout in result.all_rollouts()]
+        failed = [one for one in everything if one.error is not None and one.id not in ids]
+        self.parts.rollout_log.write(step + 1, shown + failed)
 
     async def learned(self, step: int) -> None:
         """Nothing to do."""

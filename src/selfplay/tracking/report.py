@@ -1,4 +1,4 @@
-"""build_report: one self-contained HTML page about a run, with curves and games to read."""
+"""build_report: one self-contained HTML page about a run, with curves, and games or conversations to read."""
 
 import os
 from html import escape
@@ -12,6 +12,8 @@ from selfplay.core import InputError
 from selfplay.tracking.report_data import RunData, load_run
 from selfplay.tracking.report_games import games_html
 from selfplay.tracking.report_plots import charts_html
+from selfplay.tracking.report_program_summary import measures_html, program_text_html, program_tiles_html
+from selfplay.tracking.report_programs import conversations_html
 from selfplay.tracking.report_summary import headline_html, model_name, policy_html, tiles_html
 
 
@@ -44,13 +46,13 @@ def report_html(run: RunData) -> str:
     return template.substitute(
         title=escape(run.name),
         subtitle=_subtitle_html(run),
-        tiles=tiles_html(run),
-        headline=_section("Before and after", headline_html(run)),
+        tiles=tiles_html(run) + program_tiles_html(run),
+        headline=_section("Before and after", headline_html(run) + measures_html(run)),
         charts=charts,
         policy=_section("What it plays", policy_html(run)),
-        games=games_html(run.games, run.games_in_log),
+        games=conversations_html(run) if run.is_program else games_html(run.games, run.games_in_log),
         config=_config_html(run),
-        empty="" if run.metrics or run.evaluations or run.games else _EMPTY,
+        empty="" if run.metrics or run.evaluations or run.games or run.conversations else _EMPTY,
         figures=figures,
         plotly=get_plotlyjs() if figures != "[]" else "",
     )
@@ -60,9 +62,11 @@ _EMPTY = '<p class="card">Nothing is recorded yet: no metrics, no evaluation and
 
 
 def _subtitle_html(run: RunData) -> str:
-    """Return the model and the environments, where known."""
+    """Return the model and the program or the environments, where known."""
     parts = [f"Model <b>{escape(model_name(run.config))}</b>"]
-    if run.env_ids():
+    if run.is_program:
+        parts.append(program_text_html(run))
+    elif run.env_ids():
         parts.append(f"plays <b>{escape(', '.join(run.env_ids()))}</b>")
     return " ".join(parts)
 

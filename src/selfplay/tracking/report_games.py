@@ -4,18 +4,23 @@ from collections import defaultdict
 from html import escape
 from typing import Any
 
-from selfplay.tracking.report_data import Game, LoggedRollout, LoggedStep, Turn
+from selfplay.tracking.report_pieces import (
+    MAX_TURNS,
+    Prompt,
+    clip,
+    counted,
+    logprob_html,
+    messages_html,
+    shared_beginnings,
+    signed,
+)
+from selfplay.tracking.report_rollouts import Game, LoggedRollout, LoggedStep, Turn
 
-MAX_TURNS = 80
-"""Of longer games only this many turns are shown."""
-MAX_TEXT = 6000
-"""Longer texts are cut to this many characters."""
 GLANCE_LINES = 8
 """How many lines of an observation show without unfolding anything: its last, where the position is."""
 GLANCE_CHARS = 600
 """How many characters of them at most."""
 
-Prompt = list[dict[str, str]]
 SeatKey = tuple[str, int]
 
 
@@ -49,15 +54,7 @@ def shared_prefixes(games: list[Game]) -> dict[SeatKey, Prompt]:
     for game in games:
         for step in game.rollout.steps:
             prompts[(game.rollout.env_id, step.pid)].append(step.prompt)
-    found = {}
-    for key, seat_prompts in prompts.items():
-        length = min(len(prompt) for prompt in seat_prompts) - 1
-        first = seat_prompts[0]
-        while length > 0 and any(prompt[:length] != first[:length] for prompt in seat_prompts):
-            length -= 1
-        if length > 0 and len(seat_prompts) > 1:
-            found[key] = first[:length]
-    return found
+    return shared_beginnings(prompts)
 
 
 def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
@@ -74,7 +71,7 @@ def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
         names = " and ".join(str(pid) for pid in pids)
         html.append(
             f'<details class="fold shared"><summary>How every prompt of {escape(env_id)}, seat {names}, '
-            f"begins ({_count(len(prefix), 'message')})</summary>{_messages_html(prefix)}</details>"
+            f"begins ({counted(len(prefix), 'message')})</summary>{messages_html(prefix)}</details>"
         )
     return "".join(html)
 
@@ -96,7 +93,7 @@ def _game_html(game: Game, prefixes: dict[SeatKey, Prompt], *, unfolded: bool) -
         f'<details class="game"{" open" if unfolded else ""}><summary>'
         f'<span class="game-name">Game {game.index}</span> '
         f"{escape(rollout.env_id)} {_players_html(rollout)} {_rewards_html(rollout)} "
-        f'<span class="muted">{_count(turn_count, "turn")}</span> {_badges_html(rollout)}</summary>'
+        f'<span class="muted">{counted(turn_count, "turn")}</span> {_badges_html(rollout)}</summary>'
         f'<div class="turns">{"".join(shown)}</div></details>'
     )
 
@@ -176,15 +173,15 @@ def _turn_html(
     parts = [
         f'<div class="turn edge-{turn.pid % 6}"><div class="turn-head"><span class="muted">{number}</span> '
         f"{_player_html(turn)} ",
-        f'<code class="action">{escape(_clip(turn.action))}</code> ' if turn.action is not None else "",
+        f'<code class="action">{escape(clip(turn.action))}</code> ' if turn.action is not None else "",
         _marks_html(turn),
-        _logprob_html(step),
+        logprob_html(step),
         "</div>",
     ]
     if turn.observation:
         parts.append(_observation_html(turn.observation))
     if turn.text is not None and turn.text != turn.action:
-        parts.append(f'<div class="label">answer</div><pre class="answer">{escape(_clip(turn.text))}</pre>')
+        parts.append(f'<div class="label">answer</div><pre class="answer">{escape(clip(turn.text))}</pre>')
     if step is not None:
         parts.append(_stages_html(step))
         parts.append(_prompt_html(step, prefixes.get((env_id, step.pid), [])))
@@ -203,15 +200,6 @@ def _marks_html(turn: Turn) -> str:
     return " ".join(marks)
 
 
-def _logprob_html(step: LoggedStep | None) -> str:
-    """Return the mean log-probability per token (natural logarithm), and how many tokens."""
-    if step is None or not step.completion_logprobs:
-        return ""
-    count = len(step.completion_logprobs)
-    mean = sum(step.completion_logprobs) / count
-    return f'<span class="muted right">mean log-prob {mean:.3f}, {_count(count, "token")}</span>'
-
-
 def _observation_html(observation: str) -> str:
     """Return the end of an observation, and the whole of it folded where the end is not all."""
     glance = "\n".join(observation.strip("\n").splitlines()[-GLANCE_LINES:])[-GLANCE_CHARS:]
@@ -219,7 +207,7 @@ def _observation_html(observation: str) -> str:
         return f'<pre class="observation">{escape(glance)}</pre>'
     return (
         f'<pre class="observation">…\n{escape(glance)}</pre><details class="fold"><summary>Whole observation'
-        f"</summary><pre>{escape(_clip(observation))}</pre></details>"
+        f"</summary><pre>{escape(clip(observation))}</pre></details>"
     )
 
 
@@ -230,7 +218,7 @@ def _stages_html(step: LoggedStep) -> str:
     if step.advantage:
         stages = {**stages, "advantage": step.advantage}
     shown = [
-        f"{escape(str(name).replace('_', ' '))} <b>{_number(value)}</b>" for name, value in stages.items()
+        f"{escape(str(name).replace('_', ' '))} <b>{signed(value)}</b>" for name, value in stages.items()
     ]
     return f'<div class="stages"><span class="label">reward</span> {" → ".join(shown)}</div>'
 
@@ -240,36 +228,9 @@ def _prompt_html(step: LoggedStep, prefix: Prompt) -> str:
     if not step.prompt:
         return ""
     rest = step.prompt[len(prefix) :]
-    tokens = f", {_count(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
-    note = f'<p class="muted">After the {_count(len(prefix), "message")} shown above:</p>' if prefix else ""
+    tokens = f", {counted(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
+    note = f'<p class="muted">After the {counted(len(prefix), "message")} shown above:</p>' if prefix else ""
     return (
-        f'<details class="fold"><summary>Prompt ({_count(len(step.prompt), "message")}{tokens}; '
-        f"policy version {step.policy_version})</summary>{note}{_messages_html(rest)}</details>"
+        f'<details class="fold"><summary>Prompt ({counted(len(step.prompt), "message")}{tokens}; '
+        f"policy version {step.policy_version})</summary>{note}{messages_html(rest)}</details>"
     )
-
-
-def _messages_html(messages: Prompt) -> str:
-    """Return chat messages, each under its role."""
-    return "".join(
-        f'<div class="message"><div class="label">{escape(message.get("role", ""))}</div>'
-        f"<pre>{escape(_clip(message.get('content', '')))}</pre></div>"
-        for message in messages
-    )
-
-
-def _clip(text: str | None) -> str:
-    """Return a text, cut where it is very long."""
-    text = text or ""
-    if len(text) <= MAX_TEXT:
-        return text
-    return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"
-
-
-def _number(value: Any) -> str:
-    """Return a signed number with three significant digits, or any other value as escaped text."""
-    return f"{value:+.3g}" if isinstance(value, int | float) else escape(str(value))
-
-
-def _count(number: int, noun: str) -> str:
-    """Return a number with its noun, plural where it needs one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

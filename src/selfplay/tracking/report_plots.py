@@ -2,47 +2,44 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from selfplay.tracking.report_data import RunData
-from selfplay.tracking.report_summary import Rate, match_rates, matches_by_series, nash_by_env
+from selfplay.tracking.report_lines import COLOURS, Chart, banded_curve, curve, percent_axis, plain
+from selfplay.tracking.report_program_plots import (
+    failure_charts,
+    measure_charts,
+    policy_rating_charts,
+    role_reward_charts,
+    rubric_charts,
+)
+from selfplay.tracking.report_summary import match_rates, matches_by_series, nash_by_env
 
-COLOURS = ["#3f7fe0", "#e07b39", "#2fa36b", "#c2549d", "#8d6fd6", "#a8912a"]
-"""Line colours that can be told apart on a light and on a dark page."""
-MAX_POINTS = 1000
-"""Longer series are thinned to this many points."""
 MAX_OPPONENTS = 30
 """How many rated opponents the chart of ratings has room for."""
-
-Series = tuple[list[float], list[float]]
-
-
-@dataclass
-class Chart:
-    """A titled chart: Plotly traces, and the layout options that differ from the page's own."""
-
-    title: str
-    caption: str
-    traces: list[dict[str, Any]] = field(default_factory=list)
-    layout: dict[str, Any] = field(default_factory=dict)
 
 
 def chart_sections(run: RunData) -> list[tuple[str, list[Chart]]]:
     """Return the charts that a run has data for, by section title."""
-    sections: list[tuple[str, list[Callable[[RunData], Chart | None]]]] = [
-        (
-            "Strength",
-            [win_rate_chart, nash_chart, draw_rate_chart, rolling_evaluation_chart, ratings_chart],
-        ),
-        ("Play", [invalid_chart, outcome_chart, reward_chart, length_chart, exploration_chart]),
-        ("Learning", [loss_chart, gradient_chart, entropy_chart, legal_mass_chart, mismatch_chart]),
-        ("Speed", [games_speed_chart, tokens_speed_chart, phases_chart]),
-    ]
-    found = [(title, [make(run) for make in makers]) for title, makers in sections]
-    charts = [(title, [chart for chart in made if chart is not None]) for title, made in found]
+    made = _program_charts(run) if run.is_program else _game_charts(run)
+    learning = [loss_chart, gradient_chart, entropy_chart, legal_mass_chart, mismatch_chart]
+    made.append(("Learning", [make(run) for make in learning]))
+    made.append(("Speed", [make(run) for make in (games_speed_chart, tokens_speed_chart, phases_chart)]))
+    charts = [(title, [chart for chart in found if chart is not None]) for title, found in made]
     return [(title, present) for title, present in charts if present]
+
+
+def _game_charts(run: RunData) -> list[tuple[str, list[Chart | None]]]:
+    strength = [win_rate_chart, nash_chart, draw_rate_chart, rolling_evaluation_chart, ratings_chart]
+    play = [invalid_chart, outcome_chart, reward_chart, length_chart, exploration_chart]
+    return [("Strength", [make(run) for make in strength]), ("Play", [make(run) for make in play])]
+
+
+def _program_charts(run: RunData) -> list[tuple[str, list[Chart | None]]]:
+    strength = [*measure_charts(run), *policy_rating_charts(run)]
+    play = [*role_reward_charts(run), *rubric_charts(run), *failure_charts(run)]
+    return [("Strength", [*strength]), ("Play", [*play])]
 
 
 def charts_html(run: RunData) -> tuple[str, str]:
@@ -80,11 +77,11 @@ def draw_rate_chart(run: RunData) -> Chart | None:
 
 
 def _match_chart(run: RunData, name: str, title: str, caption: str) -> Chart | None:
-    chart = Chart(title, caption, layout=_percent_axis(whole=True))
+    chart = Chart(title, caption, layout=percent_axis(whole=True))
     for index, ((env_id, opponent), matches) in enumerate(matches_by_series(run).items()):
         rates = [match_rates(match)[name] for match in matches]
         label = _match_label(run, env_id, opponent)
-        chart.traces += _banded_line(label, [match.step for match in matches], rates, index)
+        chart.traces += banded_curve(label, [match.step for match in matches], rates, index)
     return chart if chart.traces else None
 
 
@@ -97,7 +94,7 @@ def nash_chart(run: RunData) -> Chart | None:
     )
     for index, (env_id, found) in enumerate(nash_by_env(run).items()):
         series = [float(item.step) for item in found], [item.nash_conv or 0.0 for item in found]
-        chart.traces.append(_line(env_id, series, index, markers=True))
+        chart.traces.append(curve(env_id, series, index, markers=True))
     return chart if chart.traces else None
 
 
@@ -105,7 +102,7 @@ def rolling_evaluation_chart(run: RunData) -> Chart | None:
     """Win rate of the evaluation games that run beside training, where there are any."""
     names = [name for name in run.metric_names() if _is_metric(name, "evaluation-", "/Win Rate")]
     return _metric_chart(
-        run, names, "Win rate in rolling evaluation", "Mean over the last games.", _percent_axis(whole=True)
+        run, names, "Win rate in rolling evaluation", "Mean over the last games.", percent_axis(whole=True)
     )
 
 
@@ -125,7 +122,7 @@ def ratings_chart(run: RunData) -> Chart | None:
         "type": "scatter",
         "mode": "markers",
         "x": [complete[uid]["mu"] for uid in best],
-        "y": [_plain(uid) for uid in best],
+        "y": [plain(uid) for uid in best],
         "error_x": {"type": "data", "array": [2 * complete[uid]["sigma"] for uid in best], "width": 3},
         "marker": {"color": COLOURS[0], "size": 8},
         "showlegend": False,
@@ -149,17 +146,17 @@ def invalid_chart(run: RunData) -> Chart | None:
     chart = Chart(
         "Games with an invalid move of the model",
         "In training: mean over the last games. In evaluation: 95% Wilson intervals.",
-        layout=_percent_axis(),
+        layout=percent_axis(),
     )
     for name in run.metric_names():
         if _is_metric(name, "collection-", "/Invalid Move Rate"):
             label = "training" if _plays_one_game(run) else f"training, {_env_of(name)}"
-            chart.traces.append(_line(label, run.series(name), len(chart.traces)))
+            chart.traces.append(curve(label, run.series(name), len(chart.traces)))
     lines = len(chart.traces)
     for index, ((env_id, opponent), matches) in enumerate(matches_by_series(run).items()):
         rates = [match_rates(match)["Lost by an invalid move"] for match in matches]
         label = _match_label(run, env_id, opponent)
-        chart.traces += _banded_line(label, [match.step for match in matches], rates, lines + index)
+        chart.traces += banded_curve(label, [match.step for match in matches], rates, lines + index)
     return chart if chart.traces else None
 
 
@@ -168,7 +165,7 @@ def outcome_chart(run: RunData) -> Chart | None:
     suffixes = ("/Win Rate", "/Draw Rate", "/Format Success Rate")
     names = [name for name in run.metric_names() if _is_metric(name, "collection-", *suffixes)]
     caption = "Mean over the last games; against itself the win rate says nothing about strength."
-    return _metric_chart(run, names, "Training games", caption, _percent_axis(whole=True))
+    return _metric_chart(run, names, "Training games", caption, percent_axis(whole=True))
 
 
 def reward_chart(run: RunData) -> Chart | None:
@@ -192,51 +189,47 @@ def exploration_chart(run: RunData) -> Chart | None:
     """Variety of play by environment and n-gram."""
     names = [name for name in run.metric_names() if name.startswith("exploration/")]
     return _metric_chart(
-        run, names, "Variety of play", "Share of distinct n-grams of actions.", _percent_axis()
+        run, names, "Variety of play", "Share of distinct n-grams of actions.", percent_axis()
     )
 
 
 def loss_chart(run: RunData) -> Chart | None:
     """The learner's losses."""
-    names = [name for name in run.metric_names() if name.startswith("learner/") and "loss" in name]
-    return _metric_chart(run, names, "Loss", "As the learner reports it.")
+    return _learner_chart(run, lambda name: "loss" in name, "Loss", "As the learner reports it.")
 
 
 def gradient_chart(run: RunData) -> Chart | None:
     """Norm of the gradient."""
-    names = [name for name in run.metric_names() if name.startswith("learner/") and "grad" in name]
     layout = {"yaxis": {"rangemode": "tozero"}}
-    return _metric_chart(run, names, "Gradient norm", "Before clipping.", layout)
+    return _learner_chart(run, lambda name: "grad" in name, "Gradient norm", "Before clipping.", layout)
 
 
 def entropy_chart(run: RunData) -> Chart | None:
     """Entropy and divergence from references."""
     words = ("entropy", "kl")
-    names = [name for name in run.metric_names() if name.startswith("learner/") and _has_word(name, words)]
-    return _metric_chart(run, names, "Entropy and divergence", "In nats.")
+    return _learner_chart(run, lambda name: _has_word(name, words), "Entropy and divergence", "In nats.")
 
 
 def legal_mass_chart(run: RunData) -> Chart | None:
     """Probability that the policy puts on legal answers, in training and in exact evaluation."""
     chart = Chart("Probability on legal answers", "The rest goes to answers the game refuses.")
-    chart.layout = _percent_axis()
+    chart.layout = percent_axis()
     for name in run.metric_names():
         if name.startswith("learner/") and "legal_mass" in name:
-            chart.traces.append(_line(name.removeprefix("learner/"), run.series(name), len(chart.traces)))
+            chart.traces.append(curve(name.removeprefix("learner/"), run.series(name), len(chart.traces)))
     for env_id, found in nash_by_env(run).items():
         known = [(float(item.step), item.legal_mass) for item in found if item.legal_mass is not None]
         if known:
             series = [step for step, _ in known], [mass for _, mass in known]
-            chart.traces.append(_line(f"{env_id}, exact", series, len(chart.traces), markers=True))
+            chart.traces.append(curve(f"{env_id}, exact", series, len(chart.traces), markers=True))
     return chart if chart.traces else None
 
 
 def mismatch_chart(run: RunData) -> Chart | None:
     """How far the engine's and the learner's log-probabilities lie apart."""
-    names = [name for name in run.metric_names() if name.startswith("learner/") and "mismatch" in name]
     caption = "Per token, between the engine that sampled and the learner that trains; logarithmic."
     layout = {"yaxis": {"type": "log", "dtick": "D2", "tickformat": ".0e"}}
-    return _metric_chart(run, names, "Log-probability mismatch", caption, layout)
+    return _learner_chart(run, lambda name: "mismatch" in name, "Log-probability mismatch", caption, layout)
 
 
 def games_speed_chart(run: RunData) -> Chart | None:
@@ -244,7 +237,8 @@ def games_speed_chart(run: RunData) -> Chart | None:
     names = [
         name for name in run.metric_names() if name.endswith(("games_per_second", "episodes_per_second"))
     ]
-    return _metric_chart(run, names, "Games per second", "Wall clock.", {"yaxis": {"rangemode": "tozero"}})
+    title = "Episodes per second" if run.is_program else "Games per second"
+    return _metric_chart(run, names, title, "Wall clock.", {"yaxis": {"rangemode": "tozero"}})
 
 
 def tokens_speed_chart(run: RunData) -> Chart | None:
@@ -261,7 +255,7 @@ def phases_chart(run: RunData) -> Chart | None:
     chart = Chart("Seconds per phase", "Stacked, for each step.", layout={"yaxis": {"rangemode": "tozero"}})
     for index, name in enumerate(names):
         label = name.removeprefix("time/").removesuffix("_seconds")
-        chart.traces.append({**_line(label, run.series(name), index), "stackgroup": "phases"})
+        chart.traces.append({**curve(label, run.series(name), index), "stackgroup": "phases"})
     return chart if chart.traces else None
 
 
@@ -271,8 +265,32 @@ def _metric_chart(
     """Return a chart with one line for each metric, or ``None`` without metrics."""
     if not names:
         return None
-    traces = [_line(_label(run, name), run.series(name), index) for index, name in enumerate(names)]
+    traces = [curve(_label(run, name), run.series(name), index) for index, name in enumerate(names)]
     return Chart(title, caption, traces, layout or {})
+
+
+def _learner_chart(
+    run: RunData,
+    is_wanted: Callable[[str], bool],
+    title: str,
+    caption: str,
+    layout: dict[str, Any] | None = None,
+) -> Chart | None:
+    """Return a chart of the learner's metrics of wanted names; of several policies, one line for each."""
+    names = [name for name in run.metric_names() if name.startswith("learner/")]
+    policies = run.policies()
+    if not policies:
+        wanted = [name for name in names if is_wanted(name.removeprefix("learner/"))]
+        return _metric_chart(run, wanted, title, caption, layout)
+    split = [(name, *name.removeprefix("learner/").rsplit("/", 1)) for name in names if name.count("/") > 1]
+    found = [(name, policy, measure) for name, policy, measure in split if is_wanted(measure)]
+    several = len({measure for _, _, measure in found}) > 1
+    chart = Chart(title, caption, layout=layout or {})
+    for name, policy, measure in found:
+        label = f"{policy}: {measure}" if several else policy
+        index = len(chart.traces) if several else policies.index(policy)
+        chart.traces.append(curve(label, run.series(name), index))
+    return chart if chart.traces else None
 
 
 def _is_metric(name: str, namespace: str, *endings: str) -> bool:
@@ -306,66 +324,3 @@ def _label(run: RunData, name: str) -> str:
 def _match_label(run: RunData, env_id: str, opponent: str) -> str:
     """Return how a legend names a series of matches."""
     return f"against {opponent}" if _plays_one_game(run) else f"{env_id} against {opponent}"
-
-
-def _plain(text: str) -> str:
-    """Return text for Plotly, which reads a few HTML tags in names and labels but no quote entities."""
-    return escape(text, quote=False)
-
-
-def _percent_axis(*, whole: bool = False) -> dict[str, Any]:
-    """Return layout options for shares between 0 and 1; ``whole`` shows all of 0% to 100%."""
-    axis: dict[str, Any] = {"tickformat": ".2~%", "rangemode": "tozero"}
-    if whole:
-        axis["range"] = [-0.02, 1.02]
-    return {"yaxis": axis}
-
-
-def _thin(values: list[float]) -> list[float]:
-    """Return every k-th value so that at most ``MAX_POINTS`` stay, always with the last."""
-    stride = -(-len(values) // MAX_POINTS)
-    if stride <= 1:
-        return values
-    thinned = values[::stride]
-    return thinned if (len(values) - 1) % stride == 0 else [*thinned, values[-1]]
-
-
-def _line(name: str, series: Series, index: int, *, markers: bool = False) -> dict[str, Any]:
-    """Return one line; a series of a single point gets a marker, for a line would not show."""
-    steps, values = series
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if markers or len(steps) == 1 else "lines",
-        "name": _plain(name),
-        "x": _thin(steps),
-        "y": _thin(values),
-        "line": {"color": COLOURS[index % len(COLOURS)], "width": 2},
-    }
-
-
-def _banded_line(name: str, steps: list[int], rates: list[Rate], index: int) -> list[dict[str, Any]]:
-    """Return a line with its interval: a band behind it, or an error bar at a single point."""
-    series = [float(step) for step in steps], [rate.mid for rate in rates]
-    line = _line(name, series, index, markers=True)
-    if len(steps) == 1:
-        rate = rates[0]
-        line["error_y"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": [rate.high - rate.mid],
-            "arrayminus": [rate.mid - rate.low],
-        }
-        return [line]
-    colour = COLOURS[index % len(COLOURS)]
-    band = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*steps, *reversed(steps)],
-        "y": [*(rate.high for rate in rates), *(rate.low for rate in reversed(rates))],
-        "fill": "toself",
-        "fillcolor": f"rgba({int(colour[1:3], 16)}, {int(colour[3:5], 16)}, {int(colour[5:7], 16)}, 0.16)",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    return [band, line]

@@ -97,19 +97,23 @@ def tiles_html(run: RunData) -> str:
         tiles.append(("Games in the log", f"{run.games_in_log:,}", ""))
     for env_id, found in nash_by_env(run).items():
         tiles.append(
-            _change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", env_id)
+            change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", env_id)
         )
     for (env_id, opponent), matches in matches_by_series(run).items():
         before, after = (f"{100 * match.wins / match.games:.1f}" for match in (matches[0], matches[-1]))
-        tiles.append(_change_tile(f"Win % against {opponent}", before, after, env_id))
-    return "".join(
+        tiles.append(change_tile(f"Win % against {opponent}", before, after, env_id))
+    return "".join(tile_html(*tile) for tile in tiles)
+
+
+def tile_html(name: str, value: str, note: str) -> str:
+    """Return one headline figure."""
+    return (
         f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
         f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
-        for name, value, note in tiles
     )
 
 
-def _change_tile(name: str, before: str, after: str, note: str) -> tuple[str, str, str]:
+def change_tile(name: str, before: str, after: str, note: str) -> tuple[str, str, str]:
     """Return a tile that shows a change, or one figure when nothing changed."""
     return name, after if before == after else f"{before} → {after}", note
 
@@ -120,12 +124,12 @@ def headline_html(run: RunData) -> str:
     for (env_id, opponent), matches in matches_by_series(run).items():
         first, last = matches[0], matches[-1]
         games = f"{first.games:,}" if first.games == last.games else f"{first.games:,} / {last.games:,}"
-        rows.append(_group_row(f"{env_id} against {opponent}", f"{games} games, {_steps_text(first, last)}"))
+        rows.append(group_row(f"{env_id} against {opponent}", f"{games} games, {steps_text(first, last)}"))
         before = {} if first is last else match_rates(first)
-        rows += [_rate_row(name, before.get(name), rate) for name, rate in match_rates(last).items()]
+        rows += [rate_row(name, before.get(name), rate) for name, rate in match_rates(last).items()]
     for env_id, found in nash_by_env(run).items():
         last = found[-1]
-        rows.append(_group_row(f"{env_id}, exact", _steps_text(found[0], last)))
+        rows.append(group_row(f"{env_id}, exact", steps_text(found[0], last)))
         before_last = found[0] if len(found) > 1 else Evaluation()
         rows.append(_exact_row("NashConv (0 is unbeatable)", before_last.nash_conv, last.nash_conv))
         if last.legal_mass is not None:
@@ -141,24 +145,25 @@ def headline_html(run: RunData) -> str:
     )
 
 
-def _steps_text(first: Evaluation, last: Evaluation) -> str:
+def steps_text(first: Evaluation, last: Evaluation) -> str:
     """Return the steps of the first and the last evaluation, which may be the same one."""
     return f"step {last.step}" if first is last else f"steps {first.step} → {last.step}"
 
 
-def _group_row(title: str, note: str) -> str:
+def group_row(title: str, note: str) -> str:
+    """Return the row above the rows that belong together."""
     return (
         f'<tr class="group"><th colspan="4">{escape(title)} '
         f'<span class="muted">{escape(note)}</span></th></tr>'
     )
 
 
-def _rate_row(name: str, before: Rate | None, after: Rate) -> str:
-    """Return a row; without a rate before, its cell stays empty."""
-    text, bar = ("", "") if before is None else (_rate_text(before), _range_bar(before, "before"))
+def rate_row(title_html: str, before: Rate | None, after: Rate) -> str:
+    """Return a row of shares; without a rate before, its cell stays empty."""
+    text, bar = ("", "") if before is None else (_rate_text(before), range_bar(before, "before"))
     return (
-        f"<tr><td>{escape(name)}</td><td>{text}</td><td>{_rate_text(after)}</td>"
-        f'<td class="range">{bar}{_range_bar(after, "after")}</td></tr>'
+        f"<tr><td>{title_html}</td><td>{text}</td><td>{_rate_text(after)}</td>"
+        f'<td class="range">{bar}{range_bar(after, "after")}</td></tr>'
     )
 
 
@@ -169,7 +174,8 @@ def _rate_text(rate: Rate) -> str:
     )
 
 
-def _range_bar(rate: Rate, when: str) -> str:
+def range_bar(rate: Rate, when: str) -> str:
+    """Return an interval on a track from 0 to 1; ``when`` is "before" or "after"."""
     return (
         f'<div class="track"><i class="band {when}" style="left:{100 * rate.low:.2f}%;'
         f'width:{100 * (rate.high - rate.low):.2f}%"></i>'
