@@ -36,6 +36,7 @@ MADE_FROM_SOURCE = ("configuration.md", "errors.md")  # these have tests of thei
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted(path for path in DOCS.glob("*.md") if path.name not in MADE_FROM_SOURCE)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r'(?:# |""")([\w-]+\.(?:py|toml))\b')
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 MAX_LINE_OF_CODE = 110
 
@@ -59,6 +60,14 @@ def blocks(language: str) -> list[Block]:
         for match in FENCE.finditer(page.read_text())
         if match[1] == language
     ]
+
+
+def save_named_blocks(page: Path, directory: Path) -> None:
+    """Write the blocks of a page whose first line begins with the name of a file into that file."""
+    for block in blocks("python") + blocks("toml"):
+        name = FILE_NAME.match(block.text)
+        if name and block.page == page:
+            (directory / name[1]).write_text(block.text)
 
 
 def prose(page: Path) -> str:
@@ -137,9 +146,12 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
-def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path):
-    """A block without an environment is a part of a configuration."""
-    text = block.text if "[[envs]]" in block.text else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
+def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path, monkeypatch):
+    """A block without an environment or a program is a part of a configuration."""
+    monkeypatch.chdir(tmp_path)
+    save_named_blocks(block.page, tmp_path)
+    whole = "[[envs]]" in block.text or "[program]" in block.text
+    text = block.text if whole else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
     (tmp_path / "config.toml").write_text(text)
     check_config(load_config(str(tmp_path / "config.toml"), {}))
 
@@ -148,6 +160,7 @@ def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path):
 def test_console_blocks_can_be_typed(block, tmp_path, monkeypatch, capsys):
     """Output that is shown below a quick command is compared; ``...`` stands for anything."""
     monkeypatch.chdir(tmp_path)
+    save_named_blocks(block.page, tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     prompts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert prompts[0] == ""

@@ -119,12 +119,24 @@ def test_one_policy_for_all_roles_keeps_the_layout_of_a_games_run(model, tmp_pat
         ("HideAndSeek", {"program__options__colour": "3"}, "program.options: HideAndSeek does not take them"),
         ("Warm", {}, "inference.temperature: is 1.0 but role Hider draws at 0.5"),
         ("HideAndSeek", {"program__options__seeker": "base"}, "policy"),
+        (
+            "HideAndSeek",
+            {"learning__policy_rates": "{finder = 2.0}"},
+            "learning.policy_rates: .*no policy finder",
+        ),
     ],
 )
 def test_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):  # noqa: F811
     with pytest.raises(InputError, match=line):
         run(configure(model, tmp_path, kind, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_may_learn_faster_than_another(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, learning__policy_rates="{hider = 3.0}"), tmp_path / "run")
+    for line in metrics_of(tmp_path / "run"):
+        rates = line["learner/hider/learning_rate"], line["learner/seeker/learning_rate"]
+        assert rates[0] == pytest.approx(3 * rates[1])
 
 
 def test_a_program_with_nothing_to_play_stops_with_the_reason(model, tmp_path):  # noqa: F811

@@ -115,13 +115,18 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     *table, name = _pattern(location)
     fields = config_fields()
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
-    namesakes = [other.path for other in fields if other.name == name and ANY_ENTRY not in other.path]
+    namesakes = [other.path for other in fields if other.name == name and _has_one_path(other.path)]
     if len(namesakes) == 1:
         return f"Did you mean {'.'.join(namesakes[0])}?"
     close = difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
     return f"There are: {', '.join(siblings)}"
+
+
+def _has_one_path(path: tuple[str, ...]) -> bool:
+    """Whether a field can be named without knowing an entry's number or the program's type."""
+    return ANY_ENTRY not in path and not (path[0] == "program" and len(path) > 1)
 
 
 def _what_it_is(location: Location) -> str:

@@ -36,6 +36,28 @@ class DebateSettings(Settings):
 
     type: Literal["debate"]
     """Names this kind of program."""
+    topics: list[str] = Field(min_length=1)
+    """Motions; each debate draws one."""
+    batch_size: int = Field(default=8, ge=1)
+    """Debates of an update."""
+    num_rounds: int = Field(default=3, ge=1)
+    """How often each side speaks."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Most tokens of a speech."""
+    aff_policy: str = "default"
+    """The policy that argues for the motion."""
+    neg_policy: str = "default"
+    """The policy that argues against it; another name gives it an adapter of its own."""
+    judge_model: str = "base"
+    """Who judges: `base` is the untrained model."""
+    judge_by_score: bool = False
+    """Judge by the likelihood of either verdict, which models too weak to write one can do."""
+    on_judge_failure: Literal["fail", "draw"] = "fail"
+    """A debate without a verdict fails, or counts as a draw. Either way it is counted as a judge's failure."""
+    evaluation_topics: list[str] | None = None
+    """Motions of the evaluation; the training's if not given."""
+    evaluation_debates: int = Field(default=32, ge=1)
+    """Debates of each evaluation."""
 
 
 class ProposerSolverSettings(Settings):
@@ -43,6 +65,28 @@ class ProposerSolverSettings(Settings):
 
     type: Literal["proposer_solver"]
     """Names this kind of program."""
+    batch_size: int = Field(default=32, ge=1)
+    """Proposals of an update."""
+    proposals_per_prompt: int = Field(default=16, ge=1)
+    """How many of them share a prompt and are compared with each other."""
+    examples: int = Field(default=8, ge=0)
+    """Questions shown in a prompt."""
+    solver_rollouts: int = Field(default=8, ge=1)
+    """How often each question is asked."""
+    asked_again: int = Field(default=0, ge=0)
+    """Stored questions that are asked again in each update."""
+    target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
+    """The share of right answers at which a question is worth most."""
+    proposer_policy: str = "proposer"
+    """The policy that writes questions."""
+    solver_policy: str = "solver"
+    """The policy that answers them."""
+    train_solvers: bool = True
+    """Whether the solver learns too."""
+    evaluation_proposals: int = Field(default=64, ge=1)
+    """Proposals of each evaluation."""
+    store_size: int = Field(default=500, ge=1)
+    """Most questions kept."""
 
 
 Program = Annotated[DebateSettings | ProposerSolverSettings | PythonProgram, Field(discriminator="type")]

@@ -232,6 +232,8 @@ class LearningSettings(Settings):
     """Of AdamW, after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
     """At the last update; between, it falls along a cosine."""
+    policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Factors on both rates for policies of a program, by name."""
     warmup_steps: int = Field(default=4, ge=0)
     """Updates over which the rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)

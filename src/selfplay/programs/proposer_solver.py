@@ -1,7 +1,7 @@
-"""A proposer writes questions, solvers answer them, and the best questions are those they half solve.
+"""A proposer writes questions, solvers answer them; the best question is one that solvers half solve.
 
-Each proposal spawns solver episodes; the share of right answers is the question's pass rate, and the nearer it
-is to the target, the more the proposer earns. Good questions are kept in the store ``questions``: they are the
+Each proposal spawns solver episodes. The share of right answers is the question's pass rate, and the nearer
+it is to the target, the more the proposer earns. Good questions go to the store ``questions``: they are the
 examples that the proposer sees next, and they are asked again.
 """
 
@@ -13,44 +13,53 @@ from selfplay.core import (
     Artifact,
     ArtifactStore,
     CreditAssigner,
-    Episode,
     EpisodeError,
     EpisodeRequest,
     EpisodeState,
     GenerateResult,
+    GRPOCredit,
     InferenceClient,
-    Messages,
+    InputError,
     Role,
     Rollout,
     Rubric,
     SingleTurnEpisode,
     TrainingBatch,
+    Utterance,
     VerboseLogger,
     derive_seed,
 )
 from selfplay.programs.arithmetic import Arithmetic
-from selfplay.programs.questions import Domain, Question
+from selfplay.programs.questions import Domain, OpenQuestions, Question, Turns
 
 INVALID_REWARD = -1.0
 LOWEST_VALID_REWARD = -0.5
-LEAST_WEIGHT = 0.05
 LARGEST_DISTANCE = 0.5
+"""What an invalid question counts as in :meth:`ProposerSolverArena.evaluate`."""
+LEAST_WEIGHT = 0.05
+EVALUATION_PROMPTS = 4
 
 
 def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> Rubric:
-    """1 - 2 |pass rate - target|, at least -0.5; an invalid question earns -1.
+    """1 - 2 |pass rate - target|, at least -0.5; a repeated question earns -0.5, an invalid one -1.
 
-    Metrics, which earn nothing: ``valid``, and of valid questions ``pass_rate`` and ``distance``.
+    Metrics that earn nothing: ``valid`` and ``repeated`` (1 or 0), ``pass_rate`` of valid questions,
+    ``failed_solvers``.
     """
 
     def goldilocks(rollout: Rollout, arena: Arena) -> dict[str, float]:
         if not rollout.extras["valid"]:
             return {proposer_role: INVALID_REWARD}
+        if rollout.extras["repeated"]:
+            return {proposer_role: LOWEST_VALID_REWARD}
         distance = abs(rollout.extras["pass_rate"] - target_pass_rate)
         return {proposer_role: max(LOWEST_VALID_REWARD, 1.0 - 2.0 * distance)}
 
     def valid(rollout: Rollout, arena: Arena) -> dict[str, float]:
         return {proposer_role: float(rollout.extras["valid"])}
+
+    def repeated(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        return {proposer_role: float(rollout.extras["repeated"])}
 
     def pass_rate(rollout: Rollout, arena: Arena) -> dict[str, float]:
         return {proposer_role: rollout.extras["pass_rate"]} if rollout.extras["valid"] else {}
@@ -58,11 +67,11 @@ def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> R
     def failed_solvers(rollout: Rollout, arena: Arena) -> dict[str, float]:
         return {proposer_role: float(rollout.extras["failed_solvers"])}
 
-    return Rubric([goldilocks, valid, pass_rate, failed_solvers], [1.0, 0.0, 0.0, 0.0])
+    return Rubric([goldilocks, valid, repeated, pass_rate, failed_solvers], [1.0, 0.0, 0.0, 0.0, 0.0])
 
 
 class SolveEpisode(SingleTurnEpisode):
-    """One question, one answer: 1 for the right one, else 0. The artifact is a Question."""
+    """One question, one answer: 1 if it is right, else 0. The artifact is a Question."""
 
     episode_type = "solve"
 
@@ -70,46 +79,66 @@ class SolveEpisode(SingleTurnEpisode):
         super().__init__()
         self.solver_role = solver_role
         self.domain = domain or Arithmetic()
+        self._turns = self.domain.solver_turns()
         self._rubric = Rubric([self._exact_match])
 
     @property
     def rubric(self) -> Rubric:
+        """1 for the right answer; a wrong one, one that was cut short and one without the form get 0."""
         return self._rubric
 
-    def get_initial_actor(self, artifact: Question, state: EpisodeState) -> str:
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """The solver."""
         return self.solver_role
 
-    def get_initial_prompt(self, arena: Arena, artifact: Question, state: EpisodeState) -> str:
-        return artifact["question"]
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
+        """The question, after the domain's solved examples."""
+        _show(state, self.solver_role, self._turns)
+        return self.domain.solver_prompt(artifact)
 
-    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        state = state or EpisodeState()
-        messages = with_system_prompt(arena, self.solver_role, self.domain.solver_messages(artifact))
-        response = await self.call_model(self.solver_role, messages, arena)
-        state.trajectory.append(response.to_step(self.solver_role, messages))
-        return state
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """The result that the solver stated; ``None`` for none."""
+        step = state.trajectory[-1]
+        cut = step.info["finish_reason"] == "length"
+        return {"result": None if cut else self.domain.parse_answer(step.completion_text)}
 
     def _exact_match(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
-        result = self.domain.parse_answer(rollout.steps[-1].completion_text)
+        result = rollout.extras["result"]
         right = result is not None and self.domain.is_correct(result, rollout.artifact)
         return {self.solver_role: float(right)}
 
 
-def with_system_prompt(arena: Arena, role_id: str, messages: Messages) -> Messages:
-    role = arena.roles.get(role_id)
-    if role is None:
-        raise EpisodeError(f"the arena has no role {role_id}; add it with add_role")
-    if not role.system_prompt:
-        return messages
-    return [{"role": "system", "content": role.system_prompt}, *messages]
+class ProposerEpisode(SingleTurnEpisode):
+    """One proposal, then ``solver_rollouts`` sub-episodes ``solve`` on it.
 
+    The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed, or was cut short, is
+    invalid and has no sub-episodes. One that the arena's store ``questions`` has already is a repetition:
+    without that rule a proposer soon writes one good question all the time. Failed sub-episodes are left out
+    of the pass rate and counted; if all fail, so does this one.
 
-class ProposerEpisode(Episode):
-    """One proposal, then ``solver_rollouts`` episodes ``solve`` about it."""
+    Args:
+        proposer_role: who writes the question.
+        solver_rollouts: how often it is asked.
+        target_pass_rate: the best share of right answers.
+        domain: what a question is.
+        train_solvers: whether the sub-episodes are trained on as well.
+        held_out: keys of questions that solvers are never trained on. To propose one is valid, for nobody
+            could know, but its sub-episodes are left out of training.
+    """
 
     episode_type = "propose"
 
-    def __init__(self, proposer_role="Proposer", solver_rollouts=8, domain=None, *, target_pass_rate=0.5, train_solvers=False, held_out=frozenset()):
+    def __init__(
+        self,
+        proposer_role: str = "Proposer",
+        solver_rollouts: int = 8,
+        target_pass_rate: float = 0.5,
+        domain: Domain | None = None,
+        *,
+        train_solvers: bool = False,
+        held_out: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
         self.proposer_role = proposer_role
         self.solver_rollouts = solver_rollouts
         self.domain = domain or Arithmetic()
@@ -119,88 +148,255 @@ class ProposerEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
+        """See :func:`make_proposer_rubric`."""
         return self._rubric
 
-    async def rollout(self, arena, artifact, state=None):
-        state = state or EpisodeState()
-        messages = with_system_prompt(arena, self.proposer_role, self.domain.proposer_messages(artifact["examples"]))
-        response = await self.call_model(self.proposer_role, messages, arena)
-        state.trajectory.append(response.to_step(self.proposer_role, messages))
-        whole = response.finish_reason != "length"
-        question = self.domain.parse_question(response.text) if whole else None
-        state.data["question"] = question
-        if question is None:
-            return state
-        held_out = self.domain.key(question) in self.held_out
-        state.data["held_out"] = held_out
-        request = EpisodeRequest("solve", question, is_trainable=self.train_solvers and not held_out)
-        state.child_results += await arena.generate_rollouts([request] * self.solver_rollouts)
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """The proposer."""
+        return self.proposer_role
+
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
+        """The request for a question, after the examples."""
+        _show(state, self.proposer_role, self.domain.proposer_turns(artifact["examples"]))
+        return self.domain.proposer_prompt()
+
+    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Let the proposer write a question and solvers try it."""
+        state = await super().rollout(arena, artifact, state)
+        step = state.trajectory[-1]
+        cut = step.info["finish_reason"] == "length"
+        question = None if cut else self.domain.parse_question(step.completion_text)
+        state.data |= {"question": question, "held_out": False, "repeated": False}
+        if question is not None:
+            key = self.domain.key(question)
+            store = arena.stores.get("questions")
+            state.data["held_out"] = key in self.held_out
+            state.data["repeated"] = store is not None and store.get(key) is not None
+            trained = self.train_solvers and key not in self.held_out
+            request = EpisodeRequest("solve", question, is_trainable=trained)
+            state.child_results += await arena.generate_rollouts([request] * self.solver_rollouts)
         return state
 
-    def get_extras(self, state):
-        question = state.data["question"]
-        finished = [c.rollout for c in state.child_results if c.rollout.error is None]
-        scores = [next(iter(r.rewards.values())) for r in finished]
-        extras = {"valid": question is not None, "question": question, "held_out": state.data.get("held_out", False),
-            "solver_rewards": scores, "failed_solvers": len(state.child_results) - len(scores)}
-        if question is not None:
-            if not scores:
-                raise EpisodeError("failed")
-            extras["pass_rate"] = sum(scores) / len(scores)
-        return extras
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """The question and what solvers made of it.
+
+        ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``, ``solver_rewards``,
+        ``failed_solvers`` and, of a valid question, ``pass_rate``.
+
+        Raises:
+            EpisodeError: every solver failed.
+        """
+        solved = [result.rollout for result in state.child_results]
+        finished = [rollout for rollout in solved if rollout.error is None]
+        rewards = [sum(rollout.rewards.values()) for rollout in finished]
+        extras = {
+            "valid": state.data["question"] is not None,
+            "question": state.data["question"],
+            "held_out": state.data["held_out"],
+            "repeated": state.data["repeated"],
+            "solver_rewards": rewards,
+            "failed_solvers": len(solved) - len(finished),
+        }
+        if solved and not finished:
+            raise EpisodeError(f"all {len(solved)} solvers failed; the last: {solved[-1].error}")
+        return extras | ({"pass_rate": sum(rewards) / len(rewards)} if rewards else {})
+
+
+def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
+    """Put example turns into the conversation as if ``role_id`` had had them."""
+    for asked, answered in turns:
+        state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
 
 
 class ProposerSolverArena(Arena):
-    def __init__(self, client, *, domain=None, batch_size=32, group_size=16, solver_rollouts=8, reviewed=0, num_examples=8, target_pass_rate=0.5,
-        proposer_policy="proposer", solver_policy="solver", train_solvers=True, held_out_size=300, store_size=500, evaluated_proposals=64, credit_assigner=None, seed=0, **kw):
-        super().__init__(client, credit_assigner, seed=seed, **kw)
-        self.domain = domain or Arithmetic()
-        self.batch_size, self.group_size, self.solver_rollouts, self.reviewed = batch_size, group_size, solver_rollouts, reviewed
-        self.num_examples = num_examples
-        self.target = target_pass_rate
-        self.evaluated_proposals = evaluated_proposals
-        self.held_out = self.domain.held_out_questions(held_out_size)
-        keys = frozenset(map(self.domain.key, self.held_out))
-        self.add_role(Role("Proposer", policy=proposer_policy, max_tokens=self.domain.proposal_tokens))
-        self.add_role(Role("Solver", policy=solver_policy, max_tokens=self.domain.answer_tokens))
-        self.add_episode("solve", SolveEpisode("Solver", self.domain))
-        self.add_episode("propose", ProposerEpisode("Proposer", solver_rollouts, self.domain, target_pass_rate=target_pass_rate, train_solvers=train_solvers, held_out=keys))
-        self.add_store("questions", ArtifactStore(store_size, seed=derive_seed(seed, "questions")))
-        self.seeds = self.domain.seed_questions()
-        for q in self.seeds:
-            self.stores["questions"].add(Artifact(q, id=self.domain.key(q)))
+    """Proposals on examples from the store ``questions``, their solvers, and stored questions asked again.
 
-    def get_batch(self):
-        requests = []
+    A step's proposals come in groups that share a prompt and are compared with each other; so are a
+    question's answers. Valid questions are stored, once each, with a weight that is 1 at the target pass rate
+    and falls in proportion to the distance from it, to 0.05 at least. Held-out questions get weight 0: they
+    count as repetitions when they come again, but are never shown, asked again or trained on.
+
+    Args:
+        client: answers for both roles.
+        questions: first contents of the store; the domain's seed questions if not given.
+        domain: what a question is. If not given, OpenQuestions like ``questions``, or without any Arithmetic.
+        batch_size: proposals a step.
+        proposals_per_prompt: how many of them share a prompt.
+        examples: questions shown in a prompt.
+        solver_rollouts: how often a question is asked.
+        asked_again: stored questions asked again each step, drawn by weight.
+        target_pass_rate: the best share of right answers.
+        proposer_policy: the policy that writes questions.
+        solver_policy: the policy that answers them.
+        train_solvers: whether the solver is trained.
+        max_tokens: of an answer; the domain's limit if not given.
+        held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
+        evaluation_proposals: proposals of :meth:`evaluate`.
+        store_size: most questions kept; the oldest goes.
+        seed: of episodes and draws.
+        credit_assigner: GRPO within the groups, normalised, if not given.
+        verbose, logger: see Arena.
+
+    Raises:
+        InputError: a number is impossible.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        *,
+        questions: list[Question] | None = None,
+        domain: Domain | None = None,
+        batch_size: int = 32,
+        proposals_per_prompt: int = 16,
+        examples: int = 8,
+        solver_rollouts: int = 8,
+        asked_again: int = 0,
+        target_pass_rate: float = 0.5,
+        proposer_policy: str = "proposer",
+        solver_policy: str = "solver",
+        train_solvers: bool = True,
+        max_tokens: int | None = None,
+        held_out: list[Question] | None = None,
+        evaluation_proposals: int = 64,
+        store_size: int = 500,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        verbose: bool = False,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(
+            client, credit_assigner or GRPOCredit(normalize=True), verbose, seed=seed, logger=logger
+        )
+        _check_positive(
+            batch_size=batch_size, proposals_per_prompt=proposals_per_prompt, solver_rollouts=solver_rollouts
+        )
+        if not 0 < target_pass_rate < 1:
+            raise InputError(
+                "target_pass_rate", f"{target_pass_rate} teaches nothing", "Give a share, 0.5 say"
+            )
+        self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
+        self.batch_size = batch_size
+        self.proposals_per_prompt = proposals_per_prompt
+        self.examples = examples
+        self.solver_rollouts = solver_rollouts
+        self.asked_again = asked_again
+        self.target_pass_rate = target_pass_rate
+        self.evaluation_proposals = evaluation_proposals
+        self.questions = questions or self.domain.seed_questions()
+        self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out
+        self._held_out_keys = frozenset(map(self.domain.key, self.held_out))
+        proposal_tokens, answer_tokens = self.domain.proposal_tokens, max_tokens or self.domain.answer_tokens
+        self.add_role(Role("Proposer", max_tokens=proposal_tokens, policy=proposer_policy))
+        self.add_role(Role("Solver", max_tokens=answer_tokens, policy=solver_policy))
+        self.add_episode("solve", SolveEpisode("Solver", self.domain))
+        propose = ProposerEpisode(
+            "Proposer",
+            solver_rollouts,
+            target_pass_rate,
+            self.domain,
+            train_solvers=train_solvers,
+            held_out=self._held_out_keys,
+        )
+        self.add_episode("propose", propose)
+        self.add_store("questions", ArtifactStore(store_size, derive_seed(seed, "questions")))
+        for question in self.questions:
+            self._store(question, 1.0)
+
+    def _store(self, question: Question, weight: float) -> None:
+        key = self.domain.key(question)
+        weight = 0.0 if key in self._held_out_keys else weight
+        self.stores["questions"].add(Artifact(question, key, weight))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """``batch_size`` proposals, and ``asked_again`` stored questions ``solver_rollouts`` times each."""
         store = self.stores["questions"]
-        for g in range(self.batch_size // self.group_size):
-            ex = [a.data for a in store.sample(self.num_examples, weighted=True)]
-            requests += [EpisodeRequest("propose", {"examples": ex}, {"group": f"p{g}"}) for _ in range(self.group_size)]
-        if self.step_num:
-            for a in store.sample(self.reviewed, weighted=True):
-                requests += [EpisodeRequest("solve", a.data, {"group": a.id}) for _ in range(self.solver_rollouts)]
+        requests: list[EpisodeRequest] = []
+        for index in range(self.batch_size):
+            if index % self.proposals_per_prompt == 0:
+                shown = [one.data for one in store.sample(self.examples, weighted=True)]
+            group = f"prompt-{index // self.proposals_per_prompt}"
+            requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
+        for one in store.sample(self.asked_again, weighted=True):
+            again = EpisodeRequest("solve", one.data, {"group": one.id})
+            requests += [again] * self.solver_rollouts
         return requests
 
-    async def play_step(self, concurrency=None, verbose=False):
+    async def play_step(
+        self, concurrency: int | None = None, verbose: bool = False
+    ) -> tuple[TrainingBatch, list[GenerateResult]]:
+        """See Arena; then store the step's questions, in the order of the requests."""
         batch, results = await super().play_step(concurrency, verbose)
-        store = self.stores["questions"]
-        for r in results:
-            x = r.rollout.extras
-            if r.rollout.episode_type == "propose" and r.rollout.error is None and x["valid"] and not x["held_out"]:
-                w = max(LEAST_WEIGHT, 1 - 2 * abs(x["pass_rate"] - self.target))
-                store.add(Artifact(x["question"], id=self.domain.key(x["question"]), weight=w))
+        again: dict[str, list[Rollout]] = {}
+        for result in results:
+            rollout = result.rollout
+            if rollout.error is not None:
+                continue
+            if rollout.episode_type == "solve":
+                again.setdefault(self.domain.key(rollout.artifact), []).append(rollout)
+            elif rollout.extras["valid"]:
+                self._store(rollout.extras["question"], self._weight(rollout.extras["pass_rate"]))
+        for rollouts in again.values():
+            pass_rate = sum(rollout.rewards["Solver"] for rollout in rollouts) / len(rollouts)
+            self._store(rollouts[0].artifact, self._weight(pass_rate))
         return batch, results
 
-    async def evaluate(self):
-        solve = [EpisodeRequest("solve", q, {"seed": derive_seed(0, "e", i)}) for i, q in enumerate(self.held_out)]
-        rng = random.Random(5)
-        prop = []
-        for g in range(4):
-            ex = rng.sample(self.seeds, self.num_examples)
-            prop += [EpisodeRequest("propose", {"examples": ex}, {"seed": derive_seed(0, "p", g, i)}) for i in range(self.evaluated_proposals // 4)]
-        results = await self.generate_rollouts(solve + prop)
-        s, p = results[: len(solve)], results[len(solve):]
-        self.last = p
-        ex = [r.rollout.extras for r in p]
-        return {"exact": [r.rewards["Solver"] for r in s], "distance": [abs(x["pass_rate"] - self.target) if x["valid"] else .5 for x in ex],
-                "valid": [float(x["valid"]) for x in ex]}
+    def _weight(self, pass_rate: float) -> float:
+        farthest = max(self.target_pass_rate, 1 - self.target_pass_rate)
+        return max(LEAST_WEIGHT, 1.0 - abs(pass_rate - self.target_pass_rate) / farthest)
+
+    def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
+        """A valid proposal is a match that the solver wins to the extent of the pass rate."""
+        pass_rate = result.rollout.extras.get("pass_rate")
+        return [] if pass_rate is None else [{"Proposer": 1.0 - pass_rate, "Solver": pass_rate}]
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """The solver on the held-out questions, the proposer on fresh proposals; failed episodes left out.
+
+        ``solver exact match``: 1 or 0 a question. ``proposer distance``: |pass rate - target| a proposal,
+        0.5 for an invalid one. ``proposer valid``: 1 or 0 a proposal. Prompts and seeds are always the same.
+        """
+        solve = [
+            EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)
+            for index, question in enumerate(self.held_out)
+        ]
+        propose = self._evaluation_proposals()
+        results = await self.generate_rollouts(solve + propose)
+        rollouts = [result.rollout for result in results if result.rollout.error is None]
+        solved = [one for one in rollouts if one.episode_type == "solve"]
+        proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
+        measures = {
+            "solver exact match": [one.rewards["Solver"] for one in solved],
+            "proposer distance": [
+                abs(one["pass_rate"] - self.target_pass_rate) if one["valid"] else LARGEST_DISTANCE
+                for one in proposed
+            ],
+            "proposer valid": [float(one["valid"]) for one in proposed],
+        }
+        return {name: values for name, values in measures.items() if values}
+
+    def _evaluation_proposals(self) -> list[EpisodeRequest]:
+        rng = random.Random(derive_seed(self.seed, "evaluation"))
+        count = min(self.examples, len(self.questions))
+        shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
+        return [
+            EpisodeRequest(
+                "propose",
+                {"examples": shown[index % EVALUATION_PROMPTS]},
+                self._evaluation_meta("propose", index),
+                is_trainable=False,
+            )
+            for index in range(self.evaluation_proposals)
+        ]
+
+    def _evaluation_meta(self, kind: str, index: int) -> dict[str, Any]:
+        return {
+            "seed": derive_seed(self.seed, "evaluation", kind, index),
+            "rollout_id": f"evaluation-{kind}-{index:05d}",
+        }
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise InputError(name, f"{number} is too few", "Give 1 or more")

@@ -2,9 +2,13 @@
 
 import re
 from abc import ABC, abstractmethod
+from fractions import Fraction
 from typing import TypedDict
 
-from selfplay.core import Messages
+from selfplay.core import InputError
+
+Turns = list[tuple[str, str]]
+"""Example turns of a chat: what was asked, and the answer that is wanted."""
 
 
 class Question(TypedDict):
@@ -15,7 +19,7 @@ class Question(TypedDict):
 
 
 class Domain(ABC):
-    """A kind of question. Domains hold no state.
+    """A kind of question. Domains hold no state of a run.
 
     ``proposal_tokens`` and ``answer_tokens`` are enough for a well-formed proposal or answer.
     """
@@ -24,16 +28,32 @@ class Domain(ABC):
     answer_tokens: int
 
     @abstractmethod
-    def proposer_messages(self, examples: list[Question]) -> Messages:
-        """What the proposer reads: a request for another question like ``examples``."""
+    def seed_questions(self) -> list[Question]:
+        """The first examples that a proposer sees."""
+
+    def held_out_questions(self, count: int) -> list[Question]:
+        """Up to ``count`` different questions for measuring, the same ones every time; none by default."""
+        return []
+
+    @abstractmethod
+    def proposer_turns(self, examples: list[Question]) -> Turns:
+        """``examples`` as if the proposer had written them."""
+
+    @abstractmethod
+    def proposer_prompt(self) -> str:
+        """The request for one more question."""
 
     @abstractmethod
     def parse_question(self, text: str) -> Question | None:
         """The question in a proposer's answer; ``None`` unless it has exactly the form asked for."""
 
     @abstractmethod
-    def solver_messages(self, question: Question) -> Messages:
-        """What the solver reads."""
+    def solver_turns(self) -> Turns:
+        """Solved examples; the same for every question, so that prompts share them."""
+
+    @abstractmethod
+    def solver_prompt(self, question: Question) -> str:
+        """The question as it is put to a solver."""
 
     @abstractmethod
     def parse_answer(self, text: str) -> str | None:
@@ -45,12 +65,112 @@ class Domain(ABC):
 
     @abstractmethod
     def key(self, question: Question) -> str:
-        """What makes a question the same as another, however it is written."""
+        """The same for two questions that are the same, however they are written."""
 
-    @abstractmethod
+
+class OpenQuestions(Domain):
+    """Questions in words with short answers, which the proposer writes as well.
+
+    An answer is right if it is the same text, upper and lower case, spaces and a final full stop aside, or
+    the same number: 0.5, 1/2 and 50%; 1000 and 1,000. Anything else is wrong: whoever needs symbolic equality
+    overrides :meth:`is_correct`.
+
+    Args:
+        questions: the first examples; at least one.
+
+    Raises:
+        InputError: there is no question, or one has not the two texts ``question`` and ``ground_truth``.
+    """
+
+    proposal_tokens = 128
+    answer_tokens = 256
+
+    def __init__(self, questions: list[Question]) -> None:
+        if not questions:
+            raise InputError("questions", "there is no example for the proposer", "Give at least one")
+        for question in questions:
+            _check(question)
+        self._questions = questions
+
     def seed_questions(self) -> list[Question]:
-        """The first examples that a proposer sees."""
+        """Those given."""
+        return list(self._questions)
 
-    def held_out_questions(self, count: int) -> list[Question]:
-        """Up to ``count`` different questions for measuring, the same ones every time; none by default."""
-        return []
+    def proposer_turns(self, examples: list[Question]) -> Turns:
+        """See Domain."""
+        written = [f"Question: {one['question']}\nAnswer: {one['ground_truth']}" for one in examples]
+        return [(_PROPOSER_REQUEST, text) for text in written]
+
+    def proposer_prompt(self) -> str:
+        """See Domain."""
+        return _PROPOSER_REQUEST
+
+    def parse_question(self, text: str) -> Question | None:
+        """Two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
+        match = _PROPOSAL.fullmatch(text.strip())
+        return {"question": match[1].strip(), "ground_truth": match[2].strip()} if match is not None else None
+
+    def solver_turns(self) -> Turns:
+        """One example, which shows the form."""
+        return [(f"How many legs has a spider?\n\n{_SOLVER_REQUEST}", "The answer is: 8")]
+
+    def solver_prompt(self, question: Question) -> str:
+        """The question, and the form of the answer."""
+        return f"{question['question']}\n\n{_SOLVER_REQUEST}"
+
+    def parse_answer(self, text: str) -> str | None:
+        """What follows ``The answer is:`` in the last line; reasoning may come before it."""
+        lines = text.strip().splitlines()
+        match = _STATED.fullmatch(lines[-1].strip()) if lines else None
+        return match[1].strip() if match is not None else None
+
+    def is_correct(self, result: str, question: Question) -> bool:
+        """See the class."""
+        truth = question["ground_truth"]
+        if _plain(result) == _plain(truth):
+            return True
+        number = _number(truth)
+        return number is not None and number == _number(result)
+
+    def key(self, question: Question) -> str:
+        """The question's text in lower case, with single spaces."""
+        return " ".join(question["question"].lower().split())
+
+
+_PROPOSER_REQUEST = (
+    "Write a new question that has one short, certain answer, and the answer. Use this form:\n"
+    "Question: ...\nAnswer: ..."
+)
+_SOLVER_REQUEST = "End with one line of this form:\nThe answer is: ..."
+_PROPOSAL = re.compile(r"Question: *([^\n]*\S[^\n]*)\nAnswer: *([^\n]*\S[^\n]*)")
+_STATED = re.compile(r"the answer is:? *(.*\S)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{1,30})?(?:/[0-9]{1,30})?)(%?)"
+)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split()).removesuffix(".")
+
+
+def _number(text: str) -> Fraction | None:
+    """The number that a text is; ``None`` if it is none, or a calculation other than one fraction."""
+    match = _NUMBER.fullmatch(_plain(text))
+    if match is None:
+        return None
+    numerator, _, denominator = match[1].replace(",", "").partition("/")
+    if denominator and int(denominator) == 0:
+        return None
+    number = Fraction(numerator) / Fraction(denominator or "1")
+    return number / 100 if match[2] else number
+
+
+def _check(question: object) -> None:
+    fields = question if isinstance(question, dict) else {}
+    texts = [fields.get("question"), fields.get("ground_truth")]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InputError(
+            "questions",
+            f"{question!r} is not a question",
+            'Give objects like {"question": "What is 2+2?", "ground_truth": "4"}',
+        )

@@ -98,7 +98,7 @@ def build_learner(
     learning: LearningSettings, config: Config, model: PolicyModel, policy: str = TRAINED
 ) -> Learner:
     """The learner of one policy's adapter."""
-    settings = learning.algorithm
+    settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
     algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
     algorithm.initialize(
         model,
@@ -113,7 +113,10 @@ def build_learner(
         algorithm,
         adapter=policy,
         learning_rate=Schedule(
-            learning.learning_rate, learning.learning_rate_end, learning.steps, learning.warmup_steps
+            learning.learning_rate * factor,
+            learning.learning_rate_end * factor,
+            learning.steps,
+            learning.warmup_steps,
         ),
         regulariser_weight=Schedule(
             settings.regulariser_weight, settings.regulariser_weight_end, learning.steps, geometric=True

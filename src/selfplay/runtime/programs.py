@@ -20,9 +20,8 @@ from selfplay.core import (
     SelfplayError,
     derive_seed,
 )
-
-# from selfplay.programs.debate import DebateArena
-# from selfplay.programs.proposer_solver import ProposerSolverArena
+from selfplay.programs.debate import DebateArena
+from selfplay.programs.proposer_solver import ProposerSolverArena
 
 
 class _NotYetServed(InferenceClient):
@@ -56,7 +55,7 @@ def build_program(config: Config) -> Arena | None:
     if isinstance(settings, PythonProgram):
         arena = _python_program(settings, client, seed)
     else:
-        raise NotImplementedError
+        kind = DebateArena if settings.type == "debate" else ProposerSolverArena
         options = settings.model_dump(exclude={"type"})
         arena = kind(client, seed=seed, **options)
     arena.credit_assigner = build_credit(config.credit)
@@ -83,6 +82,13 @@ def build_credit(settings: CreditSettings) -> CreditAssigner:
 def _check_roles(arena: Arena, config: Config) -> None:
     if not arena.roles:
         raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
+    unknown = set(config.learning.policy_rates) - set(policies_of(arena))
+    if unknown:
+        raise InputError(
+            "learning.policy_rates",
+            f"the program has no policy {min(unknown)}",
+            f"It has: {', '.join(policies_of(arena))}",
+        )
     for role in arena.roles.values():
         if role.temperature != config.inference.temperature:
             raise InputError(

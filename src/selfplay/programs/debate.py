@@ -1,0 +1,240 @@
+"""Debates: two sides argue about a motion in turns, a judge names the winner.
+
+The judge is no role and is not trained; it may be another model, asked through another client. A judge that
+gives no verdict is counted and told apart from a draw.
+"""
+
+from typing import Any, Literal
+
+from selfplay.core import (
+    AlternatingRolesEpisode,
+    Arena,
+    Artifact,
+    ArtifactStore,
+    CreditAssigner,
+    EpisodeRequest,
+    EpisodeState,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Role,
+    Rollout,
+    Rubric,
+    TrainingBatch,
+    VerboseLogger,
+    derive_seed,
+)
+from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
+
+JUDGE_FAILED = "the judge failed"
+OnJudgeFailure = Literal["fail", "draw"]
+"""What an unjudged debate becomes: a failed episode, or 0 for both sides, which are marked as unjudged."""
+
+
+def make_debate_rubric(
+    aff_role: str, neg_role: str, judge: Judge | None = None, on_judge_failure: OnJudgeFailure = "fail"
+) -> Rubric:
+    """The winner earns the judge's score, the loser its negative.
+
+    The verdict stands in ``rollout.extras["verdict"]``; it is ``None`` for an unjudged debate.
+
+    Args:
+        aff_role: who argues for the motion.
+        neg_role: who argues against it.
+        judge: a TextJudge that asks the arena's client, if not given.
+        on_judge_failure: see OnJudgeFailure. Scoring raises JudgeError for ``fail``.
+    """
+    decides = judge or TextJudge()
+
+    async def verdict(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        debate = debate_text(rollout.extras["transcript"])
+        try:
+            found = await decides.decide(arena, rollout.artifact["topic"], debate, (aff_role, neg_role))
+        except JudgeError as error:
+            if on_judge_failure == "fail":
+                raise JudgeError(f"{JUDGE_FAILED}: {error}") from error
+            rollout.extras["verdict"] = None
+            return {aff_role: 0.0, neg_role: 0.0}
+        rollout.extras["verdict"] = {"winner": found.winner, "score": found.score}
+        loser = neg_role if found.winner == aff_role else aff_role
+        return {found.winner: found.score, loser: -found.score}
+
+    return Rubric([verdict])
+
+
+def debate_text(transcript: list[dict[str, str]]) -> str:
+    """What the two sides said to each other, a paragraph a turn; private instructions are left out."""
+    return "\n\n".join(f"{one['author']}: {one['text'].strip()}" for one in transcript if one["author"])
+
+
+class DebateEpisode(AlternatingRolesEpisode):
+    """Affirmative and negative take turns, ``num_rounds`` each. The artifact is ``{"topic": ...}``.
+
+    Each side is told its own stance; the other's instructions stay private.
+    """
+
+    episode_type = "debate"
+
+    def __init__(
+        self,
+        aff_role_id: str = "Aff",
+        neg_role_id: str = "Neg",
+        num_rounds: int = 3,
+        judge: Judge | None = None,
+        on_judge_failure: OnJudgeFailure = "fail",
+    ) -> None:
+        if num_rounds < 1:
+            raise InputError("num_rounds", f"{num_rounds} leaves nothing to judge", "Give 1 or more")
+        super().__init__(max_turns=2 * num_rounds)
+        self.aff_role_id, self.neg_role_id = aff_role_id, neg_role_id
+        self._rubric = make_debate_rubric(aff_role_id, neg_role_id, judge, on_judge_failure)
+
+    @property
+    def rubric(self) -> Rubric:
+        """See :func:`make_debate_rubric`."""
+        return self._rubric
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """Affirmative, negative."""
+        return self.aff_role_id, self.neg_role_id
+
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> dict[str, str]:
+        """The motion, and each side's stance."""
+        topic = artifact["topic"]
+        return {
+            self.aff_role_id: _instruction(self.aff_role_id, self.neg_role_id, "for", topic),
+            self.neg_role_id: _instruction(self.neg_role_id, self.aff_role_id, "against", topic),
+        }
+
+
+def _instruction(role_id: str, other: str, stance: str, topic: str) -> str:
+    return (
+        f"This is a debate about the motion: {topic}\n"
+        f"You are {role_id} and argue {stance} the motion. {other} argues the other side. In each turn, "
+        "answer the other side's last point and give one new argument, in two or three sentences. Speak for "
+        "your own side only."
+    )
+
+
+class DebateArena(Arena):
+    """Debates on the topics of the store ``topics``.
+
+    Debates on one topic of a step are compared with each other (``meta["group"]``).
+
+    Args:
+        client: answers for both sides, and for the judge unless it has its own.
+        topics: motions to debate.
+        batch_size: debates a step. Topics are drawn without replacement and debated equally often.
+        num_rounds: turns of each side.
+        max_tokens: of one turn.
+        aff_policy: the policy that argues for the motion and is trained by it.
+        neg_policy: the one that argues against.
+        judge: decides; if not given, a TextJudge (or with ``judge_by_score`` a ScoreJudge) of the next two.
+        judge_client: answers for the judge.
+        judge_model: which of that client's models.
+        judge_by_score: compare likelihoods instead of asking for words; see ScoreJudge.
+        on_judge_failure: what becomes of an unjudged debate.
+        evaluation_topics: motions of :meth:`evaluate`; ``topics`` if not given.
+        evaluation_debates: how many debates it plays.
+        seed: of episodes and draws.
+        credit_assigner, verbose, logger: see Arena.
+
+    Raises:
+        InputError: there is no topic, or a number is impossible.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        topics: list[str],
+        *,
+        batch_size: int = 8,
+        num_rounds: int = 3,
+        max_tokens: int = 128,
+        aff_policy: str = "default",
+        neg_policy: str = "default",
+        judge: Judge | None = None,
+        judge_client: InferenceClient | None = None,
+        judge_model: str | None = None,
+        judge_by_score: bool = False,
+        on_judge_failure: OnJudgeFailure = "fail",
+        evaluation_topics: list[str] | None = None,
+        evaluation_debates: int = 32,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        verbose: bool = False,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(client, credit_assigner, verbose, seed=seed, logger=logger)
+        if not topics:
+            raise InputError("topics", "there is nothing to debate", "Give at least one motion")
+        if batch_size < 1:
+            raise InputError("batch_size", f"{batch_size} debates are none", "Give 1 or more")
+        self.batch_size = batch_size
+        self.evaluation_topics = evaluation_topics or topics
+        self.evaluation_debates = evaluation_debates
+        self.add_role(Role("Aff", max_tokens=max_tokens, policy=aff_policy))
+        self.add_role(Role("Neg", max_tokens=max_tokens, policy=neg_policy))
+        kind = ScoreJudge if judge_by_score else TextJudge
+        decides = judge or kind(judge_client, judge_model)
+        self.add_episode("debate", DebateEpisode("Aff", "Neg", num_rounds, decides, on_judge_failure))
+        store = self.add_store("topics", ArtifactStore(seed=derive_seed(seed, "topics")))
+        for topic in topics:
+            store.add(Artifact({"topic": topic}, id=topic))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """``batch_size`` debates on topics drawn from the store."""
+        topics = self.stores["topics"].sample(self.batch_size)
+        drawn = [topics[index % len(topics)] for index in range(self.batch_size)]
+        return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in drawn]
+
+    async def play_step(
+        self, concurrency: int | None = None, verbose: bool = False
+    ) -> tuple[TrainingBatch, list[GenerateResult]]:
+        """See Arena. ``batch.meta["metric/debate/unjudged"]`` is the share of debates without a verdict."""
+        batch, results = await super().play_step(concurrency, verbose)
+        unjudged = [is_unjudged(result.rollout) for result in results]
+        batch.meta["metric/debate/unjudged"] = sum(unjudged) / max(len(unjudged), 1)
+        return batch, results
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Debates with seeds of their own; one value a debate, failed ones left out except where named.
+
+        ``unjudged``: 1 for a debate whose judge failed. ``won by Aff``: 1 or 0 for each verdict. ``words a
+        turn``: mean length of what was said.
+        """
+        topics = self.evaluation_topics
+        requests = [
+            EpisodeRequest(
+                "debate",
+                {"topic": topics[index % len(topics)]},
+                {
+                    "seed": derive_seed(self.seed, "evaluation", index),
+                    "rollout_id": f"evaluation-{index:05d}",
+                },
+                is_trainable=False,
+            )
+            for index in range(self.evaluation_debates)
+        ]
+        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
+        finished = [rollout for rollout in rollouts if rollout.error is None]
+        verdicts = [rollout.extras["verdict"] for rollout in finished]
+        return {
+            "unjudged": [
+                float(is_unjudged(one)) for one in rollouts if one.error is None or is_unjudged(one)
+            ],
+            "won by Aff": [float(one["winner"] == "Aff") for one in verdicts if one is not None],
+            "words a turn": [_words_a_turn(rollout) for rollout in finished],
+        }
+
+
+def is_unjudged(rollout: Rollout) -> bool:
+    """Whether a debate has no verdict because its judge failed."""
+    if rollout.error is not None:
+        return rollout.error.startswith(JUDGE_FAILED)
+    return rollout.extras["verdict"] is None
+
+
+def _words_a_turn(rollout: Rollout) -> float:
+    return sum(len(step.completion_text.split()) for step in rollout.steps) / len(rollout.steps)

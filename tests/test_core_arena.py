@@ -1,0 +1,379 @@
+"""The arena runs episodes: seeds, inheritance, limits, and failures that cost one episode each."""
+
+import asyncio
+import time
+
+import pytest
+
+from core_programs import Ask, Family, SeedClient, make_arena, parents
+from selfplay.core import (
+    Artifact,
+    EpisodeRequest,
+    InputError,
+    MockInferenceClient,
+    ModelResponse,
+    Role,
+    Rubric,
+)
+from selfplay.core.context import current_episode
+
+
+def trace(results):
+    """What was said, by whom, under which ids and seeds: everything but wall-clock times."""
+    return [
+        (one.id, one.meta, one.error, [(step.role_id, step.act, step.info) for step in one.steps])
+        for result in results
+        for one in result.all_rollouts()
+    ]
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 64])
+async def test_the_same_seed_plays_the_same_whatever_the_concurrency_and_the_order_of_finishing(concurrency):
+    reference = make_arena(SeedClient(), parents(4), parent=Family(children=3))
+    arena = make_arena(SeedClient(order=concurrency), parents(4), parent=Family(children=3))
+    for _ in range(2):
+        _, expected = await reference.play_step(concurrency=2)
+        _, results = await arena.play_step(concurrency)
+        assert trace(results) == trace(expected)
+
+
+async def test_every_call_of_every_episode_and_step_has_a_seed_of_its_own():
+    arena = make_arena(SeedClient(), parents(4), parent=Family(children=3))
+    said = []
+    for _ in range(2):
+        batch, results = await arena.play_step()
+        said += [step.act for result in results for one in result.all_rollouts() for step in one.steps]
+        assert len(batch.records) == 16
+    assert len(set(said)) == len(said) == 32
+
+
+async def test_another_seed_plays_otherwise():
+    first, second = (make_arena(SeedClient(), parents(2), seed=seed) for seed in (0, 1))
+    assert trace((await first.play_step())[1]) != trace((await second.play_step())[1])
+
+
+async def test_a_failed_call_changes_no_later_seed():
+    class OnceDead(SeedClient):
+        async def complete(self, *args, **options):
+            self.calls += 1
+            if self.calls % 5 == 2:
+                raise ConnectionError("the line went dead")
+            return await super().complete(*args, **options)
+
+    smooth, bumpy = make_arena(SeedClient(), parents(4)), make_arena(OnceDead(), parents(4), retries=9)
+    batch = await bumpy.step()
+    expected = (await smooth.play_step())[0]
+    assert batch.meta["retried"] > 0
+    assert [one.completion_token_ids for one in batch.records] == [
+        one.completion_token_ids for one in expected.records
+    ]
+
+
+async def test_a_judge_in_a_rubric_gets_repeatable_seeds_too():
+    async def judge(rollout, arena):
+        response = await arena.call_model([{"role": "user", "content": "who won?"}])
+        rollout.extras["verdict"] = response.text
+        return {"solver": 1.0}
+
+    class Judged(Ask):
+        rubric = Rubric([judge])
+
+    verdicts = []
+    for order in (1, 2):
+        arena = make_arena(SeedClient(order), [EpisodeRequest("child", n) for n in range(6)], child=Judged())
+        _, results = await arena.play_step()
+        verdicts.append([result.rollout.extras["verdict"] for result in results])
+    assert verdicts[0] == verdicts[1]
+    assert len(set(verdicts[0])) == 6
+
+
+# Inheritance
+
+
+class Versioned(SeedClient):
+    async def get_policy_version(self):
+        return 7
+
+
+async def test_children_inherit_version_and_step_and_have_ids_and_seeds_of_their_own():
+    arena = make_arena(Versioned(), parents(2))
+    arena.step_num = 3
+    _, results = await arena.play_step()
+    for index, result in enumerate(results):
+        parent = result.rollout
+        assert parent.id == f"step-000003-{index:05d}"
+        assert (parent.meta["policy_version"], parent.meta["step"]) == (7, 3)
+        for number, child in enumerate(result.children):
+            meta = child.rollout.meta
+            assert child.rollout.id == meta["rollout_id"] == f"{parent.id}.{number}"
+            assert (meta["parent_id"], meta["policy_version"], meta["step"]) == (parent.id, 7, 3)
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    assert len({rollout.meta["seed"] for rollout in rollouts}) == len(rollouts) == 6
+
+
+async def test_steps_and_records_have_the_version_of_the_episode_where_the_client_does_not_know_it():
+    batch = await make_arena(Versioned(), parents(2)).step()
+    assert [record.policy_version for record in batch.records] == [7] * 6
+    assert batch.meta["policy_version"] == 7
+
+
+async def test_a_client_that_knows_the_version_is_believed():
+    class Knows(Versioned):
+        async def complete(self, *args, **options):
+            response = await super().complete(*args, **options)
+            response.policy_version = 5
+            return response
+
+    batch = await make_arena(Knows(), parents(1)).step()
+    assert [record.policy_version for record in batch.records] == [5, 5, 5]
+
+
+async def test_a_client_may_give_the_same_response_object_again():
+    response = ModelResponse("yes", [{"role": "assistant", "content": "yes"}], [1], [2], [-0.1])
+
+    class Cached(Versioned):
+        version = 0
+
+        async def get_policy_version(self):
+            return self.version
+
+        async def complete(self, *args, **options):
+            return response
+
+    arena = make_arena(Cached(), parents(1))
+    await arena.step()
+    arena.client.version = 1
+    assert [record.policy_version for record in (await arena.step()).records] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("way", ["run_episode", "try_episode", "generate"])
+async def test_sub_episodes_inherit_however_they_are_started(way):
+    class Direct(Ask):
+        async def rollout(self, arena, artifact, state=None):
+            state = await super().rollout(arena, artifact, state)
+            if way == "generate":
+                child = await arena.episodes["child"].generate(arena, "x")
+            else:
+                child = await getattr(arena, way)("child", "x")
+            state.child_results.append(child)
+            return state
+
+    arena = make_arena(Versioned(), parents(1), parent=Direct("proposer"))
+    result = (await arena.play_step())[1][0]
+    child = result.children[0].rollout
+    assert child.id == "step-000000-00000.0"
+    assert child.meta["policy_version"] == child.steps[0].policy_version == 7
+    assert child.meta["parent_id"] == result.rollout.id
+    assert "seed" in child.meta
+
+
+async def test_what_a_request_says_itself_is_not_inherited():
+    arena = make_arena(Versioned(), [EpisodeRequest("child", 1, {"policy_version": 2, "topic": "sums"})])
+    meta = (await arena.play_step())[1][0].rollout.meta
+    assert (meta["policy_version"], meta["topic"], meta["step"]) == (2, "sums", 0)
+
+
+async def test_requests_may_be_kept_and_repeated():
+    """One request object, twice in a batch and again in the next step, is four episodes."""
+    request = EpisodeRequest("child", 1)
+    arena = make_arena(SeedClient(), [request, request])
+    ids, seeds = [], []
+    for _ in range(2):
+        for result in (await arena.play_step())[1]:
+            ids.append(result.rollout.id)
+            seeds.append(result.rollout.meta["seed"])
+    assert len(set(ids)) == len(set(seeds)) == 4
+    assert request.meta == {}
+
+
+async def test_an_episode_leaves_no_trace_in_the_context_of_others():
+    class Looking(Ask):
+        def get_initial_prompt(self, arena, artifact, state):
+            seen.append((artifact, current_episode.get().rollout_id))
+            return super().get_initial_prompt(arena, artifact, state)
+
+    seen = []
+    arena = make_arena(SeedClient(), parents(3), child=Looking())
+    await arena.run_episode("child", "alone", {"rollout_id": "first"})
+    assert current_episode.get() is None
+    await arena.play_step()
+    assert current_episode.get() is None
+    expected = [(number, f"step-000000-{parent:05d}.{number}") for parent in range(3) for number in (0, 1)]
+    assert seen[0] == ("alone", "first")
+    assert sorted(seen[1:], key=lambda one: one[1]) == expected
+
+
+async def test_outside_of_a_step_nothing_is_made_up():
+    """No seed, no version; ids are unique."""
+    seeds = []
+    client = MockInferenceClient(lambda messages, seed: seeds.append(seed) or "yes")
+    results = await make_arena(client).generate_rollouts([EpisodeRequest("child", 1), *parents(1)])
+    assert seeds == [None] * 4
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    assert len({rollout.id for rollout in rollouts}) == 4
+    assert "policy_version" not in rollouts[0].meta
+
+
+# What is asked of the client
+
+
+class Asked(MockInferenceClient):
+    def __init__(self):
+        super().__init__(["yes"])
+        self.options = []
+
+    async def complete(self, messages, temperature=1.0, max_tokens=None, return_tokens=True, **options):
+        self.options.append((temperature, max_tokens, return_tokens, options["model"]))
+        return await super().complete(messages, temperature, max_tokens, return_tokens, **options)
+
+
+async def test_a_role_brings_its_settings_and_its_policy():
+    arena = make_arena(Asked())
+    arena.add_role(Role("solver", temperature=0.7, max_tokens=9, policy="pupil"))
+    await arena.call_model([], "solver")
+    await arena.call_model([], "solver", temperature=0.0, max_tokens=3, return_tokens=False, model="other")
+    assert arena.client.options == [(0.7, 9, True, "pupil"), (0.0, 3, False, "other")]
+
+
+async def test_a_call_without_a_role_is_outside_of_training():
+    arena = make_arena(Asked())
+    response = await arena.call_model([])
+    await arena.call_model([], temperature=0.0, max_tokens=500, model="judge")
+    assert arena.client.options == [(1.0, None, False, None), (0.0, 500, False, "judge")]
+    assert response.completion_token_ids is None
+
+
+async def test_a_call_that_says_everything_needs_no_registered_role():
+    arena = make_arena(Asked())
+    await arena.call_model([], "player_0", model="default", return_tokens=True)
+    assert arena.client.options == [(1.0, None, True, "default")]
+
+
+async def test_an_unknown_role_or_episode_is_named_with_those_there_are():
+    arena = make_arena()
+    with pytest.raises(InputError, match=r"no role judge.*there are: proposer, solver"):
+        await arena.call_model([], "judge")
+    with pytest.raises(InputError, match=r"no episode debate.*parent, child"):
+        await arena.run_episode("debate", None)
+
+
+# Limits
+
+
+@pytest.mark.parametrize(("count", "children", "concurrency"), [(40, 8, 7), (5, 8, 1), (3, 2, 64)])
+async def test_nested_episodes_neither_deadlock_nor_exceed_the_limit(count, children, concurrency):
+    client = MockInferenceClient(["yes"])
+    arena = make_arena(client, parents(count), parent=Family(children=children))
+    batch = await arena.step(concurrency)
+    assert client.calls == len(batch.records) == count * (1 + children)
+    assert client.max_in_flight == min(concurrency, count * children)
+
+
+async def test_episodes_in_three_levels_share_one_limit():
+    client = MockInferenceClient(["yes"])
+    arena = make_arena(client, parents(6), parent=Family(children=3), child=Family("solver", children=4))
+    arena.episodes["child"].requests = [EpisodeRequest("leaf", number) for number in range(4)]
+    arena.add_episode("leaf", Ask())
+    batch = await arena.step(concurrency=2)
+    assert (len(batch.records), client.max_in_flight) == (6 * (1 + 3 * (1 + 4)), 2)
+
+
+async def test_streams_that_run_side_by_side_share_one_limit():
+    """A new limit does not let another batch of calls in beside those in flight."""
+    client = MockInferenceClient(["yes"], latency=0.001)
+    arena = make_arena(client)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(arena.generate_rollouts(parents(4), concurrency=2))
+            while client.in_flight < 2:
+                await asyncio.sleep(0)
+    assert client.max_in_flight == 2
+
+
+async def test_a_limit_that_lets_nothing_run_is_refused():
+    with pytest.raises(InputError, match="concurrency"):
+        await make_arena().generate_rollouts(parents(1), concurrency=0)
+    with pytest.raises(InputError, match="concurrency"):
+        make_arena(max_calls=0)
+
+
+async def test_failed_calls_give_their_slots_back():
+    class Dead(MockInferenceClient):
+        async def complete(self, *args, **options):
+            await super().complete(*args, **options)
+            raise ConnectionError("dead")
+
+    client = Dead(["yes"])
+    arena = make_arena(client, retries=0)
+    results = await arena.generate_rollouts(parents(9), concurrency=2)
+    assert [result.rollout.error is None for result in results] == [False] * 9
+    arena.client = MockInferenceClient(["yes"])
+    results = await arena.generate_rollouts(parents(9))
+    assert [result.rollout.error for result in results] == [None] * 9
+    assert arena.client.max_in_flight == 2
+
+
+def test_an_arena_works_in_one_event_loop_after_another():
+    arena = make_arena(requests=parents(5), max_calls=2)
+    for _ in range(3):
+        assert len(asyncio.run(arena.step()).records) == 15
+
+
+# Results
+
+
+async def test_an_artifact_of_a_store_reaches_the_episode_as_its_data():
+    arena = make_arena()
+    result = (await arena.generate_rollouts([EpisodeRequest("child", Artifact("sums"))]))[0]
+    assert result.rollout.artifact == "sums"
+    assert result.rollout.steps[0].prompt[0]["content"] == "about sums"
+
+
+async def test_two_families_of_one_parent_at_once():
+    class Twice(Ask):
+        async def rollout(self, arena, artifact, state=None):
+            state = await super().rollout(arena, artifact, state)
+            request = EpisodeRequest("child", "x")
+            both = await asyncio.gather(*(arena.generate_rollouts([request] * 2) for _ in range(2)))
+            state.child_results += [child for family in both for child in family]
+            return state
+
+    arena = make_arena(parent=Twice("proposer"), requests=parents(1))
+    result = (await arena.play_step())[1][0]
+    assert [child.rollout.id[-2:] for child in result.children] == [".0", ".1", ".2", ".3"]
+
+
+class Clocked(MockInferenceClient):
+    """Notes the times of its calls."""
+
+    def __init__(self):
+        super().__init__(["yes"])
+        self.times = []
+
+    async def complete(self, *args, **options):
+        self.times.append(time.time())
+        return await super().complete(*args, **options)
+
+
+async def test_an_episode_began_before_its_first_call_and_ended_after_its_last():
+    arena = make_arena(Clocked())
+    before = time.time()
+    result = await arena.run_episode("parent", "sums")
+    parent, children = result.rollout, [child.rollout for child in result.children]
+    assert before <= parent.started_at <= arena.client.times[0]
+    assert all(
+        parent.started_at <= child.started_at <= child.ended_at <= parent.ended_at for child in children
+    )
+    assert arena.client.times[-1] <= parent.ended_at <= time.time()
+
+
+async def test_on_result_hears_of_every_request_and_of_no_child():
+    arena = make_arena(requests=parents(3))
+    heard = []
+    arena.on_result = heard.append
+    _, results = await arena.play_step()
+    assert len(heard) == 3
+    assert all(result in heard for result in results)

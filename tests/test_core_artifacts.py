@@ -1,0 +1,156 @@
+"""Artifact stores: bounded, without duplicates, drawn from by weight, and they survive a checkpoint."""
+
+import json
+import math
+from collections import Counter
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core import Artifact, ArtifactStore
+
+DRAWS = 20_000
+
+
+def store_of(*weights, seed=0, max_size=None):
+    store = ArtifactStore(max_size, seed)
+    for index, weight in enumerate(weights):
+        store.add(Artifact(f"topic {index}", id=str(index), weight=weight))
+    return store
+
+
+def assert_frequencies(counts, expected):
+    """Each count lies within five standard deviations of what is expected."""
+    for key, share in expected.items():
+        deviation = math.sqrt(DRAWS * share * (1 - share))
+        assert abs(counts[key] - DRAWS * share) <= 5 * deviation, key
+
+
+def test_what_was_added_is_there():
+    store = ArtifactStore()
+    artifact = Artifact({"question": "2 + 2?"}, meta={"from": "seed"})
+    store.add(artifact)
+    assert store.count() == 1
+    assert store.get(artifact.id) is artifact
+    assert store.get("another") is None
+    assert store.all() == [artifact]
+
+
+def test_ids_are_made_up_where_none_is_given():
+    assert Artifact("a").id != Artifact("a").id
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 99))), st.integers(1, 6))
+def test_a_store_is_bounded_has_no_duplicates_and_keeps_the_newest(added, max_size):
+    store = ArtifactStore(max_size)
+    expected = {}
+    for name, data in added:
+        store.add(Artifact(data, id=str(name)))
+        expected.pop(str(name), None)
+        expected[str(name)] = data
+        assert store.count() <= max_size
+    newest = list(expected.items())[-max_size:]
+    assert [(one.id, one.data) for one in store.all()] == newest
+    assert store.count() == len(newest)
+    assert all(store.get(name).data == data for name, data in newest)
+
+
+@given(st.lists(st.floats(0, 10), max_size=8), st.integers(0, 10), st.booleans())
+def test_a_sample_has_no_artifact_twice_and_only_what_is_there(weights, k, weighted):
+    store = store_of(*weights)
+    drawn = store.sample(k, weighted)
+    there = [weight for weight in weights if weight > 0 or not weighted]
+    assert len(drawn) == len({one.id for one in drawn}) == min(k, len(there))
+    assert all(store.get(one.id) is one for one in drawn)
+    assert not weighted or all(one.weight > 0 for one in drawn)
+
+
+def test_one_artifact_or_none():
+    assert ArtifactStore().sample_one() is None
+    assert ArtifactStore().sample_one(weighted=True) is None
+    assert store_of(1.0).sample_one().data == "topic 0"
+    assert store_of(0.0).sample_one(weighted=True) is None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_negative_number_of_artifacts_cannot_be_drawn(weighted):
+    with pytest.raises(ValueError, match="k must be 0 or more"):
+        store_of(1.0, 2.0).sample(-1, weighted)
+
+
+def test_unweighted_draws_are_uniform_whatever_the_weights():
+    store = store_of(0.0, 1.0, 100.0)
+    counts = Counter(store.sample_one().id for _ in range(DRAWS))
+    assert_frequencies(counts, dict.fromkeys("012", 1 / 3))
+
+
+def test_weighted_draws_are_in_proportion_to_the_weights():
+    store = store_of(1.0, 2.0, 5.0, 0.0)
+    counts = Counter(store.sample_one(weighted=True).id for _ in range(DRAWS))
+    assert_frequencies(counts, {"0": 1 / 8, "1": 2 / 8, "2": 5 / 8, "3": 0.0})
+
+
+def test_weighted_draws_without_replacement_are_as_if_drawn_one_after_the_other():
+    weights = (1.0, 2.0, 5.0)
+    store = store_of(*weights)
+    counts = Counter(tuple(int(one.id) for one in store.sample(2, weighted=True)) for _ in range(DRAWS))
+    total = sum(weights)
+    expected = {
+        (a, b): weights[a] / total * weights[b] / (total - weights[a]) for a, b in permutations(range(3), 2)
+    }
+    assert_frequencies(counts, expected)
+
+
+@pytest.mark.parametrize("scale", [5e-320, 1e-300, 1e-5, 1e300])
+def test_only_the_ratio_of_weights_matters_however_small_or_large(scale):
+    store = store_of(scale, 3 * scale)
+    counts = Counter(store.sample_one(weighted=True).id for _ in range(DRAWS))
+    assert_frequencies(counts, {"0": 1 / 4, "1": 3 / 4})
+
+
+def test_the_same_seed_draws_the_same():
+    first, second, other = store_of(*[1.0] * 9), store_of(*[1.0] * 9), store_of(*[1.0] * 9, seed=1)
+    draws = [[one.id for _ in range(5) for one in store.sample(4, True)] for store in (first, second, other)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@given(st.lists(st.floats(0, 10), max_size=6), st.integers(0, 3), st.booleans())
+def test_a_checkpoint_goes_through_json_and_the_draws_go_on(weights, draws, weighted):
+    store = store_of(*weights, seed=4)
+    for _ in range(draws):
+        store.sample(2, weighted)
+    restored = ArtifactStore(seed=99)
+    restored.add(Artifact("not in the checkpoint"))
+    restored.load_state_dict(json.loads(json.dumps(store.state_dict())))
+    assert restored.all() == store.all()
+    for _ in range(3):
+        assert restored.sample(3, weighted) == store.sample(3, weighted)
+
+
+def test_a_checkpoint_of_a_larger_store_is_cut_to_the_bound():
+    restored = ArtifactStore(max_size=2)
+    restored.load_state_dict(store_of(1.0, 1.0, 1.0, 1.0).state_dict())
+    assert [one.id for one in restored.all()] == ["2", "3"]
+    restored.add(Artifact("new", id="4"))
+    assert [one.id for one in restored.all()] == ["3", "4"]
+
+
+def test_what_is_saved_does_not_change_with_the_store():
+    store = ArtifactStore()
+    store.add(Artifact({"asked": 0}, id="a"))
+    state = store.state_dict()
+    store.get("a").data["asked"] = 1
+    assert state["artifacts"][0]["data"] == {"asked": 0}
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_a_weight_is_a_finite_number_of_at_least_0(weight):
+    with pytest.raises(ValueError, match="weight must be 0 or more"):
+        Artifact("a", weight=weight)
+
+
+def test_a_store_holds_at_least_one_artifact():
+    with pytest.raises(ValueError, match="max_size must be 1 or more"):
+        ArtifactStore(0)

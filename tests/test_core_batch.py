@@ -1,0 +1,389 @@
+"""Steps of an arena and the batches they give: what is in them, what is refused, how a run goes on."""
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+
+from core_programs import Ask, BatchArena, Family, SeedClient, make_arena, parents, played
+from selfplay.core import (
+    Arena,
+    Artifact,
+    ArtifactStore,
+    EpisodeError,
+    EpisodeRequest,
+    GRPOCredit,
+    InputError,
+    MockInferenceClient,
+    RAECredit,
+    Role,
+    SelfplayError,
+    TrainingBatch,
+)
+
+PROMPT = [{"role": "user", "content": "about 0"}]
+
+
+async def test_a_record_is_its_step():
+    arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(2)])
+    arena.episodes["child"] = Ask(reward=float)
+    batch, results = await arena.play_step()
+    for record, result in zip(batch.records, results, strict=True):
+        rollout, step = result.rollout, result.rollout.steps[0]
+        assert (record.role_id, record.rollout_id) == ("solver", rollout.id)
+        assert record.prompt_token_ids == step.prompt_token_ids == list(step.prompt[0]["content"].encode())
+        assert record.completion_token_ids == step.completion_token_ids == [*step.act.encode(), 0]
+        assert record.logprobs == step.completion_logprobs
+        assert record.reward == step.reward == rollout.artifact
+        assert record.meta == {"episode_type": "ask solver", **rollout.meta}
+        assert record.input_ids == record.prompt_token_ids + record.completion_token_ids
+        expected_mask = [0] * len(record.prompt_token_ids) + [1] * len(record.completion_token_ids)
+        assert record.action_mask == expected_mask
+    assert [record.advantage for record in batch.records] == [-0.5, 0.5]
+
+
+async def test_children_have_records_and_parents_come_first():
+    batch = await make_arena(requests=parents(2)).step()
+    names = [record.rollout_id.removeprefix("step-000000-0000") for record in batch.records]
+    assert names == ["0", "0.0", "0.1", "1", "1.0", "1.1"]
+
+
+async def test_what_is_not_trainable_has_no_records_nor_has_what_is_below_it():
+    requests = [EpisodeRequest("parent", 0), EpisodeRequest("parent", 1, is_trainable=False)]
+    batch, results = await make_arena(requests=requests).play_step()
+    assert [result.is_trainable for result in results] == [True, False]
+    assert {record.rollout_id[:17] for record in batch.records} == {"step-000000-00000"}
+    assert (batch.meta["episodes"], batch.meta["steps"]) == (6, 3)
+    assert len(results[1].all_rollouts()) == 3
+    assert results[1].trainable_rollouts() == []
+
+
+async def test_children_alone_may_be_left_out():
+    arena = make_arena(requests=parents(2), parent=Family(trainable=False))
+    batch = await arena.step()
+    assert [record.role_id for record in batch.records] == ["proposer"] * 2
+
+
+async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
+    class Sometimes(Ask):
+        def get_initial_prompt(self, arena, artifact, state):
+            if artifact == 0:
+                raise EpisodeError("not this one")
+            return super().get_initial_prompt(arena, artifact, state)
+
+    arena = make_arena(
+        requests=parents(2), parent=Family(children=3), child=Sometimes(reward=float), retries=1
+    )
+    batch = await arena.step()
+    assert batch.meta == {
+        "step": 0,
+        "policy_version": 0,
+        "episodes": 8,
+        "failed": 2,
+        "last_error": "not this one",
+        "retried": 2,
+        "steps": 6,
+        "text_only_steps": 0,
+        "reward/proposer": 1.0,
+        "reward/solver": 1.5,
+        "metric/ask proposer/<lambda>/proposer": 1.0,
+        "metric/ask solver/<lambda>/solver": 1.5,
+    }
+
+
+class TextClient(MockInferenceClient):
+    """Like a server that gives texts only."""
+
+    async def complete(self, *args, **options):
+        response = await super().complete(*args, **options)
+        response.prompt_token_ids = response.completion_token_ids = response.completion_logprobs = None
+        return response
+
+
+async def test_steps_without_tokens_are_counted_and_give_no_record():
+    batch, results = await make_arena(TextClient(["yes"]), parents(2)).play_step()
+    assert batch.records == []
+    assert (batch.meta["steps"], batch.meta["text_only_steps"], batch.meta["failed"]) == (6, 6, 0)
+    assert all(step.text_only for result in results for step in result.rollout.steps)
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
+async def test_a_step_that_lacks_any_of_the_three_is_text_only(missing):
+    response = await MockInferenceClient(["yes"]).complete(PROMPT)
+    assert not response.to_step("solver", PROMPT).text_only
+    setattr(response, missing, None)
+    assert response.to_step("solver", PROMPT).text_only
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "problem"),
+    [
+        ([-0.1], "4 tokens but 1 log-probabilities"),
+        ([-0.1] * 5, "4 tokens but 5 log-probabilities"),
+        ([-0.1, float("nan"), -0.1, -0.1], "not a finite number"),
+        ([-0.1, -0.1, -0.1, float("-inf")], "not a finite number"),
+    ],
+)
+async def test_log_probabilities_that_do_not_fit_cost_the_episode(logprobs, problem):
+    class Wrong(MockInferenceClient):
+        async def complete(self, messages, *args, **options):
+            response = await super().complete(messages, *args, **options)
+            if messages[-1]["content"] == "about 0":
+                response.completion_logprobs = logprobs
+            return response
+
+    arena = make_arena(Wrong(["yes"]), [EpisodeRequest("child", number) for number in range(2)])
+    batch, results = await arena.play_step()
+    assert problem in results[0].rollout.error
+    assert [record.rollout_id for record in batch.records] == [results[1].rollout.id]
+
+
+# The sanity check
+
+
+def tamper_drop(batch):
+    del batch.records[1]
+
+
+def tamper_repeat(batch):
+    batch.records.append(batch.records[0])
+
+
+def tamper_order(batch):
+    batch.records.reverse()
+
+
+def tamper_role(batch):
+    batch.records[0].role_id = "solver"
+
+
+def tamper_rollout(batch):
+    batch.records[0].rollout_id = "another"
+
+
+def tamper_prompt(batch):
+    batch.records[0].prompt_token_ids = [1, *batch.records[0].prompt_token_ids]
+
+
+def tamper_completion(batch):
+    batch.records[0].completion_token_ids = [7] * len(batch.records[0].completion_token_ids)
+
+
+def tamper_lengths(batch):
+    batch.records[0].completion_token_ids = batch.records[0].completion_token_ids[:-1]
+
+
+def tamper_logprobs(batch):
+    batch.records[0].logprobs = [-0.25] * len(batch.records[0].logprobs)
+
+
+def tamper_finite_logprobs(batch):
+    batch.records[0].logprobs = [float("nan")] * len(batch.records[0].logprobs)
+
+
+def tamper_advantage(batch):
+    batch.records[0].advantage += 1.0
+
+
+def tamper_finite_advantage(batch):
+    batch.records[0].advantage = float("inf")
+
+
+def tamper_reward(batch):
+    batch.records[0].reward = 0.5
+
+
+def tamper_version(batch):
+    batch.records[0].policy_version = 9
+
+
+@pytest.mark.parametrize(
+    ("tamper", "problem"),
+    [
+        (tamper_drop, "6 steps can be trained on but there are 5 records"),
+        (tamper_repeat, "6 steps can be trained on but there are 7 records"),
+        (tamper_order, "stands where that of"),
+        (tamper_role, "stands where that of"),
+        (tamper_rollout, "stands where that of"),
+        (tamper_prompt, "is not what was played"),
+        (tamper_completion, "is not what was played"),
+        (tamper_lengths, "not one log-probability for each sampled token"),
+        (tamper_logprobs, "is not what was played"),
+        (tamper_finite_logprobs, "not finite"),
+        (tamper_advantage, "is not what was played"),
+        (tamper_finite_advantage, "not finite"),
+        (tamper_reward, "is not what was played"),
+        (tamper_version, "is not what was played"),
+    ],
+)
+async def test_the_sanity_check_catches(tamper, problem):
+    arena = make_arena(requests=parents(2))
+    batch, results = await arena.play_step()
+    arena.sanity_check_batch(results, batch)
+    tamper(batch)
+    with pytest.raises(SelfplayError, match=problem):
+        arena.sanity_check_batch(results, batch)
+
+
+async def test_the_sanity_check_catches_rollouts_of_one_id():
+    requests = [EpisodeRequest("child", number, {"rollout_id": "mine"}) for number in range(2)]
+    arena = make_arena(requests=requests, verbose=True)
+    with pytest.raises(SelfplayError, match="the same id"):
+        await arena.step()
+
+
+async def test_the_sanity_check_is_content_with_failures_exclusions_and_text():
+    results = [
+        played("ask", {"S": 1.0}, children=[played("ask", {"S": 2.0}), played("ask", {}, error="dead")]),
+        played("ask", {"S": 1.0}, trainable=False),
+    ]
+    results[0].rollout.steps[0].completion_logprobs = None
+    arena = make_arena()
+    arena.sanity_check_batch(results, arena.build_training_batch(results))
+
+
+async def test_it_is_shown_with_as_many_examples_as_wanted(capsys):
+    arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(3)])
+    batch, results = await arena.play_step()
+    assert capsys.readouterr().err == ""
+    arena.sanity_check_batch(results, batch, num_examples=1)
+    shown = capsys.readouterr().err
+    assert "step-000000-00000" in shown
+    assert "step-000000-00001" not in shown
+    assert "3 records" in shown
+
+
+# Steps and runs
+
+
+class TopicArena(Arena):
+    """Plays what is left of its topics, two a step."""
+
+    def __init__(self, client, *, seed=0, topics=5, credit_assigner=None):
+        super().__init__(client, credit_assigner, seed=seed)
+        self.add_role(Role("solver"))
+        self.add_episode("child", Ask(reward=lambda artifact: float(len(artifact))))
+        self.add_store("topics")
+        self.topics = topics
+        self.events = []
+
+    async def startup(self):
+        self.events.append("startup")
+        for number in range(self.topics):
+            self.stores["topics"].add(Artifact(f"topic {number}", id=str(number)))
+
+    async def shutdown(self):
+        self.events.append("shutdown")
+
+    def get_batch(self):
+        return [EpisodeRequest("child", topic) for topic in self.stores["topics"].sample(2)]
+
+
+async def test_a_run_yields_a_batch_a_step():
+    arena = TopicArena(SeedClient())
+    await arena.startup()
+    batches = [batch async for batch in arena.run(num_steps=3, concurrency=2)]
+    await arena.shutdown()
+    assert [batch.meta["step"] for batch in batches] == [0, 1, 2]
+    assert all(isinstance(batch, TrainingBatch) and len(batch.records) == 2 for batch in batches)
+    assert arena.events == ["startup", "shutdown"]
+
+
+async def test_a_run_goes_on_where_the_last_one_stopped():
+    arena = TopicArena(SeedClient())
+    await arena.startup()
+    first = [batch async for batch in arena.run(num_steps=1)]
+    second = [batch async for batch in arena.run(num_steps=1)]
+    assert [batch.meta["step"] for batch in first + second] == [0, 1]
+    assert first[0].records[0].rollout_id != second[0].records[0].rollout_id
+
+
+async def test_a_run_without_a_number_of_steps_ends_when_there_is_nothing_to_play():
+    class RunsOut(BatchArena):
+        def get_batch(self):
+            return [self.requests.pop()] if self.requests else []
+
+    arena = RunsOut(SeedClient(), [EpisodeRequest("child", number) for number in range(3)])
+    arena.add_role(Role("solver"))
+    arena.add_episode("child", Ask())
+    assert len([batch async for batch in arena.run()]) == 3
+
+
+async def test_an_arena_that_was_told_nothing_plays_nothing_and_measures_nothing():
+    arena = Arena(MockInferenceClient(["yes"]))
+    assert arena.get_batch() == []
+    assert [batch async for batch in arena.run()] == []
+    assert await arena.evaluate() == {}
+    assert (await arena.step()).records == []
+    await arena.startup()
+    await arena.shutdown()
+
+
+async def test_credit_is_grpo_unless_another_is_given():
+    assert isinstance(Arena(MockInferenceClient(["yes"])).credit_assigner, GRPOCredit)
+    arena = TopicArena(SeedClient(), credit_assigner=RAECredit())
+    await arena.startup()
+    batch = await arena.step()
+    assert [record.advantage for record in batch.records] == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_a_checkpoint_continues_as_if_nothing_had_been(seed):
+    whole = TopicArena(SeedClient(), seed=seed, credit_assigner=RAECredit())
+    await whole.startup()
+    for _ in range(2):
+        await whole.step()
+    saved = json.loads(json.dumps(whole.state_dict()))
+    resumed = TopicArena(SeedClient(order=9), seed=seed, credit_assigner=RAECredit())
+    await resumed.startup()
+    resumed.load_state_dict(saved)
+    for _ in range(2):
+        expected, batch = await whole.step(), await resumed.step()
+        assert [dataclasses.asdict(one) for one in batch.records] == [
+            dataclasses.asdict(one) for one in expected.records
+        ]
+
+
+def test_a_checkpoint_with_a_store_that_is_not_there_is_refused():
+    arena = TopicArena(SeedClient())
+    state = arena.state_dict()
+    state["stores"]["questions"] = ArtifactStore().state_dict()
+    with pytest.raises(InputError, match=r"no store questions.*add_store"):
+        arena.load_state_dict(state)
+
+
+def test_stores_of_an_arena_have_seeds_of_their_own():
+    arena, store = Arena(MockInferenceClient(["yes"]), seed=3), ArtifactStore(max_size=7)
+    assert arena.add_store("given", store) is store
+    first, second = arena.add_store("first"), arena.add_store("second")
+    for one in (first, second):
+        for number in range(20):
+            one.add(Artifact(number, id=str(number)))
+    assert [one.data for one in first.sample(10)] != [one.data for one in second.sample(10)]
+    assert arena.stores == {"given": store, "first": first, "second": second}
+
+
+def test_ratings_see_the_rewards_of_roles_that_met():
+    meeting = played("debate", {"Aff": 1.0, "Neg": -1.0}, children=[played("ask", {"S": 1.0})])
+    assert make_arena().outcomes(meeting) == [{"Aff": 1.0, "Neg": -1.0}]
+
+
+def test_results_are_trees():
+    leaf = played("ask", {"S": 1.0})
+    tree = played("ask", {"S": 2.0}, children=[played("ask", {"S": 3.0}, children=[leaf])])
+    assert [one.rewards["S"] for one in tree.all_rollouts()] == [2.0, 3.0, 1.0]
+    assert tree.rewards == {"S": 2.0}
+
+
+def test_a_role_builds_messages():
+    role = Role("solver", "Be brief.")
+    history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    asked = {"role": "user", "content": "c"}
+    assert role.build_messages("c") == [{"role": "system", "content": "Be brief."}, asked]
+    assert role.build_messages("c", history)[1:] == [*history, asked]
+    assert Role("solver").build_messages("c") == [asked]
+
+
+def test_an_async_step_can_be_called_from_a_script():
+    assert len(asyncio.run(make_arena(requests=parents(1)).step()).records) == 3

@@ -1,0 +1,162 @@
+"""Call slots: never more than the limit, in the order of asking, and none is ever lost."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core import InputError
+from selfplay.core.call_slots import CallSlots
+
+
+async def settle():
+    """Let everything run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Callers:
+    """Tasks that take a slot and keep it until told."""
+
+    def __init__(self, limit):
+        self.slots = CallSlots(limit)
+        self.inside = []
+        self.tasks = []
+        self.ends = []
+
+    async def _call(self, number, end):
+        await self.slots.acquire()
+        self.inside.append(number)
+        try:
+            await end.wait()
+        finally:
+            self.inside.remove(number)
+            self.slots.release()
+
+    def start(self):
+        self.ends.append(asyncio.Event())
+        self.tasks.append(asyncio.create_task(self._call(len(self.tasks), self.ends[-1])))
+
+    async def finish(self):
+        for end in self.ends:
+            end.set()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def test_first_come_first_served():
+    callers = Callers(2)
+    for _ in range(5):
+        callers.start()
+    await settle()
+    assert callers.inside == [0, 1]
+    callers.ends[0].set()
+    await settle()
+    assert callers.inside == [1, 2]
+    await callers.finish()
+
+
+async def test_a_higher_limit_lets_those_in_who_wait():
+    callers = Callers(1)
+    for _ in range(4):
+        callers.start()
+    await settle()
+    callers.slots.set_limit(3)
+    await settle()
+    assert callers.inside == [0, 1, 2]
+    await callers.finish()
+
+
+async def test_a_lower_limit_waits_until_enough_are_out():
+    callers = Callers(3)
+    for _ in range(5):
+        callers.start()
+    await settle()
+    callers.slots.set_limit(1)
+    for number in (0, 1):
+        callers.ends[number].set()
+        await settle()
+    assert callers.inside == [2]
+    callers.ends[2].set()
+    await settle()
+    assert callers.inside == [3]
+    await callers.finish()
+
+
+async def test_a_slot_handed_to_one_who_is_cancelled_goes_to_the_next():
+    """The cancellation comes between the hand-over and the moment the waiter runs."""
+    callers = Callers(1)
+    for _ in range(3):
+        callers.start()
+    await settle()
+    callers.ends[0].set()
+    await asyncio.sleep(0)
+    assert callers.inside == [], "0 gave its slot to 1, which has not run yet"
+    callers.tasks[1].cancel()
+    await settle()
+    assert callers.inside == [2]
+    await callers.finish()
+
+
+def test_slots_belong_to_no_event_loop():
+    slots = CallSlots(1)
+
+    async def contend():
+        async def take():
+            await slots.acquire()
+            await asyncio.sleep(0)
+            slots.release()
+
+        await asyncio.gather(take(), take(), take())
+
+    asyncio.run(contend())
+    asyncio.run(contend())
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_limit_that_lets_nothing_run_is_refused(limit):
+    with pytest.raises(InputError, match=r"concurrency.*Give 1 or more"):
+        CallSlots(limit)
+
+
+events = st.one_of(
+    st.just(("start", 0)),
+    st.tuples(st.sampled_from(["end", "cancel"]), st.integers(0, 9)),
+    st.tuples(st.just("limit"), st.integers(1, 4)),
+    st.just(("settle", 0)),
+)
+
+
+@given(st.lists(events, max_size=30), st.integers(1, 4))
+def test_whatever_happens_the_limit_holds_and_no_slot_is_lost(happenings, limit):
+    async def run():
+        nonlocal limit
+        callers, most = Callers(limit), limit
+        for what, which in happenings:
+            if what == "start":
+                callers.start()
+            elif what == "end" and which < len(callers.ends):
+                callers.ends[which].set()
+            elif what == "cancel" and which < len(callers.tasks):
+                callers.tasks[which].cancel()
+            elif what == "limit":
+                limit = which
+                callers.slots.set_limit(limit)
+            elif what == "settle":
+                await settle()
+                most = max(limit, len(callers.inside))  # who was in when the limit fell may stay
+            most = max(most, limit)
+            assert len(callers.inside) <= most
+        await settle()
+        waiting = [task for task in callers.tasks if not task.done()]
+        assert len(callers.inside) >= min(limit, len(waiting)), "a slot is free and somebody waits"
+        await callers.finish()
+        assert callers.inside == []
+        callers.slots.set_limit(2)
+        for _ in range(3):
+            callers.start()
+        await settle()
+        assert len(callers.inside) == 2, "all slots came back, and none twice"
+        await callers.finish()
+
+    asyncio.run(run())

@@ -1,0 +1,296 @@
+"""Credit: advantages by level, type and role equal what is worked out by hand."""
+
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core_programs import Ask, Family, SeedClient, make_arena, parents, played
+from selfplay.core import (
+    ConstantCredit,
+    CreditAssigner,
+    EpisodicRewardCredit,
+    GRPOCredit,
+    RAECredit,
+    apply_credit,
+)
+
+
+def two_level_tree():
+    """Four proposals (one of them not trained on) with solvers and checkers below them, and two debates."""
+    first = [played("solve", {"S": reward}) for reward in (1.0, 0.0, 0.0, 1.0)]
+    first += [played("check", {"V": reward}) for reward in (0.25, 0.75)]
+    second = [played("solve", {"S": 1.0}), played("solve", {"S": 1.0})]
+    second.append(played("solve", {"S": 77.0}, trainable=False, children=[played("solve", {"S": 8.0})]))
+    third = [played("solve", {}, error="the line went dead"), played("solve", {"S": 1.0}, steps=3)]
+    third += [played("solve", {"S": 0.0}), played("check", {"V": 3.0})]
+    fourth = [played("solve", {"S": 50.0}), played("solve", {"S": -50.0})]
+    return [
+        played("propose", {"P": 1.0, "C": 0.5}, steps=2, children=first),
+        played("debate", {"Aff": 1.0, "Neg": -1.0}, steps=2),
+        played("propose", {"P": 0.0, "C": 0.5}, children=second),
+        played("propose", {"P": 100.0, "C": 100.0}, children=fourth, trainable=False),
+        played("debate", {"Aff": 0.0, "Neg": 0.0}),
+        played("propose", {"P": 0.5, "C": 2.0}, children=third),
+    ]
+
+
+# Means: P 1/2, C 1, Aff 1/2, Neg -1/2; below the first S 1/2, V 1/2; below the second S 1; below the third
+# S 1/2, V 3. Standard deviations, in the same order: sqrt(1/6), sqrt(1/2), 1/2, 1/2; 1/2, 1/4; 0; 1/2, 0.
+TABLE = [
+    # path of the rollout, role, A = R - mean, A / standard deviation
+    ((0,), "P", 0.5, 1.5**0.5),
+    ((0,), "C", -0.5, -(0.5**0.5)),
+    ((1,), "Aff", 0.5, 1.0),
+    ((1,), "Neg", -0.5, -1.0),
+    ((2,), "P", -0.5, -(1.5**0.5)),
+    ((2,), "C", -0.5, -(0.5**0.5)),
+    ((4,), "Aff", -0.5, -1.0),
+    ((4,), "Neg", 0.5, 1.0),
+    ((5,), "P", 0.0, 0.0),
+    ((5,), "C", 1.0, 2**0.5),
+    ((0, 0), "S", 0.5, 1.0),
+    ((0, 1), "S", -0.5, -1.0),
+    ((0, 2), "S", -0.5, -1.0),
+    ((0, 3), "S", 0.5, 1.0),
+    ((0, 4), "V", -0.25, -1.0),
+    ((0, 5), "V", 0.25, 1.0),
+    ((2, 0), "S", 0.0, 0.0),
+    ((2, 1), "S", 0.0, 0.0),
+    ((5, 1), "S", 0.5, 1.0),
+    ((5, 2), "S", -0.5, -1.0),
+    ((5, 3), "V", 0.0, 0.0),
+]
+
+
+def walk(results, path=()):
+    """Every result with its path, parents first; below what is not trained on as well."""
+    for index, result in enumerate(results):
+        yield (*path, index), result
+        yield from walk(result.children, (*path, index))
+
+
+def by_path(results, weights):
+    """Advantages by path and role; all steps of a role must have the same."""
+    found = defaultdict(set)
+    for path, result in walk(results):
+        for index, step in enumerate(result.rollout.steps):
+            if (result.rollout.id, index) in weights:
+                found[path, step.role_id].add(weights[result.rollout.id, index])
+    assert all(len(values) == 1 for values in found.values())
+    return {key: values.pop() for key, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("credit", "advantage_of"),
+    [
+        (GRPOCredit(), lambda plain, normalised: plain),
+        (GRPOCredit(normalize=True), lambda plain, normalised: normalised),
+        (GRPOCredit(positive_only=True), lambda plain, normalised: max(plain, 0.0)),
+        (GRPOCredit(normalize=True, positive_only=True), lambda plain, normalised: max(normalised, 0.0)),
+    ],
+    ids=["plain", "normalize", "positive only", "both"],
+)
+def test_advantages_on_a_two_level_tree_equal_the_table(credit, advantage_of):
+    results = two_level_tree()
+    found = by_path(results, credit.compute(results))
+    assert found == {
+        (path, role): pytest.approx(advantage_of(plain, normalised))
+        for path, role, plain, normalised in TABLE
+    }
+
+
+def test_every_step_of_a_role_gets_its_advantage_and_no_other_step_any():
+    results = two_level_tree()
+    weights = GRPOCredit().compute(results)
+    trained = [rollout for result in results for rollout in result.trainable_rollouts()]
+    assert set(weights) == {(one.id, index) for one in trained for index in range(len(one.steps))}
+    apply_credit(results, weights)
+    excluded = [results[3], *results[3].children, results[2].children[2], *results[2].children[2].children]
+    assert all(step.advantage == 0.0 for result in excluded for step in result.rollout.steps)
+    assert all(result.rollout.advantages == {} for result in excluded)
+
+
+def test_the_table_reaches_the_records_and_excluded_subtrees_have_none():
+    arena, results = make_arena(), two_level_tree()
+    apply_credit(results, arena.credit_assigner.compute(results))
+    batch = arena.build_training_batch(results)
+    paths = {result.rollout.id: path for path, result in walk(results)}
+    found = {(paths[record.rollout_id], record.role_id): record.advantage for record in batch.records}
+    assert found == {(path, role): pytest.approx(plain) for path, role, plain, _ in TABLE}
+    assert len(batch.records) == len(TABLE) + 2 + 2 + 2  # second steps of P, C, Aff, Neg; two more of S
+    assert batch.meta["failed"] == 1
+
+
+async def test_a_batch_with_one_failing_child_keeps_all_others():
+    """The group of the child that failed has its mean from its siblings."""
+
+    class OneFails(Ask):
+        def get_initial_prompt(self, arena, artifact, state):
+            if artifact == 2:
+                raise RuntimeError("a bad question")
+            return super().get_initial_prompt(arena, artifact, state)
+
+    child = OneFails(reward=float)
+    arena = make_arena(SeedClient(), parents(3), parent=Family(children=4), child=child, retries=1)
+    batch, results = await arena.play_step()
+    assert (batch.meta["episodes"], batch.meta["failed"], len(batch.records)) == (15, 3, 12)
+    for result in results:
+        assert [one.rollout.error is None for one in result.children] == [True, True, False, True]
+        advantages = [one.rollout.steps[0].advantage for one in result.children if one.rollout.steps]
+        assert advantages == pytest.approx([0 - 4 / 3, 1 - 4 / 3, 3 - 4 / 3])
+    assert "a bad question" in batch.meta["last_error"]
+
+
+def test_a_group_named_in_meta_is_compared_alone():
+    results = [played("ask", {"S": reward}, group=group) for reward, group in [(1, "x"), (0, "x"), (9, "y")]]
+    weights = GRPOCredit().compute(results)
+    assert [weights[one.rollout.id, 0] for one in results] == [0.5, -0.5, 0.0]
+
+
+def test_equal_rewards_have_no_advantage_at_all():
+    results = [played("ask", {"S": 0.1}) for _ in range(3)]  # 0.1 + 0.1 + 0.1 over 3 is not 0.1
+    for credit in (GRPOCredit(), GRPOCredit(normalize=True)):
+        assert set(credit.compute(results).values()) == {0.0}
+
+
+rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
+
+
+@st.composite
+def results_of(draw, depth=2):
+    """Trees of two types and up to two roles, some not trained on, some failed."""
+    count = draw(st.integers(0, 4))
+    trees = []
+    for _ in range(count):
+        roles = draw(st.dictionaries(st.sampled_from("AB"), rewards, max_size=2))
+        children = draw(results_of(depth - 1)) if depth > 1 else []
+        trees.append(
+            played(
+                draw(st.sampled_from(["x", "y"])),
+                roles,
+                steps=draw(st.integers(1, 2)),
+                children=children,
+                trainable=draw(st.integers(0, 4)) > 0,
+            )
+        )
+    return trees
+
+
+def groups_of(results):
+    """Rollouts by parent, type and role, without what is excluded; written down apart from core."""
+    groups = defaultdict(list)
+    excluded = set()
+    for path, result in walk(results):
+        if not result.is_trainable or path[:-1] in excluded:
+            excluded.add(path)
+            continue
+        for role in {step.role_id for step in result.rollout.steps}:
+            groups[path[:-1], result.rollout.episode_type, role].append(result.rollout)
+    return groups
+
+
+def advantages_in(group, role, weights):
+    return [
+        next(weights[one.id, index] for index, step in enumerate(one.steps) if step.role_id == role)
+        for one in group
+    ]
+
+
+@given(results_of(depth=3))
+def test_advantages_of_a_group_sum_to_zero(results):
+    weights = GRPOCredit().compute(results)
+    for (_, _, role), group in groups_of(results).items():
+        assert math.fsum(advantages_in(group, role, weights)) == pytest.approx(0.0, abs=1e-9)
+
+
+@given(results_of())
+def test_normalised_advantages_of_a_group_have_deviation_one_or_are_all_zero(results):
+    weights = GRPOCredit(normalize=True).compute(results)
+    for (_, _, role), group in groups_of(results).items():
+        advantages = advantages_in(group, role, weights)
+        deviation = math.sqrt(math.fsum(value * value for value in advantages) / len(advantages))
+        equal = len({one.rewards[role] for one in group}) == 1
+        assert deviation == pytest.approx(0.0 if equal else 1.0)
+        assert math.fsum(advantages) == pytest.approx(0.0, abs=1e-7)
+
+
+@given(results_of(), st.booleans())
+def test_positive_only_changes_negative_advantages_and_nothing_else(results, normalize):
+    signed = GRPOCredit(normalize).compute(results)
+    clamped = GRPOCredit(normalize, positive_only=True).compute(results)
+    assert clamped == {key: max(value, 0.0) for key, value in signed.items()}
+
+
+@given(results_of(depth=3))
+def test_all_assigners_weigh_exactly_the_trained_steps(results):
+    trained = {
+        (rollout.id, index)
+        for group in groups_of(results).values()
+        for rollout in group
+        for index in range(len(rollout.steps))
+    }
+    for credit in (GRPOCredit(), ConstantCredit(), EpisodicRewardCredit(), RAECredit()):
+        assert set(credit.compute(results)) == trained
+
+
+def test_constant_and_episodic_credit():
+    results = [played("debate", {"Aff": 1.0, "Neg": -1.0}, children=[played("ask", {"S": 4.0})])]
+    root, child = results[0].rollout, results[0].children[0].rollout
+    keys = [(root.id, 0), (root.id, 1), (child.id, 0)]
+    assert ConstantCredit(0.25).compute(results) == dict.fromkeys(keys, 0.25)
+    assert EpisodicRewardCredit().compute(results) == dict(zip(keys, [1.0, -1.0, 4.0], strict=True))
+
+
+def test_role_baselines_are_read_before_they_move():
+    credit = RAECredit(decay=0.9)
+    first = [played("debate", {"Aff": 1.0, "Neg": -1.0}), played("debate", {"Aff": 0.0, "Neg": 0.5})]
+    weights = credit.compute(first)
+    assert [weights[one.rollout.id, seat] for one in first for seat in (0, 1)] == [1.0, -1.0, 0.0, 0.5]
+    assert credit.baselines == {"debate/Aff": pytest.approx(0.05), "debate/Neg": pytest.approx(-0.025)}
+    second = [played("debate", {"Aff": 1.0}), played("quiz", {"Aff": 1.0})]
+    weights = credit.compute(second)
+    assert [weights[one.rollout.id, 0] for one in second] == [pytest.approx(0.95), 1.0]
+    assert credit.baselines == {
+        "debate/Aff": pytest.approx(0.9 * 0.05 + 0.1),
+        "debate/Neg": pytest.approx(-0.025),
+        "quiz/Aff": pytest.approx(0.1),
+    }
+
+
+def test_role_baselines_see_neither_failures_nor_what_is_not_trained_on():
+    credit = RAECredit(decay=0.5)
+    credit.compute([played("ask", {"S": 8.0}, trainable=False), played("ask", {}, error="dead")])
+    assert credit.baselines == {}
+
+
+def test_role_baselines_survive_a_checkpoint():
+    credit, restored = RAECredit(decay=0.5), RAECredit(decay=0.5)
+    credit.compute([played("ask", {"S": 8.0})])
+    restored.load_state_dict(credit.state_dict())
+    credit.compute([played("ask", {"S": 2.0})])  # the saved state is a copy
+    results = [played("ask", {"S": 5.0})]
+    assert restored.compute(results) == {(results[0].rollout.id, 0): 1.0}
+
+
+def test_apply_credit_fills_steps_and_the_means_of_roles():
+    results = [played("debate", {"Aff": 1.0, "Neg": -1.0}, steps=2)]
+    rollout = results[0].rollout
+    rollout.steps[3].advantage = 0.5
+    apply_credit(results, {(rollout.id, 0): 1.0, (rollout.id, 1): 2.0, (rollout.id, 2): 3.0})
+    assert [step.advantage for step in rollout.steps] == [1.0, 2.0, 3.0, 0.5]
+    assert rollout.advantages == {"Aff": 2.0, "Neg": 1.25}
+
+
+async def test_an_assigner_of_ones_own():
+    """Credit may differ from step to step."""
+
+    class LastStepOnly(CreditAssigner):
+        def compute(self, results):
+            rollouts = [rollout for result in results for rollout in result.trainable_rollouts()]
+            return {(one.id, len(one.steps) - 1): one.steps[-1].reward for one in rollouts}
+
+    arena = make_arena(requests=parents(1), credit_assigner=LastStepOnly())
+    assert [record.advantage for record in (await arena.step()).records] == [1.0, 1.0, 1.0]

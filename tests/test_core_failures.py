@@ -1,0 +1,234 @@
+"""Failures: one costs one episode, is retried and kept with its reason; wrong input stops everything."""
+
+import asyncio
+import time
+
+import pytest
+
+from core_programs import Ask, Family, SeedClient, make_arena, parents
+from selfplay.core import EpisodeError, EpisodeRequest, InputError, MockInferenceClient, Rubric
+
+
+class Failing(Ask):
+    """Fails with ``error`` as long as ``fails()`` says so."""
+
+    def __init__(self, error, fails=lambda: True):
+        super().__init__()
+        self.error = error
+        self.fails = fails
+
+    def get_initial_prompt(self, arena, artifact, state):
+        if self.fails():
+            raise self.error
+        return super().get_initial_prompt(arena, artifact, state)
+
+
+async def test_a_failure_is_retried_and_then_kept_with_its_reason():
+    arena = make_arena(child=Failing(EpisodeError("the answer was empty")), retries=2)
+    result = await arena.try_episode("child", "sums", {"rollout_id": "mine"})
+    rollout = result.rollout
+    assert rollout.error == "the answer was empty"
+    assert (rollout.id, rollout.episode_type, rollout.artifact) == ("mine", "ask solver", "sums")
+    assert (rollout.meta["retried"], rollout.steps, result.children, rollout.rewards) == (2, [], [], {})
+
+
+async def test_a_retry_that_succeeds_is_a_success():
+    fails = iter([True, True, False])
+    arena = make_arena(child=Failing(ValueError("odd"), lambda: next(fails)), retries=5)
+    rollout = (await arena.try_episode("child", "sums")).rollout
+    assert (rollout.error, rollout.meta["retried"], len(rollout.steps)) == (None, 2, 1)
+
+
+async def test_the_reason_of_a_bug_says_where_it_is():
+    arena = make_arena(child=Failing(KeyError("question")), retries=0)
+    reason = (await arena.try_episode("child", "sums")).rollout.error
+    assert reason.startswith("KeyError('question') in test_core_failures.py, line ")
+
+
+def failing_reward(rollout, arena):
+    raise ZeroDivisionError("no solver answered")
+
+
+class FailingRubric(Ask):
+    rubric = Rubric([failing_reward])
+
+
+class FailingExtras(Ask):
+    def get_extras(self, state):
+        raise LookupError("no extras")
+
+
+class UnscoredRole(Ask):
+    rubric = Rubric([lambda rollout, arena: {}])
+
+
+@pytest.mark.parametrize(
+    ("child", "reason"),
+    [
+        (FailingRubric(), "no solver answered"),
+        (FailingExtras(), "no extras"),
+        (UnscoredRole(), "role solver acted but no reward function scored it"),
+    ],
+    ids=["rubric", "extras", "unscored role"],
+)
+async def test_a_failure_after_play_costs_the_episode_and_nothing_else(child, reason):
+    arena = make_arena(requests=parents(2), child=child, retries=0)
+    batch, results = await arena.play_step()
+    assert [record.role_id for record in batch.records] == ["proposer", "proposer"]
+    assert (batch.meta["episodes"], batch.meta["failed"]) == (6, 4)
+    assert all(reason in child.rollout.error for result in results for child in result.children)
+
+
+class FailsOn(Ask):
+    """Fails for one artifact only."""
+
+    async def rollout(self, arena, artifact, state=None):
+        if artifact == 1:
+            raise EpisodeError("not this one")
+        return await super().rollout(arena, artifact, state)
+
+
+async def test_results_come_in_the_order_of_the_requests_failures_included():
+    arena = make_arena(SeedClient(order=3), child=FailsOn(), retries=0)
+    results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in range(5)])
+    assert [result.rollout.artifact for result in results] == [0, 1, 2, 3, 4]
+    assert [result.rollout.error for result in results] == [None, "not this one", None, None, None]
+
+
+async def test_a_parent_may_fail_because_of_its_children_and_be_retried_with_them():
+    attempts = []
+
+    class Strict(Family):
+        def get_extras(self, state):
+            attempts.append([child.rollout.id for child in state.child_results])
+            if len(attempts) == 1:
+                raise EpisodeError("try again")
+            return {}
+
+    batch = await make_arena(requests=parents(1), parent=Strict()).step()
+    assert (len(batch.records), batch.meta["episodes"], batch.meta["retried"]) == (3, 3, 1)
+    assert attempts[0] == attempts[1], "the same ids and seeds"
+
+
+async def test_an_artifact_that_cannot_be_resolved_costs_its_episode():
+    arena = make_arena(retries=1)
+    tries = []
+
+    async def fetch(request):
+        tries.append(request.artifact)
+        if request.artifact == 1:
+            raise FileNotFoundError("no such question")
+        return f"question {request.artifact}"
+
+    arena.resolve_artifact = fetch
+    results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in range(3)])
+    assert [result.rollout.artifact for result in results] == ["question 0", 1, "question 2"]
+    assert "no such question" in results[1].rollout.error
+    assert tries.count(1) == 2
+
+
+class Stuck(MockInferenceClient):
+    """Answers only what is about anything but 1; the rest waits for ever."""
+
+    def __init__(self):
+        super().__init__(["yes"])
+        self.stuck = 0
+        self.cancelled = 0
+
+    async def complete(self, messages, *args, **options):
+        if messages[-1]["content"] == "about 1":
+            self.stuck += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled += 1
+        return await super().complete(messages, *args, **options)
+
+
+async def test_an_episode_that_hangs_ends_at_its_limit():
+    arena = make_arena(Stuck(), episode_timeout=0.02, retries=1)
+    results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in range(3)])
+    assert [result.rollout.error for result in results] == [None, "the episode took longer than 0.02 s", None]
+    assert arena.client.cancelled == 2
+
+
+async def test_a_child_that_hangs_does_not_take_its_parent_along():
+    """The parent's time stands still while its children play, retries included."""
+    arena = make_arena(Stuck(), episode_timeout=0.02, retries=2, parent=Family(children=3))
+    result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
+    assert result.rollout.error is None
+    errors = [child.rollout.error for child in result.children]
+    assert errors == [None, "the episode took longer than 0.02 s", None]
+    assert arena.client.cancelled == 3
+
+
+async def test_after_its_children_the_time_of_a_parent_goes_on():
+    class ThenHangs(Family):
+        async def rollout(self, arena, artifact, state=None):
+            await super().rollout(arena, artifact, state)
+            await asyncio.Event().wait()
+
+    arena = make_arena(episode_timeout=0.02, retries=0, parent=ThenHangs())
+    result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
+    assert result.rollout.error == "the episode took longer than 0.02 s"
+
+
+async def test_a_clients_own_timeout_is_not_called_the_episodes():
+    arena = make_arena(child=Failing(TimeoutError("no answer in 5 s")), retries=0)
+    reason = (await arena.try_episode("child", "sums")).rollout.error
+    assert reason.startswith("TimeoutError('no answer in 5 s')")
+
+
+async def test_a_cancellation_from_within_costs_the_episode():
+    """A client whose connection is shared may cancel what another episode waits for."""
+    arena = make_arena(child=Failing(asyncio.CancelledError()), retries=0)
+    results = await arena.generate_rollouts([EpisodeRequest("child", 0), *parents(1)])
+    assert results[0].rollout.error == "something that the episode waited for was cancelled"
+    assert results[1].rollout.error is None
+
+
+async def test_a_cancellation_from_outside_stops_everything():
+    arena = make_arena(Stuck(), retries=5, max_calls=3)
+    requests = [EpisodeRequest("child", 1) for _ in range(3)]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(arena.generate_rollouts(requests))
+        while arena.client.stuck < 3:
+            await asyncio.sleep(0)
+        task.cancel()
+    assert task.cancelled()
+    assert arena.client.cancelled == 3
+    assert len((await arena.generate_rollouts([EpisodeRequest("child", 0)]))[0].rollout.steps) == 1
+
+
+async def test_wrong_input_stops_everything_and_cancels_the_rest():
+    class Unknown(Ask):
+        async def rollout(self, arena, artifact, state=None):
+            while arena.client.stuck < 3:
+                await asyncio.sleep(0)
+            await arena.call_model([], "nobody")
+
+    arena = make_arena(Stuck(), child=Unknown())
+    requests = [*(EpisodeRequest("parent", 1) for _ in range(3)), EpisodeRequest("child", 0)]
+    with pytest.raises(InputError, match="no role nobody"):
+        await arena.generate_rollouts(requests)
+    assert arena.client.cancelled == 3
+
+
+async def test_wrong_input_in_a_child_stops_everything_too():
+    arena = make_arena(requests=parents(3))
+    arena.episodes["parent"].requests = [EpisodeRequest("typo", 0)]
+    with pytest.raises(InputError, match="no episode typo"):
+        await arena.step()
+
+
+async def test_a_failed_episode_began_with_its_first_attempt():
+    times = []
+
+    def fail():
+        times.append(time.time())
+        return True
+
+    arena = make_arena(child=Failing(ConnectionError("dead"), fail), retries=3)
+    rollout = (await arena.try_episode("child", "sums")).rollout
+    assert rollout.started_at <= times[0]
+    assert times[3] <= rollout.ended_at

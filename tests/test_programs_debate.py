@@ -1,0 +1,351 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core import (
+    EpisodeRequest,
+    GenerateResult,
+    InputError,
+    Messages,
+    MockInferenceClient,
+    ModelResponse,
+    VerboseLogger,
+)
+from selfplay.programs.debate import DebateArena, debate_text
+from selfplay.programs.judge import JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
+
+SIDES = ("Aff", "Neg")
+TOPIC = "Cats are better than dogs"
+
+
+def is_judge(messages: Messages) -> bool:
+    return messages[0]["content"].startswith("You judge a debate")
+
+
+class Debaters(MockInferenceClient):
+    """Debaters who say "for" and "against"; keeps every call.
+
+    The judge gives ``verdicts`` in turn and sticks to the last; about a doubtful motion it gives none.
+    """
+
+    def __init__(self, *verdicts: str) -> None:
+        super().__init__(self.answer)
+        self.verdicts = list(verdicts)
+        self.asked: list[tuple[Messages, float, int | None, str | None]] = []
+
+    def answer(self, messages: Messages, seed: int | None) -> str:
+        if is_judge(messages) and "doubtful" in messages[1]["content"]:
+            return "I cannot decide."
+        if is_judge(messages):
+            return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+        return "for" if "argue for the motion" in messages[0]["content"] else "against"
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        self.asked.append((messages, temperature, seed, model))
+        return await super().complete(
+            messages, temperature, max_tokens, return_tokens, model=model, seed=seed
+        )
+
+    @property
+    def judge_calls(self) -> list[tuple[Messages, float, int | None, str | None]]:
+        return [call for call in self.asked if is_judge(call[0])]
+
+
+async def debate(arena: DebateArena) -> GenerateResult:
+    request = EpisodeRequest("debate", {"topic": TOPIC}, {"seed": 7})
+    return (await arena.generate_rollouts([request]))[0]
+
+
+async def test_winner_earns_the_score_and_loser_its_negative_on_every_turn() -> None:
+    arena = DebateArena(Debaters("Winner: Neg, score: 0.8"), [TOPIC], num_rounds=2)
+    rollout = (await debate(arena)).rollout
+    assert rollout.rewards == {"Aff": -0.8, "Neg": 0.8}
+    assert [(step.role_id, step.completion_text, step.reward) for step in rollout.steps] == [
+        ("Aff", "for", -0.8),
+        ("Neg", "against", 0.8),
+        ("Aff", "for", -0.8),
+        ("Neg", "against", 0.8),
+    ]
+    assert rollout.extras["verdict"] == {"winner": "Neg", "score": 0.8}
+
+
+async def test_each_side_sees_the_topic_its_own_stance_and_what_the_other_said_but_not_its_instructions() -> (
+    None
+):
+    client = Debaters("Winner: Aff, score: 1.0")
+    await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    seen = ["\n".join(message["content"] for message in call[0]) for call in client.asked[:-1]]
+    affirmative, negative = seen[2], seen[3]
+    assert TOPIC in affirmative
+    assert TOPIC in negative
+    assert "You are Aff and argue for" in affirmative
+    assert "You are Aff" not in negative
+    assert "You are Neg and argue against" in negative
+    assert "You are Neg" not in affirmative
+    assert "Neg: against" in affirmative
+    assert "Aff: for" in negative
+
+
+async def test_judge_sees_all_arguments_and_no_private_instruction_and_is_not_a_step() -> None:
+    client = Debaters("Winner: Aff, score: 1.0")
+    result = await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    (messages, temperature, _, _), *others = client.judge_calls
+    assert others == []
+    assert temperature == 0
+    assert "Aff: for\n\nNeg: against\n\nAff: for\n\nNeg: against" in messages[1]["content"]
+    assert "You are Aff" not in messages[1]["content"]
+    assert {step.role_id for step in result.rollout.steps} == {"Aff", "Neg"}
+
+
+async def test_judge_that_cannot_be_read_is_asked_again_with_other_seeds() -> None:
+    client = Debaters("hm", "Winner: both", "Winner: Aff, score: 0.6")
+    result = await debate(DebateArena(client, [TOPIC], num_rounds=1))
+    assert result.rollout.rewards == {"Aff": 0.6, "Neg": -0.6}
+    temperatures = [temperature for _, temperature, _, _ in client.judge_calls]
+    assert temperatures[0] == 0
+    assert min(temperatures[1:]) > 0
+    assert len({seed for _, _, seed, _ in client.judge_calls}) == 3
+
+
+async def test_judge_without_a_verdict_fails_the_episode_and_is_counted() -> None:
+    client = Debaters("I cannot decide.")
+    arena = DebateArena(client, [TOPIC], batch_size=2, num_rounds=1)
+    batch, results = await arena.play_step()
+    for result in results:
+        assert result.rollout.error is not None
+        assert "the judge failed: no verdict after asking 3 times" in result.rollout.error
+        assert result.rollout.rewards == {}
+    assert len(client.judge_calls) == 2 * 3 * (arena.retries + 1)
+    assert batch.records == []
+    assert batch.meta["failed"] == 2
+    assert batch.meta["metric/debate/unjudged"] == 1.0
+
+
+async def test_unjudged_debate_can_be_kept_as_a_draw_that_is_marked_and_counted() -> None:
+    client = Debaters("Winner: Aff, score: 0.9")
+    arena = DebateArena(client, [TOPIC, "doubtful"], batch_size=2, num_rounds=1, on_judge_failure="draw")
+    batch, results = await arena.play_step()
+    rewards = sorted(result.rewards["Aff"] for result in results)
+    assert rewards == [0.0, 0.9]
+    assert [result.rollout.extras["verdict"] for result in results if result.rewards["Aff"] == 0] == [None]
+    assert batch.meta["failed"] == 0
+    assert batch.meta["metric/debate/unjudged"] == 0.5
+
+
+async def test_failure_other_than_the_judges_is_not_counted_as_the_judges() -> None:
+    def broken(messages: Messages, seed: int | None) -> str:
+        raise RuntimeError("no connection")
+
+    batch, _ = await DebateArena(MockInferenceClient(broken), [TOPIC], batch_size=2).play_step()
+    assert batch.meta["failed"] == 2
+    assert batch.meta["metric/debate/unjudged"] == 0.0
+
+
+async def test_judge_can_be_another_model_of_another_client() -> None:
+    debaters, judge = Debaters("never asked"), Debaters("Winner: Aff, score: 0.7")
+    arena = DebateArena(debaters, [TOPIC], num_rounds=1, judge_client=judge, judge_model="wise")
+    result = await debate(arena)
+    assert result.rewards["Aff"] == 0.7
+    assert debaters.judge_calls == []
+    assert [(model, seed is not None) for _, _, seed, model in judge.asked] == [("wise", True)]
+
+
+async def test_judge_of_the_same_client_can_be_another_model_and_policies_may_differ() -> None:
+    client = Debaters("Winner: Aff, score: 0.7")
+    arena = DebateArena(client, [TOPIC], num_rounds=1, aff_policy="a", neg_policy="b", judge_model="base")
+    await debate(arena)
+    assert [model for _, _, _, model in client.asked] == ["a", "b", "base"]
+
+
+class Scoring(MockInferenceClient):
+    """Finds Neg e times likelier than Aff after a debate, and e^3 times without one."""
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        assert completions == ["Aff", "Neg"]
+        return [-2.0, -1.0] if "Aff: talk" in messages[1]["content"] else [-4.0, -1.0]
+
+
+async def test_score_judge_compares_the_odds_with_and_without_the_debate() -> None:
+    client = Scoring(["talk"])
+    arena = DebateArena(client, [TOPIC], num_rounds=1, judge_by_score=True)
+    rewards = (await debate(arena)).rewards
+    assert rewards["Aff"] == pytest.approx(0.8807970779778823)  # 1 / (1 + exp(-(3 - 1)))
+    assert rewards["Neg"] == -rewards["Aff"]
+
+
+async def test_score_judge_needs_a_client_that_scores() -> None:
+    arena = DebateArena(MockInferenceClient(["talk"]), [TOPIC], num_rounds=1, judge_by_score=True)
+    error = (await debate(arena)).rollout.error
+    assert error is not None
+    assert "cannot score" in error
+
+
+async def test_a_step_debates_topics_equally_often_and_compares_debates_on_one_topic() -> None:
+    topics = ["one", "two", "three"]
+    arena = DebateArena(Debaters("Winner: Aff, score: 0.7"), topics, batch_size=6, num_rounds=1)
+    requests = arena.get_batch()
+    assert sorted(request.artifact.data["topic"] for request in requests) == sorted(topics * 2)
+    assert all(request.meta["group"] == request.artifact.data["topic"] for request in requests)
+
+
+async def test_zero_sum_debates_give_advantages_that_cancel() -> None:
+    client = Debaters("Winner: Aff, score: 1.0", "Winner: Neg, score: 0.5")
+    batch, _ = await DebateArena(client, [TOPIC], batch_size=2, num_rounds=1).play_step(concurrency=1)
+    by_role = {
+        role: sorted(record.advantage for record in batch.records if record.role_id == role) for role in SIDES
+    }
+    # Rewards of Aff: 1 and -0.5, mean 0.25; of Neg their negatives.
+    assert by_role == {"Aff": [-0.75, 0.75], "Neg": [-0.75, 0.75]}
+
+
+async def test_evaluation_plays_the_same_debates_every_time_and_reports_each() -> None:
+    client = Debaters("Winner: Aff, score: 0.7", "Winner: Neg, score: 0.7")
+    topics = ["one", "doubtful", "two"]
+    arena = DebateArena(client, [TOPIC], num_rounds=1, evaluation_topics=topics, evaluation_debates=3)
+    measures = await arena.evaluate()
+    assert sorted(measures["won by Aff"]) == [0.0, 1.0]
+    assert measures["unjudged"] == [0.0, 1.0, 0.0]
+    assert measures["words a turn"] == [1.0, 1.0]
+    seeds = sorted(seed or 0 for _, _, seed, _ in client.asked)
+    client.asked.clear()
+    await arena.evaluate()
+    assert sorted(seed or 0 for _, _, seed, _ in client.asked) == seeds
+
+
+async def test_arena_continues_from_its_state() -> None:
+    def arena() -> DebateArena:
+        return DebateArena(Debaters("Winner: Aff, score: 0.7"), ["a", "b", "c", "d"], batch_size=2, seed=3)
+
+    first = arena()
+    await first.play_step()
+    state = json.loads(json.dumps(first.state_dict()))
+    second = arena()
+    second.load_state_dict(state)
+    assert [r.artifact.data for r in second.get_batch()] == [r.artifact.data for r in first.get_batch()]
+    assert second.step_num == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"topics": []}, "topics"), ({"batch_size": 0}, "batch_size"), ({"num_rounds": 0}, "num_rounds")],
+)
+def test_impossible_settings_are_refused_by_name(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        DebateArena(Debaters("x"), **({"topics": [TOPIC]} | arguments))
+    assert caught.value.field == field
+
+
+async def test_log_reads_as_a_debate(tmp_path: Any) -> None:
+    with VerboseLogger(tmp_path / "debate.log") as logger:
+        arena = DebateArena(
+            Debaters("Winner: Aff, score: 0.7"), [TOPIC], batch_size=1, num_rounds=1, logger=logger
+        )
+        await arena.play_step()
+    log = (tmp_path / "debate.log").read_text()
+    assert log.index("Aff< for") < log.index("Neg< against") < log.index("Winner: Aff")
+
+
+def test_debate_text_leaves_out_what_the_environment_said() -> None:
+    transcript = [
+        {"author": "", "to": "Aff", "text": "secret"},
+        {"author": "Aff", "to": "", "text": " yes \n"},
+        {"author": "Neg", "to": "", "text": "no"},
+    ]
+    assert debate_text(transcript) == "Aff: yes\n\nNeg: no"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Winner: Aff, score: 0.8",
+        "winner: aff, score: 0.8",
+        "Winner: Aff. Score: 0.8",
+        "**Winner:** Aff, **Score:** 0.8",
+        "I weighed both sides.\nWinner: Aff\nScore: 0.8\nThank you.",
+        "Winner = Aff; score = 0.80.",
+        '{"winner": "Aff", "score": 0.8}',
+        'Here it is: ```json\n{"score": 0.8, "winner": "AFF"}\n```',
+        '{"winner": "Aff", "score": "0.8", "reason": "Neg: {weak}"}',
+        '{"verdict": {"winner": "Aff", "score": 0.8}}',
+        "Winner: Aff, score: 0.8. I repeat, Winner: Aff, score: 0.8",
+    ],
+)
+def test_verdicts_that_are_read(text: str) -> None:
+    assert parse_verdict(text, SIDES) == Verdict("Aff", 0.8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Aff",
+        "Aff wins with 0.8",
+        "Winner: Aff",
+        "Winner: Affirmative, score: 0.8",
+        "Winner: Aff or Neg, score: 0.8",
+        "Winner: Aff, score: 0.5 to 1.0",
+        "Winner: Aff, score: 0.5-1.0",
+        "Winner: Aff, score: 8",
+        "Winner: Aff, score: 0.8/1",
+        "Winner: Aff, score: 80%",
+        "Winner: Aff, score: 0.3",
+        "Winner: Aff, score: 0.8.5",
+        "Winner: Aff, score: 0.8 ... Winner: Neg, score: 0.8",
+        "Winner: Aff, score: 0.8, or rather Winner: Neg",
+        "Winner: Aff, score: 0.8\nWinner: Aff, score: 0.9",
+        '{"winner": "Aff"}',
+        '{"winner": "Draw", "score": 0.5}',
+        '{"winner": "Aff", "score": true}',
+        '{"winner": "Aff", "score": NaN}',
+        '{"winner": ["Aff"], "score": 0.8}',
+        '{"winner": "Aff", "score": 0.8} {"winner": "Neg", "score": 0.8}',
+    ],
+)
+def test_verdicts_that_would_have_to_be_guessed_are_none(text: str) -> None:
+    assert parse_verdict(text, SIDES) is None
+
+
+@given(
+    winner=st.sampled_from(SIDES),
+    cents=st.integers(50, 100),
+    form=st.sampled_from(["line", "json"]),
+    before=st.text(alphabet="abc .,\n{}", max_size=20),
+    after=st.text(alphabet="abc ,\n{}", max_size=20),
+)
+def test_every_verdict_of_the_asked_form_is_read_whatever_stands_around_it(
+    winner: str, cents: int, form: str, before: str, after: str
+) -> None:
+    score = cents / 100
+    line = f"Winner: {winner}, score: {score}"
+    text = line if form == "line" else json.dumps({"winner": winner, "score": score})
+    assert parse_verdict(f"{before}\n{text}\n{after}", SIDES) == Verdict(winner, score)
+
+
+@given(st.text(max_size=200) | st.text(alphabet='winnerscoAffNg:,. {}"0158\n', max_size=60))
+def test_parsing_never_raises_and_only_ever_names_a_side(text: str) -> None:
+    verdict = parse_verdict(text, SIDES)
+    assert verdict is None or (verdict.winner in SIDES and 0.5 <= verdict.score <= 1)
+
+
+async def test_judges_can_be_used_without_a_debate() -> None:
+    arena = DebateArena(Debaters("Winner: Neg, score: 0.5"), [TOPIC])
+    assert await TextJudge().decide(arena, TOPIC, "Aff: a\n\nNeg: b", SIDES) == Verdict("Neg", 0.5)
+    assert (await ScoreJudge(Scoring(["x"])).decide(arena, TOPIC, "Aff: talk", SIDES)).winner == "Aff"
+    with pytest.raises(JudgeError, match="Winner: nobody"):
+        await TextJudge(Debaters("Winner: nobody"), tries=2).decide(arena, TOPIC, "", SIDES)
+    with pytest.raises(InputError):
+        TextJudge(tries=0)

@@ -1,0 +1,490 @@
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core import (
+    Artifact,
+    EpisodeRequest,
+    InputError,
+    Messages,
+    MockInferenceClient,
+    ModelResponse,
+    Rollout,
+)
+from selfplay.programs.arithmetic import Arithmetic
+from selfplay.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
+from selfplay.programs.questions import OpenQuestions, Question
+
+ARITHMETIC = Arithmetic()
+ADDITION = re.compile(r"\d+ [+*-] \d+")
+
+
+def is_proposal(messages: Messages) -> bool:
+    return messages[-1]["content"] == ARITHMETIC.proposer_prompt()
+
+
+class Players(MockInferenceClient):
+    """A proposer who writes ``proposals`` in turn, and solvers who answer by ``solve(question, number)``.
+
+    ``number`` counts the solver's calls about that question.
+    """
+
+    def __init__(self, proposals: list[str], solve: Callable[[str, int], str]) -> None:
+        super().__init__(self.answer)
+        self.proposals = proposals
+        self.solve = solve
+        self.proposed = 0
+        self.asked: dict[str, int] = {}
+
+    def answer(self, messages: Messages, seed: int | None) -> str:
+        if is_proposal(messages):
+            self.proposed += 1
+            return self.proposals[(self.proposed - 1) % len(self.proposals)]
+        question = messages[-1]["content"]
+        number = self.asked.get(question, 0)
+        self.asked[question] = number + 1
+        return self.solve(question, number)
+
+
+def truth(question: str) -> str:
+    parsed = ARITHMETIC.parse_question(question)
+    assert parsed is not None
+    return parsed["ground_truth"]
+
+
+def right_in_the_first(count: int) -> Callable[[str, int], str]:
+    return lambda question, number: f"{question} = {truth(question)}" if number < count else "0"
+
+
+def small_arena(client: MockInferenceClient, **options: Any) -> ProposerSolverArena:
+    defaults: dict[str, Any] = {"batch_size": 1, "solver_rollouts": 4, "held_out": []}
+    return ProposerSolverArena(client, **(defaults | options))
+
+
+async def propose(arena: ProposerSolverArena) -> Any:
+    results = await arena.generate_rollouts([EpisodeRequest("propose", {"examples": []}, {"seed": 1})])
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("right", "pass_rate", "reward"), [(0, 0.0, 0.0), (1, 0.25, 0.5), (2, 0.5, 1.0), (4, 1.0, 0.0)]
+)
+async def test_proposer_earns_more_the_nearer_the_pass_rate_is_to_a_half(
+    right: int, pass_rate: float, reward: float
+) -> None:
+    result = await propose(small_arena(Players(["60 + 3"], right_in_the_first(right))))
+    assert result.rewards == {"Proposer": reward}
+    assert result.rollout.extras["pass_rate"] == pass_rate
+    assert result.rollout.extras["question"] == {"question": "60 + 3", "ground_truth": "63"}
+    assert sorted(child.rewards["Solver"] for child in result.children) == [0.0] * (4 - right) + [1.0] * right
+    assert result.rollout.metrics["valid/Proposer"] == 1.0
+    assert result.rollout.metrics["pass_rate/Proposer"] == pass_rate
+
+
+@pytest.mark.parametrize(
+    ("extras", "target", "reward"),
+    [
+        ({"valid": False, "repeated": False}, 0.5, -1.0),
+        ({"valid": True, "repeated": False, "pass_rate": 0.5}, 0.5, 1.0),
+        ({"valid": True, "repeated": False, "pass_rate": 0.125}, 0.5, 0.25),
+        ({"valid": True, "repeated": False, "pass_rate": 0.0}, 0.25, 0.5),
+        ({"valid": True, "repeated": False, "pass_rate": 1.0}, 0.2, -0.5),  # 1 - 1.6 is floored
+        ({"valid": True, "repeated": True, "pass_rate": 0.5}, 0.5, -0.5),
+    ],
+)
+async def test_goldilocks_reward_equals_the_table(
+    extras: dict[str, Any], target: float, reward: float
+) -> None:
+    rollout = Rollout("propose", extras={"failed_solvers": 0} | extras)
+    await make_proposer_rubric("P", target).score(rollout, small_arena(Players(["x"], lambda q, n: "")))
+    assert rollout.rewards["P"] == pytest.approx(reward)
+
+
+async def test_invalid_question_is_punished_and_never_asked() -> None:
+    client = Players(["What is love?"], lambda question, number: "0")
+    result = await propose(small_arena(client))
+    assert result.rewards == {"Proposer": -1.0}
+    assert result.children == []
+    assert client.calls == 1
+    assert "pass_rate/Proposer" not in result.rollout.metrics
+
+
+async def test_question_that_was_cut_short_is_invalid() -> None:
+    class Cut(Players):
+        async def complete(self, *args: Any, **kwargs: Any) -> ModelResponse:
+            response = await super().complete(*args, **kwargs)
+            response.finish_reason = "length"
+            return response
+
+    assert (await propose(small_arena(Cut(["1 + 1"], right_in_the_first(4))))).rewards == {"Proposer": -1.0}
+
+
+async def test_failed_solvers_are_left_out_of_the_pass_rate_and_counted() -> None:
+    def solve(question: str, number: int) -> str:
+        if number % 2:
+            raise RuntimeError("no connection")
+        return right_in_the_first(1)(question, number)
+
+    arena = small_arena(Players(["60 + 3"], solve))
+    arena.retries = 0
+    result = await propose(arena)
+    assert result.rollout.extras["failed_solvers"] == 2
+    assert result.rollout.extras["pass_rate"] == 0.5  # one right, one wrong, two failed
+    assert result.rollout.metrics["failed_solvers/Proposer"] == 2.0
+    assert [child.rollout.error is None for child in result.children].count(False) == 2
+
+
+async def test_proposal_whose_solvers_all_fail_fails_with_the_reason() -> None:
+    def solve(question: str, number: int) -> str:
+        raise RuntimeError("no connection")
+
+    result = await propose(small_arena(Players(["60 + 3"], solve)))
+    assert "all 4 solvers failed" in result.rollout.error
+    assert "no connection" in result.rollout.error
+
+
+async def test_solvers_are_trained_only_where_asked() -> None:
+    def arena(train_solvers: bool) -> ProposerSolverArena:
+        return small_arena(Players(["60 + 3"], right_in_the_first(2)), train_solvers=train_solvers)
+
+    trained, _ = await arena(True).play_step()
+    frozen, _ = await arena(False).play_step()
+    assert [record.role_id for record in trained.records] == ["Proposer"] + ["Solver"] * 4
+    assert [record.role_id for record in frozen.records] == ["Proposer"]
+
+
+async def test_solvers_of_one_question_are_compared_with_each_other_only() -> None:
+    client = Players(["60 + 3", "50 - 5"], lambda q, n: truth(q) if q == "60 + 3" or n < 1 else "0")
+    batch, results = await small_arena(client, batch_size=2).play_step()
+    children = [[child.rollout.steps[0].advantage for child in result.children] for result in results]
+    assert children[0] == [0.0] * 4
+    # Rewards 1, 0, 0, 0: mean 1/4, standard deviation sqrt(3)/4.
+    assert sorted(children[1]) == pytest.approx([-(3**-0.5)] * 3 + [3**0.5])
+    assert sum(record.advantage for record in batch.records) == pytest.approx(0.0)
+
+
+async def test_roles_play_and_train_the_policies_they_name() -> None:
+    asked: list[tuple[bool, str | None]] = []
+
+    class Watched(Players):
+        async def complete(self, messages: Messages, *args: Any, **kwargs: Any) -> ModelResponse:
+            asked.append((is_proposal(messages), kwargs["model"]))
+            return await super().complete(messages, *args, **kwargs)
+
+    arena = small_arena(Watched(["60 + 3"], right_in_the_first(2)), proposer_policy="p", solver_policy="s")
+    await arena.play_step()
+    assert asked == [(True, "p")] + [(False, "s")] * 4
+    assert {role.policy for role in arena.roles.values()} == {"p", "s"}
+
+
+async def test_valid_questions_are_stored_once_and_weighted_by_nearness() -> None:
+    # The third is the first again: in this domain the order of a sum does not matter.
+    client = Players(["60 + 3", "50 - 5", "3 + 60", "nonsense"], right_in_the_first(1))
+    arena = small_arena(client, batch_size=4)
+    await arena.play_step()
+    seeds = {ARITHMETIC.key(question) for question in ARITHMETIC.seed_questions()}
+    added = {one.id: one.weight for one in arena.stores["questions"].all() if one.id not in seeds}
+    assert added == {"3 + 60": 0.5, "50 - 5": 0.5}
+
+
+async def test_stored_questions_are_the_examples_of_the_next_prompt() -> None:
+    prompts: list[list[str]] = []
+
+    class Watched(Players):
+        def answer(self, messages: Messages, seed: int | None) -> str:
+            if is_proposal(messages):
+                prompts.append([one["content"] for one in messages if one["role"] == "assistant"])
+            return super().answer(messages, seed)
+
+    arena = small_arena(Watched(["60 + 3"], right_in_the_first(2)), examples=100)
+    await arena.play_step()
+    await arena.play_step()
+    seeds = {question["question"] for question in ARITHMETIC.seed_questions()}
+    assert set(prompts[0]) == seeds
+    assert set(prompts[1]) == seeds | {"60 + 3"}
+
+
+async def test_repeated_question_earns_the_least_a_valid_one_can() -> None:
+    client = Players(["60 + 3", "3 + 60"], right_in_the_first(2))
+    arena = small_arena(client)
+    _, first = await arena.play_step()
+    client.asked.clear()
+    _, second = await arena.play_step()
+    assert [first[0].rewards["Proposer"], second[0].rewards["Proposer"]] == [1.0, -0.5]
+    assert second[0].rollout.metrics["repeated/Proposer"] == 1.0
+    assert len(second[0].children) == 4
+
+
+async def test_good_questions_are_asked_again_and_weighed_anew() -> None:
+    client = Players(["nonsense"], right_in_the_first(1))
+    arena = small_arena(client, asked_again=2)
+    batch, results = await arena.play_step()
+    solved = [result.rollout for result in results if result.rollout.episode_type == "solve"]
+    questions = {rollout.artifact["question"] for rollout in solved}
+    assert len(solved) == 8
+    assert len(questions) == 2
+    weights = {one.data["question"]: one.weight for one in arena.stores["questions"].all()}
+    assert {weights[question] for question in questions} == {0.5}
+    assert {weight for question, weight in weights.items() if question not in questions} == {1.0}
+    for question in questions:
+        rewards = [
+            r.advantage
+            for r in batch.records
+            if r.meta.get("group") == ARITHMETIC.key({"question": question, "ground_truth": ""})
+        ]
+        assert sorted(rewards) == pytest.approx([-(3**-0.5)] * 3 + [3**0.5])
+
+
+async def test_held_out_questions_are_never_trained_on_shown_or_asked_again() -> None:
+    held_out: list[Question] = [{"question": "60 + 3", "ground_truth": "63"}]
+    client = Players(["3 + 60"], right_in_the_first(2))
+    arena = small_arena(client, held_out=held_out, asked_again=50, examples=100)
+    shown = []
+    for _ in range(3):
+        batch, results = await arena.play_step()
+        again = {result.rollout.artifact["question"] for result in results[1:]}
+        shown += [question["question"] for question in results[0].rollout.artifact["examples"]]
+        assert results[0].rollout.extras["held_out"]
+        assert [child.is_trainable for child in results[0].children] == [False] * 4
+        assert not again & {"60 + 3", "3 + 60"}
+        trained = {r.rollout_id for r in batch.records if r.role_id == "Solver"}
+        assert not trained & {child.rollout.id for child in results[0].children}
+        assert trained
+    assert not set(shown) & {"60 + 3", "3 + 60"}
+
+
+async def test_store_is_bounded_and_survives_a_checkpoint() -> None:
+    def arena() -> ProposerSolverArena:
+        proposals = [f"{number} + 70" for number in range(1, 40)]
+        return small_arena(Players(proposals, right_in_the_first(2)), batch_size=10, store_size=16, seed=5)
+
+    first = arena()
+    await first.play_step()
+    await first.play_step()
+    assert first.stores["questions"].count() == 16
+    second = arena()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.stores["questions"].all() == first.stores["questions"].all()
+    assert [r.artifact for r in second.get_batch()] == [r.artifact for r in first.get_batch()]
+    assert second.step_num == 2
+
+
+async def test_same_seed_gives_the_same_step_whatever_the_concurrency() -> None:
+    def by_seed(messages: Messages, seed: int | None) -> str:
+        assert seed is not None
+        if is_proposal(messages):
+            return f"{seed % 90 + 10} + {seed // 90 % 90 + 10}"
+        return truth(messages[-1]["content"]) if seed % 2 else "0"
+
+    async def step(concurrency: int) -> Any:
+        arena = small_arena(MockInferenceClient(by_seed), batch_size=6, seed=11)
+        batch, _ = await arena.play_step(concurrency)
+        return [record.advantage for record in batch.records], arena.stores["questions"].all()
+
+    assert await step(1) == await step(64)
+
+
+async def test_evaluation_gives_one_value_an_item() -> None:
+    held_out = ARITHMETIC.held_out_questions(5)
+    rights = [one["question"] for one in held_out[:2]]
+
+    def solve(question: str, number: int) -> str:
+        return truth(question) if question in rights or number < 3 and question == "60 + 3" else "1"
+
+    client = Players(["60 + 3", "nonsense"], solve)
+    arena = small_arena(client, held_out=held_out, evaluation_proposals=2)
+    measures = await arena.evaluate()
+    assert measures["solver exact match"] == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert sorted(measures["proposer distance"]) == [0.25, 0.5]
+    assert sorted(measures["proposer valid"]) == [0.0, 1.0]
+
+
+async def test_evaluation_leaves_no_trace_and_asks_the_same_every_time() -> None:
+    seeds: list[int | None] = []
+
+    class Watched(Players):
+        def answer(self, messages: Messages, seed: int | None) -> str:
+            seeds.append(seed)
+            return super().answer(messages, seed)
+
+    arena = small_arena(Watched(["60 + 3"], right_in_the_first(9)), evaluation_proposals=3)
+    before = arena.state_dict()
+    await arena.evaluate()
+    assert arena.state_dict() == before
+    first = sorted(seed or 0 for seed in seeds)
+    seeds.clear()
+    await arena.evaluate()
+    assert sorted(seed or 0 for seed in seeds) == first
+
+
+async def test_a_valid_proposal_is_a_match_between_proposer_and_solver() -> None:
+    arena = small_arena(Players(["60 + 3", "nonsense"], right_in_the_first(3)))
+    assert arena.outcomes(await propose(arena)) == [{"Proposer": 0.25, "Solver": 0.75}]
+    assert arena.outcomes(await propose(arena)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"solver_rollouts": 0}, "solver_rollouts"),
+        ({"proposals_per_prompt": 0}, "proposals_per_prompt"),
+        ({"target_pass_rate": 1.0}, "target_pass_rate"),
+        ({"questions": [{"question": "a"}]}, "questions"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        small_arena(Players(["x"], lambda q, n: ""), **options)
+    assert caught.value.field == field
+
+
+# Arithmetic
+
+
+@given(st.integers(0, 99), st.sampled_from("+-*"), st.integers(0, 99))
+def test_arithmetic_computes_every_question_of_its_grammar(left: int, sign: str, right: int) -> None:
+    text = f"{left} {sign} {right}"
+    result = {"+": left + right, "-": left - right, "*": left * right}[sign]
+    question = ARITHMETIC.parse_question(f" {text}\n")
+    if result < 0:
+        assert question is None
+        return
+    assert question == {"question": text, "ground_truth": str(result)}
+    for answer in (str(result), f"{text} = {result}", f" {text} = {result} "):
+        stated = ARITHMETIC.parse_answer(answer)
+        assert stated is not None
+        assert ARITHMETIC.is_correct(stated, question)
+
+
+@given(st.text(max_size=30) | st.text(alphabet="0123456789+-* =.\n", max_size=12))
+def test_arithmetic_takes_nothing_but_its_grammar(text: str) -> None:
+    question = ARITHMETIC.parse_question(text)
+    if question is not None:
+        assert re.fullmatch(r"(0|[1-9]\d?) [+*-] (0|[1-9]\d?)", text.strip(), re.ASCII)
+        assert question["question"] == text.strip()
+    stated = ARITHMETIC.parse_answer(text)
+    assert stated is None or text.strip().endswith(stated)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1+1", "1 +  1", "01 + 1", "100 + 1", "1 / 1", "1 + 1 + 1", "1 + 1 = 2", "1 - 2", "٣ + 1"]
+)
+def test_questions_outside_the_grammar(text: str) -> None:
+    assert ARITHMETIC.parse_question(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "71.", "071", "is 71", "23+48=71", "71 or 72", "23 + 48 =", "-1", "7 1"]
+)
+def test_answers_without_the_form(text: str) -> None:
+    assert ARITHMETIC.parse_answer(text) is None
+
+
+def test_order_matters_to_differences_only() -> None:
+    def key(text: str) -> str:
+        return ARITHMETIC.key({"question": text, "ground_truth": ""})
+
+    assert key("3 + 12") == key("12 + 3") != key("3 * 12")
+    assert key("9 * 2") == key("2 * 9")
+    assert key("12 - 3") != key("3 - 12")
+    assert key("12 - 9") == "12 - 9"
+
+
+def test_held_out_questions_are_always_the_same_all_different_and_never_shown() -> None:
+    held_out = ARITHMETIC.held_out_questions(300)
+    assert held_out == ARITHMETIC.held_out_questions(300)
+    keys = {ARITHMETIC.key(question) for question in held_out}
+    assert len(keys) == 300
+    assert all(ARITHMETIC.parse_question(one["question"]) == one for one in held_out)
+    shown = " ".join(text for turn in ARITHMETIC.solver_turns() for text in turn)
+    written = [*ARITHMETIC.seed_questions()]
+    written += [q for text in ADDITION.findall(shown) if (q := ARITHMETIC.parse_question(text)) is not None]
+    assert len(written) > 14
+    assert not keys & {ARITHMETIC.key(question) for question in written}
+
+
+# Open questions
+
+OPEN = OpenQuestions([{"question": "What is 2+2?", "ground_truth": "4"}])
+
+
+async def test_open_questions_are_played_from_proposal_to_reward() -> None:
+    def answer(messages: Messages, seed: int | None) -> str:
+        if messages[-1]["content"] == OPEN.proposer_prompt():
+            assert messages[1]["content"] == "Question: What is 2+2?\nAnswer: 4"
+            return "Question: What is the capital of France?\nAnswer: Paris"
+        assert messages[-1]["content"].startswith("What is the capital of France?")
+        return "I think so.\nThe answer is: paris."
+
+    questions: list[Question] = [{"question": "What is 2+2?", "ground_truth": "4"}]
+    arena = ProposerSolverArena(
+        MockInferenceClient(answer), questions=questions, batch_size=1, solver_rollouts=2
+    )
+    _, results = await arena.play_step()
+    assert results[0].rollout.extras["pass_rate"] == 1.0
+    stored = arena.stores["questions"].get("what is the capital of france?")
+    assert isinstance(stored, Artifact)
+    assert stored.data["ground_truth"] == "Paris"
+    assert await arena.evaluate() != {}
+    assert "solver exact match" not in await arena.evaluate()
+
+
+@given(
+    st.text(min_size=1, max_size=40).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
+    st.text(min_size=1, max_size=20).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
+)
+def test_open_questions_read_back_what_they_show(question: str, answer: str) -> None:
+    written: Question = {"question": question.strip(), "ground_truth": answer.strip()}
+    text = OPEN.proposer_turns([written])[0][1]
+    assert OPEN.parse_question(text) == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Question: a",
+        "Question: a\nAnswer:",
+        "Question: a\nAnswer: b\nAnswer: c",
+        "Sure!\nQuestion: a\nAnswer: b",
+    ],
+)
+def test_open_questions_without_the_form_are_invalid(text: str) -> None:
+    assert OPEN.parse_question(text) is None
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "right"),
+    [
+        ("4", "4", True),
+        ("4", "4.0", True),
+        ("4", "4.", True),
+        ("1000", "1,000", True),
+        ("0.5", "1/2", True),
+        ("50%", "0.5", True),
+        ("-3", "- 3", False),
+        ("Paris", " PARIS ", True),
+        ("New York", "new  york.", True),
+        ("Paris", "Pairs", False),
+        ("4", "2+2", False),
+        ("4", "40", False),
+        ("1", "1/0", False),
+        ("x + 1", "1 + x", False),
+    ],
+)
+def test_open_answers_are_right_as_the_same_text_or_number(truth: str, answer: str, right: bool) -> None:
+    assert OPEN.is_correct(answer, {"question": "?", "ground_truth": truth}) is right
+
+
+@given(st.text(max_size=30) | st.text(alphabet="0123456789,./%+- ", max_size=20), st.text(max_size=10))
+def test_checking_an_open_answer_never_raises_and_a_text_equals_itself(text: str, other: str) -> None:
+    question: Question = {"question": "?", "ground_truth": text}
+    assert OPEN.is_correct(text, question)
+    OPEN.is_correct(other, question)
+    OPEN.parse_answer(f"{other}\nThe answer is: {text}")
