@@ -1,0 +1,1 @@
+"""Episodes that are conversations: debate, proposer and solvers."""
