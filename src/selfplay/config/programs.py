@@ -53,7 +53,7 @@ class DebateSettings(Settings):
     judge_by_score: bool = False
     """Judge by the likelihood of either verdict, which models too weak to write one can do."""
     on_judge_failure: Literal["fail", "draw"] = "fail"
-    """A debate without a verdict fails, or counts as a draw. Either way it is counted as a judge's failure."""
+    """A debate without a verdict fails, or is a draw; either way the judge's failure is counted."""
     evaluation_topics: list[str] | None = None
     """Motions of the evaluation; the training's if not given."""
     evaluation_debates: int = Field(default=32, ge=1)
@@ -70,11 +70,11 @@ class ProposerSolverSettings(Settings):
     proposals_per_prompt: int = Field(default=16, ge=1)
     """How many of them share a prompt and are compared with each other."""
     examples: int = Field(default=8, ge=0)
-    """Questions shown in a prompt."""
+    """Questions shown to the proposer as examples."""
     solver_rollouts: int = Field(default=8, ge=1)
     """How often each question is asked."""
-    asked_again: int = Field(default=0, ge=0)
-    """Stored questions that are asked again in each update."""
+    asked_again: int = Field(default=4, ge=0)
+    """Stored questions that are asked again in each update, good ones more often."""
     target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
     """The share of right answers at which a question is worth most."""
     proposer_policy: str = "proposer"

@@ -1,8 +1,8 @@
 """A proposer writes questions, solvers answer them; the best question is one that solvers half solve.
 
 Each proposal spawns solver episodes. The share of right answers is the question's pass rate, and the nearer
-it is to the target, the more the proposer earns. Good questions go to the store ``questions``: they are the
-examples that the proposer sees next, and they are asked again.
+it is to the target, the more the proposer earns. Good questions go to the store ``questions`` and are asked
+again; one that is there already earns little as a proposal.
 """
 
 import random
@@ -209,7 +209,10 @@ def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
 
 
 class ProposerSolverArena(Arena):
-    """Proposals on examples from the store ``questions``, their solvers, and stored questions asked again.
+    """Proposals, their solvers, and questions from the store ``questions`` asked again.
+
+    A proposer is shown some of the first ``questions``. Shown the store's best instead, a small model copies
+    them, and soon writes one question again and again.
 
     A step's proposals come in groups that share a prompt and are compared with each other; so are a
     question's answers. Valid questions are stored, once each, with a weight that is 1 at the target pass rate
@@ -218,7 +221,7 @@ class ProposerSolverArena(Arena):
 
     Args:
         client: answers for both roles.
-        questions: first contents of the store; the domain's seed questions if not given.
+        questions: examples for the proposer, and first contents of the store; the domain's if not given.
         domain: what a question is. If not given, OpenQuestions like ``questions``, or without any Arithmetic.
         batch_size: proposals a step.
         proposals_per_prompt: how many of them share a prompt.
@@ -310,11 +313,12 @@ class ProposerSolverArena(Arena):
 
     def get_batch(self) -> list[EpisodeRequest]:
         """``batch_size`` proposals, and ``asked_again`` stored questions ``solver_rollouts`` times each."""
+        rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
         for index in range(self.batch_size):
             if index % self.proposals_per_prompt == 0:
-                shown = [one.data for one in store.sample(self.examples, weighted=True)]
+                shown = rng.sample(self.questions, min(self.examples, len(self.questions)))
             group = f"prompt-{index // self.proposals_per_prompt}"
             requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
         for one in store.sample(self.asked_again, weighted=True):

@@ -86,11 +86,7 @@ class OpenQuestions(Domain):
     answer_tokens = 256
 
     def __init__(self, questions: list[Question]) -> None:
-        if not questions:
-            raise InputError("questions", "there is no example for the proposer", "Give at least one")
-        for question in questions:
-            _check(question)
-        self._questions = questions
+        self._questions = check_questions(questions)
 
     def seed_questions(self) -> list[Question]:
         """Those given."""
@@ -137,6 +133,23 @@ class OpenQuestions(Domain):
         return " ".join(question["question"].lower().split())
 
 
+def check_questions(given: object) -> list[Question]:
+    """Return ``given`` if it is a list of at least one question.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(given, list) or not given:
+        raise InputError("questions", f"{given!r} is not a list of questions", _FORM)
+    for one in given:
+        fields = one if isinstance(one, dict) else {}
+        texts = [fields.get("question"), fields.get("ground_truth")]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InputError("questions", f"{one!r} is not a question", _FORM)
+    return given
+
+
+_FORM = 'Give a list like [{"question": "What is 2+2?", "ground_truth": "4"}]'
 _PROPOSER_REQUEST = (
     "Write a new question that has one short, certain answer, and the answer. Use this form:\n"
     "Question: ...\nAnswer: ..."
@@ -163,14 +176,3 @@ def _number(text: str) -> Fraction | None:
         return None
     number = Fraction(numerator) / Fraction(denominator or "1")
     return number / 100 if match[2] else number
-
-
-def _check(question: object) -> None:
-    fields = question if isinstance(question, dict) else {}
-    texts = [fields.get("question"), fields.get("ground_truth")]
-    if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise InputError(
-            "questions",
-            f"{question!r} is not a question",
-            'Give objects like {"question": "What is 2+2?", "ground_truth": "4"}',
-        )
