@@ -21,6 +21,8 @@ from selfplay.core import GenerateResult, Rollout, VerboseLogger
 from selfplay.programs.debate import DebateArena
 
 LOG = "debate_run.log"
+TEMPERATURE = 0.7
+MAX_TOKENS = 80
 
 
 def main(
@@ -48,7 +50,14 @@ async def _debate(
     client = await connect(local, port, model)
     logger = VerboseLogger(LOG) if verbose else None
     arena = DebateArena(
-        client, topics, batch_size=batch_size, on_judge_failure="draw", verbose=verbose, logger=logger
+        client,
+        topics,
+        batch_size=batch_size,
+        temperature=TEMPERATURE,
+        max_tokens=MAX_TOKENS,
+        on_judge_failure="draw",
+        verbose=verbose,
+        logger=logger,
     )
     console = Console()
     table = Table("step", "debates", "failed", "no verdict", "won by Aff", "words a turn", title="Results")

@@ -21,7 +21,7 @@ from server import connect, run
 
 from selfplay.core import GenerateResult, InputError, VerboseLogger
 from selfplay.programs.proposer_solver import ProposerSolverArena
-from selfplay.programs.questions import Question
+from selfplay.programs.questions import Question, check_questions
 
 LOG = "proposer_solver_run.log"
 
@@ -87,18 +87,15 @@ async def _propose(
 
 
 def _questions(text: str) -> list[Question]:
-    """What ``--questions`` gives; the arena checks each.
+    """What ``--questions`` gives.
 
     Raises:
-        InputError: it is no list.
+        InputError: it is no list of questions.
     """
     try:
-        given = json.loads(text)
+        return check_questions(json.loads(text))
     except ValueError as error:
         raise InputError("--questions", f"is not JSON ({error})", "Give a list of objects") from error
-    if not isinstance(given, list) or not given:
-        raise InputError("--questions", "is not a list", 'Give [{"question": "...", "ground_truth": "..."}]')
-    return given
 
 
 def _print_proposal(console: Console, result: GenerateResult) -> None:

@@ -206,15 +206,26 @@ async def test_an_episode_leaves_no_trace_in_the_context_of_others():
     assert sorted(seen[1:], key=lambda one: one[1]) == expected
 
 
-async def test_outside_of_a_step_nothing_is_made_up():
-    """No seed, no version; ids are unique."""
-    seeds = []
-    client = MockInferenceClient(lambda messages, seed: seeds.append(seed) or "yes")
+async def test_outside_of_a_step_versions_are_not_made_up_and_ids_are_unique():
+    client = MockInferenceClient(["yes"])
     results = await make_arena(client).generate_rollouts([EpisodeRequest("child", 1), *parents(1)])
-    assert seeds == [None] * 4
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     assert len({rollout.id for rollout in rollouts}) == 4
     assert "policy_version" not in rollouts[0].meta
+
+
+async def test_outside_of_a_step_seeds_follow_from_the_arenas_the_step_and_the_place():
+    async def said(arena):
+        results = await arena.generate_rollouts(parents(3))
+        return [step.act for one in results for rollout in one.all_rollouts() for step in rollout.steps]
+
+    assert await said(make_arena(SeedClient(1))) == await said(make_arena(SeedClient(2)))
+    later = make_arena(SeedClient())
+    later.step_num = 1
+    everything = await said(make_arena(SeedClient())) + await said(make_arena(SeedClient(), seed=1))
+    assert len(set(everything + await said(later))) == 27
+    results = await later.generate_rollouts([EpisodeRequest("child", 1, {"seed": 5})])
+    assert results[0].rollout.meta["seed"] == 5
 
 
 # What is asked of the client
@@ -244,6 +255,28 @@ async def test_a_call_without_a_role_is_outside_of_training():
     await arena.call_model([], temperature=0.0, max_tokens=500, model="judge")
     assert arena.client.options == [(1.0, None, False, None), (0.0, 500, False, "judge")]
     assert response.completion_token_ids is None
+
+
+async def test_calls_without_a_role_may_go_to_another_model():
+    arena = make_arena(Asked())
+    arena.model_without_role = "base"
+    for model in (None, "judge"):
+        await arena.call_model([], model=model)
+    await arena.call_model([], "solver")
+    assert [options[3] for options in arena.client.options] == ["base", "judge", "default"]
+
+
+async def test_scoring_is_a_call_like_any_other():
+    class Scores(MockInferenceClient):
+        async def score(self, messages, completions, *, model=None):
+            await self.complete(messages)
+            return [float(len(model))] * len(completions)
+
+    arena = make_arena(Scores(["yes"]), max_calls=2)
+    arena.model_without_role = "base"
+    scores = await asyncio.gather(*(arena.score([], ["a", "b"], model=name) for name in (None, "x", "xy")))
+    assert scores == [[4.0, 4.0], [1.0, 1.0], [2.0, 2.0]]
+    assert arena.client.max_in_flight == 2
 
 
 async def test_a_call_that_says_everything_needs_no_registered_role():
@@ -368,6 +401,20 @@ async def test_an_episode_began_before_its_first_call_and_ended_after_its_last()
         parent.started_at <= child.started_at <= child.ended_at <= parent.ended_at for child in children
     )
     assert arena.client.times[-1] <= parent.ended_at <= time.time()
+
+
+async def test_started_counts_episodes_of_all_levels_and_no_retries():
+    fails = iter([True, True, *[False] * 20])
+
+    class Shaky(Ask):
+        async def rollout(self, arena, artifact, state=None):
+            if next(fails):
+                raise RuntimeError("not yet")
+            return await super().rollout(arena, artifact, state)
+
+    arena = make_arena(requests=parents(3), child=Shaky())
+    batch = await arena.step()
+    assert (arena.started, batch.meta["episodes"], batch.meta["retried"]) == (9, 9, 2)
 
 
 async def test_on_result_hears_of_every_request_and_of_no_child():

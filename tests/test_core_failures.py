@@ -32,6 +32,15 @@ async def test_a_failure_is_retried_and_then_kept_with_its_reason():
     assert (rollout.meta["retried"], rollout.steps, result.children, rollout.rewards) == (2, [], [], {})
 
 
+async def test_what_would_fail_again_is_not_retried():
+    class Hopeless(EpisodeError):
+        worth_a_retry = False
+
+    rollout = (await make_arena(child=Failing(Hopeless("no judge"))).try_episode("child", "sums")).rollout
+    assert rollout.error == "no judge"
+    assert "retried" not in rollout.meta
+
+
 async def test_a_retry_that_succeeds_is_a_success():
     fails = iter([True, True, False])
     arena = make_arena(child=Failing(ValueError("odd"), lambda: next(fails)), retries=5)
@@ -146,20 +155,28 @@ class Stuck(MockInferenceClient):
 
 
 async def test_an_episode_that_hangs_ends_at_its_limit():
-    arena = make_arena(Stuck(), episode_timeout=0.02, retries=1)
+    arena = make_arena(Stuck(), episode_timeout=0.25, retries=1)
     results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in range(3)])
-    assert [result.rollout.error for result in results] == [None, "the episode took longer than 0.02 s", None]
+    assert [result.rollout.error for result in results] == [None, "the episode took longer than 0.25 s", None]
     assert arena.client.cancelled == 2
 
 
 async def test_a_child_that_hangs_does_not_take_its_parent_along():
     """The parent's time stands still while its children play, retries included."""
-    arena = make_arena(Stuck(), episode_timeout=0.02, retries=2, parent=Family(children=3))
+    arena = make_arena(Stuck(), episode_timeout=0.25, retries=2, parent=Family(children=3))
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
     assert result.rollout.error is None
     errors = [child.rollout.error for child in result.children]
-    assert errors == [None, "the episode took longer than 0.02 s", None]
+    assert errors == [None, "the episode took longer than 0.25 s", None]
     assert arena.client.cancelled == 3
+
+
+async def test_standing_in_the_queue_does_not_count():
+    """One episode holds the only slot until its limit; those that waited as long have all their time left."""
+    arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1)
+    results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in (1, 2, 1, 3)])
+    errors = [result.rollout.error for result in results]
+    assert errors == ["the episode took longer than 0.25 s", None] * 2
 
 
 async def test_after_its_children_the_time_of_a_parent_goes_on():
@@ -168,9 +185,9 @@ async def test_after_its_children_the_time_of_a_parent_goes_on():
             await super().rollout(arena, artifact, state)
             await asyncio.Event().wait()
 
-    arena = make_arena(episode_timeout=0.02, retries=0, parent=ThenHangs())
+    arena = make_arena(episode_timeout=0.25, retries=0, parent=ThenHangs())
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
-    assert result.rollout.error == "the episode took longer than 0.02 s"
+    assert result.rollout.error == "the episode took longer than 0.25 s"
 
 
 async def test_a_clients_own_timeout_is_not_called_the_episodes():

@@ -14,7 +14,7 @@ from selfplay.core import (
     ModelResponse,
     VerboseLogger,
 )
-from selfplay.programs.debate import DebateArena, debate_text
+from selfplay.programs.debate import EXAMPLE_DEBATE, EXAMPLE_TOPIC, DebateArena, debate_text
 from selfplay.programs.judge import JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
 
 SIDES = ("Aff", "Neg")
@@ -22,7 +22,7 @@ TOPIC = "Cats are better than dogs"
 
 
 def is_judge(messages: Messages) -> bool:
-    return messages[0]["content"].startswith("You judge a debate")
+    return messages[0]["content"].startswith("You judge debates")
 
 
 class Debaters(MockInferenceClient):
@@ -37,11 +37,11 @@ class Debaters(MockInferenceClient):
         self.asked: list[tuple[Messages, float, int | None, str | None]] = []
 
     def answer(self, messages: Messages, seed: int | None) -> str:
-        if is_judge(messages) and "doubtful" in messages[1]["content"]:
+        if is_judge(messages) and "doubtful" in messages[-1]["content"]:
             return "I cannot decide."
         if is_judge(messages):
             return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
-        return "for" if "argue for the motion" in messages[0]["content"] else "against"
+        return "for" if "Argue for the motion" in messages[0]["content"] else "against"
 
     async def complete(
         self,
@@ -88,12 +88,12 @@ async def test_each_side_sees_the_topic_its_own_stance_and_what_the_other_said_b
     await debate(DebateArena(client, [TOPIC], num_rounds=2))
     seen = ["\n".join(message["content"] for message in call[0]) for call in client.asked[:-1]]
     affirmative, negative = seen[2], seen[3]
-    assert TOPIC in affirmative
-    assert TOPIC in negative
-    assert "You are Aff and argue for" in affirmative
+    assert f'You are Aff. Argue for the motion "{TOPIC}"' in affirmative
     assert "You are Aff" not in negative
-    assert "You are Neg and argue against" in negative
+    assert "Argue for" not in negative
+    assert f'You are Neg. Argue against the motion "{TOPIC}"' in negative
     assert "You are Neg" not in affirmative
+    assert "Argue against" not in affirmative
     assert "Neg: against" in affirmative
     assert "Aff: for" in negative
 
@@ -104,8 +104,10 @@ async def test_judge_sees_all_arguments_and_no_private_instruction_and_is_not_a_
     (messages, temperature, _, _), *others = client.judge_calls
     assert others == []
     assert temperature == 0
-    assert "Aff: for\n\nNeg: against\n\nAff: for\n\nNeg: against" in messages[1]["content"]
-    assert "You are Aff" not in messages[1]["content"]
+    case = messages[-1]["content"]
+    assert f"{TOPIC}\n\nAff: for\n\nNeg: against\n\nAff: for\n\nNeg: against\n\n" in case
+    assert "You are Aff" not in case
+    assert EXAMPLE_TOPIC not in case
     assert {step.role_id for step in result.rollout.steps} == {"Aff", "Neg"}
 
 
@@ -119,7 +121,7 @@ async def test_judge_that_cannot_be_read_is_asked_again_with_other_seeds() -> No
     assert len({seed for _, _, seed, _ in client.judge_calls}) == 3
 
 
-async def test_judge_without_a_verdict_fails_the_episode_and_is_counted() -> None:
+async def test_judge_without_a_verdict_fails_the_episode_which_is_counted_and_not_played_again() -> None:
     client = Debaters("I cannot decide.")
     arena = DebateArena(client, [TOPIC], batch_size=2, num_rounds=1)
     batch, results = await arena.play_step()
@@ -127,7 +129,7 @@ async def test_judge_without_a_verdict_fails_the_episode_and_is_counted() -> Non
         assert result.rollout.error is not None
         assert "the judge failed: no verdict after asking 3 times" in result.rollout.error
         assert result.rollout.rewards == {}
-    assert len(client.judge_calls) == 2 * 3 * (arena.retries + 1)
+    assert len(client.judge_calls) == 2 * 3
     assert batch.records == []
     assert batch.meta["failed"] == 2
     assert batch.meta["metric/debate/unjudged"] == 1.0
@@ -135,7 +137,9 @@ async def test_judge_without_a_verdict_fails_the_episode_and_is_counted() -> Non
 
 async def test_unjudged_debate_can_be_kept_as_a_draw_that_is_marked_and_counted() -> None:
     client = Debaters("Winner: Aff, score: 0.9")
-    arena = DebateArena(client, [TOPIC, "doubtful"], batch_size=2, num_rounds=1, on_judge_failure="draw")
+    arena = DebateArena(
+        client, [TOPIC, "doubtful"], batch_size=2, debates_per_topic=1, num_rounds=1, on_judge_failure="draw"
+    )
     batch, results = await arena.play_step()
     rewards = sorted(result.rewards["Aff"] for result in results)
     assert rewards == [0.0, 0.9]
@@ -162,6 +166,14 @@ async def test_judge_can_be_another_model_of_another_client() -> None:
     assert [(model, seed is not None) for _, _, seed, model in judge.asked] == [("wise", True)]
 
 
+async def test_an_unjudged_debate_has_no_outcome_to_rate() -> None:
+    arena = DebateArena(Debaters("Winner: Aff, score: 0.9"), [TOPIC], num_rounds=1, on_judge_failure="draw")
+    judged = await debate(arena)
+    unjudged = await arena.run_episode("debate", {"topic": "doubtful"})
+    assert arena.outcomes(judged) == [{"Aff": 0.9, "Neg": -0.9}]
+    assert arena.outcomes(unjudged) == []
+
+
 async def test_judge_of_the_same_client_can_be_another_model_and_policies_may_differ() -> None:
     client = Debaters("Winner: Aff, score: 0.7")
     arena = DebateArena(client, [TOPIC], num_rounds=1, aff_policy="a", neg_policy="b", judge_model="base")
@@ -176,7 +188,7 @@ class Scoring(MockInferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         assert completions == ["Aff", "Neg"]
-        return [-2.0, -1.0] if "Aff: talk" in messages[1]["content"] else [-4.0, -1.0]
+        return [-2.0, -1.0] if "Aff: talk" in messages[-1]["content"] else [-4.0, -1.0]
 
 
 async def test_score_judge_compares_the_odds_with_and_without_the_debate() -> None:
@@ -194,11 +206,12 @@ async def test_score_judge_needs_a_client_that_scores() -> None:
     assert "cannot score" in error
 
 
-async def test_a_step_debates_topics_equally_often_and_compares_debates_on_one_topic() -> None:
-    topics = ["one", "two", "three"]
-    arena = DebateArena(Debaters("Winner: Aff, score: 0.7"), topics, batch_size=6, num_rounds=1)
+async def test_a_step_debates_few_topics_several_times_and_compares_debates_on_one_topic() -> None:
+    topics = ["one", "two", "three", "four"]
+    arena = DebateArena(Debaters("Winner: Aff, score: 0.7"), topics, batch_size=6, debates_per_topic=3)
     requests = arena.get_batch()
-    assert sorted(request.artifact.data["topic"] for request in requests) == sorted(topics * 2)
+    drawn = [request.artifact.data["topic"] for request in requests]
+    assert sorted(map(drawn.count, set(drawn))) == [3, 3]
     assert all(request.meta["group"] == request.artifact.data["topic"] for request in requests)
 
 
@@ -259,13 +272,28 @@ async def test_log_reads_as_a_debate(tmp_path: Any) -> None:
     assert log.index("Aff< for") < log.index("Neg< against") < log.index("Winner: Aff")
 
 
-def test_debate_text_leaves_out_what_the_environment_said() -> None:
-    transcript = [
-        {"author": "", "to": "Aff", "text": "secret"},
-        {"author": "Aff", "to": "", "text": " yes \n"},
-        {"author": "Neg", "to": "", "text": "no"},
+async def test_transcript_holds_what_the_sides_said_and_nothing_else() -> None:
+    rollout = (await debate(DebateArena(Debaters("Winner: Aff, score: 1.0"), [TOPIC], num_rounds=1))).rollout
+    assert rollout.extras["transcript"] == [
+        {"author": "Aff", "text": "for"},
+        {"author": "Neg", "text": "against"},
     ]
-    assert debate_text(transcript) == "Aff: yes\n\nNeg: no"
+    assert debate_text(rollout.extras["transcript"]) == "Aff: for\n\nNeg: against"
+
+
+async def test_each_side_has_seen_an_example_debate_from_its_own_seat_in_the_form_of_a_real_one() -> None:
+    client = Debaters("Winner: Aff, score: 1.0")
+    await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    roles = ["user", "assistant", "user", "assistant"]
+    for number, (other, heard) in enumerate([("Neg", "against"), ("Aff", "for")]):
+        messages = client.asked[2 + number][0]
+        assert [one["role"] for one in messages] == [*roles, *roles[:3]]
+        assert [messages[1]["content"], messages[3]["content"]] == list(EXAMPLE_DEBATE[number::2])
+        shown, real = messages[2]["content"], messages[6]["content"].replace(TOPIC, EXAMPLE_TOPIC)
+        replied_to = EXAMPLE_DEBATE[1 + number]
+        assert shown == real.replace(f"{other}: {heard}", f"{other}: {replied_to}")
+        opening = messages[4]["content"].replace(TOPIC, EXAMPLE_TOPIC)
+        assert messages[0]["content"] == opening.replace("Aff: for", f"Aff: {EXAMPLE_DEBATE[0]}")
 
 
 @pytest.mark.parametrize(

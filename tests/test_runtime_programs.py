@@ -67,7 +67,7 @@ def test_each_policy_has_its_own_figures_and_rating(model, tmp_path):  # noqa: F
     assert last["learner/hider/records"] == 4
     assert last["learner/seeker/records"] == 8
     assert last["model-pool/hider/mu"] != last["model-pool/seeker/mu"]
-    assert last["accounts/episodes"] == 48
+    assert last["accounts/started"] == last["accounts/finished"] == 48
     assert -1 <= last["program/reward/Seeker"] <= 0
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
     assert state["versions"] == {"hider": 4, "seeker": 4}

@@ -40,6 +40,8 @@ class DebateSettings(Settings):
     """Motions; each debate draws one."""
     batch_size: int = Field(default=8, ge=1)
     """Debates of an update."""
+    debates_per_topic: int = Field(default=4, ge=1)
+    """How many of them share a topic and are compared with each other."""
     num_rounds: int = Field(default=3, ge=1)
     """How often each side speaks."""
     max_tokens: int = Field(default=128, ge=1)

@@ -328,6 +328,14 @@ class RunSettings(Settings):
     """How many of the newest to keep; checkpoints of active opponents are kept beside them."""
 
 
+_ONLY_FOR_GAMES = (
+    *("envs", "rewards", "buffer", "population"),
+    *("collection.games_per_step", "collection.filter_opponent_invalid"),
+    *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
+    *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
+)
+
+
 class Config(Settings):
     """Everything that defines a run."""
 
@@ -341,8 +349,8 @@ class Config(Settings):
     """What is played in training; each game draws one by weight."""
     program: Program | None = None
     """A program in place of games: a debate, a proposer and its solvers, or one of your own."""
-    credit: CreditSettings = CreditSettings()
-    """How the rewards of a program become advantages."""
+    credit: CreditSettings | None = None
+    """How the rewards of a program become advantages; as the program says if not given."""
     inference: InferenceSettings = InferenceSettings()
     """The embedded engine."""
     collection: CollectionSettings = CollectionSettings()
@@ -365,15 +373,14 @@ class Config(Settings):
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":
         if self.program is None:
-            if self._changed("credit"):
+            if self.credit is not None:
                 raise InputError("credit", "is for programs, and this trains on games", "Leave it out")
             if not self.envs:
                 raise InputError(
                     "envs", "is missing, so nothing is played", 'Add [[envs]] with id = "kuhn_poker"'
                 )
             return self
-        only_for_games = ("envs", "rewards", "buffer", "population")
-        given = [name for name in only_for_games if self._changed(name)]
+        given = [name for name in _ONLY_FOR_GAMES if self._changed(name)]
         if given:
             raise InputError(
                 given[0], "is for games, and [program] takes their place", "Leave one of them out"
@@ -383,8 +390,10 @@ class Config(Settings):
         return self
 
     def _changed(self, name: str) -> bool:
-        """Whether a section is not what it is by default."""
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+        """Whether a section or field is not what it is by default."""
+        section, _, field = name.partition(".")
+        now, default = getattr(self, section), type(self).model_fields[section].default
+        return bool(getattr(now, field) != getattr(default, field) if field else now != default)
 
     @model_validator(mode="after")
     def _entries_differ_and_fit(self) -> "Config":

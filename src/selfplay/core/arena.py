@@ -40,7 +40,9 @@ class Arena:
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
-    ``on_result`` is called with each result that is not another's child, for progress bars.
+    ``started`` counts episodes, sub-episodes included, further attempts not. ``model_without_role`` answers
+    calls that name neither role nor model; the client's default if it is ``None``. ``on_result`` is called
+    with each result that is not another's child, for progress bars.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Arena:
         self.retries = retries
         self.seed = seed
         self.step_num = 0
+        self.started = 0
+        self.model_without_role: str | None = None
         self.roles: dict[str, Role] = {}
         self.episodes: dict[str, Episode] = {}
         self.stores: dict[str, ArtifactStore] = {}
@@ -95,6 +99,14 @@ class Arena:
         self.stores[name] = store if store is not None else ArtifactStore(seed=derive_seed(self.seed, name))
         return self.stores[name]
 
+    def set_concurrency(self, concurrency: int) -> None:
+        """Set the most model calls in flight over the whole arena, from now on.
+
+        Raises:
+            InputError: it is less than 1.
+        """
+        self._slots.set_limit(concurrency)
+
     async def call_model(
         self,
         messages: Messages,
@@ -112,17 +124,26 @@ class Arena:
         which version answered gets the episode's put into the response.
 
         Raises:
-            InputError: there is no such role.
+            InputError: there is no such role. (A call that says ``model`` and ``return_tokens`` needs none.)
         """
-        role = self.get_role(role_id) if role_id is not None else None
-        if role is not None:
+        says_all = model is not None and return_tokens is not None
+        if role_id is None or (says_all and role_id not in self.roles):
+            role = None
+        else:
+            role = self.get_role(role_id)
             temperature = role.temperature if temperature is None else temperature
             max_tokens = role.max_tokens if max_tokens is None else max_tokens
             model = role.policy if model is None else model
+        if role is None and model is None:
+            model = self.model_without_role
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        await self._slots.acquire()
+        if self._slots.free or episode is None:
+            await self._slots.acquire()
+        else:
+            with episode.clock_stopped():  # standing in the queue is nobody's fault
+                await self._slots.acquire()
         try:
             response = await self.client.complete(
                 messages,
@@ -134,12 +155,24 @@ class Arena:
             )
         finally:
             self._slots.release()
+        if self._slots.contended:
+            await asyncio.sleep(0)  # the next call starts before this episode goes on: no slot idles
         if response.policy_version is None and episode is not None:
             response = replace(response, policy_version=episode.meta.get("policy_version"))
         if self.logger is not None:
             has_tokens = response.completion_token_ids is not None
             self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
         return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Log-probabilities of whole completions; a call like any other. See InferenceClient.score."""
+        await self._slots.acquire()
+        try:
+            return await self.client.score(messages, completions, model=model or self.model_without_role)
+        finally:
+            self._slots.release()
 
     def get_batch(self) -> list[EpisodeRequest]:
         """What the next step plays. Override; an empty list ends the run."""
@@ -189,6 +222,7 @@ class Arena:
     ) -> GenerateResult:
         """Make attempts at ``request``, whose ``meta`` is its own copy, until one succeeds."""
         meta, started_at = request.meta, time.time()
+        self.started += 1
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
         reason = ""
@@ -206,8 +240,11 @@ class Arena:
                 reason = "something that the episode waited for was cancelled"
             except Exception as error:  # noqa: BLE001 - whatever an episode raises costs one episode
                 reason = _reason(error)
+                if isinstance(error, EpisodeError) and not error.worth_a_retry:
+                    break
+        episode = self.episodes.get(request.episode_type)
         failed = Rollout(
-            request.episode_type,
+            request.episode_type if episode is None else episode.episode_type,
             _data(request.artifact),
             meta | {"error": reason},
             meta["rollout_id"],
@@ -236,16 +273,20 @@ class Arena:
     ) -> list[GenerateResult]:
         """Run all requests together; results come in the order of the requests, failed ones included.
 
-        Inside an episode its sub-episodes inherit policy version and seed. ``concurrency`` sets the most
-        model calls in flight over the whole arena from now on; inside an episode the limit stays as it is.
+        Inside an episode its sub-episodes inherit policy version and seed; outside, a request without a seed
+        gets one that follows from the arena's, the step and its place in the list. ``concurrency`` sets the
+        most model calls in flight over the whole arena from now on; inside an episode the limit stays.
 
         Raises:
             InputError: what the user gave is wrong; the other episodes are cancelled.
         """
         parent = current_episode.get()
         if concurrency is not None and parent is None:
-            self._slots.set_limit(concurrency)
+            self.set_concurrency(concurrency)
         own = [replace(request, meta=inherit(request.meta)) for request in requests]
+        for index, request in enumerate(own):
+            if parent is None and "seed" not in request.meta:
+                request.meta["seed"] = derive_seed(self.seed, "rollouts", self.step_num, index)
         try:
             with parent.clock_stopped() if parent is not None else nullcontext():
                 async with asyncio.TaskGroup() as group:
@@ -268,8 +309,6 @@ class Arena:
             self.logger.log_episode_end(
                 request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
             )
-        if self.on_result is not None and current_episode.get() is None:
-            self.on_result(result)
         return result
 
     def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:

@@ -32,9 +32,19 @@ class CallSlots:
         self._limit = limit
         self._hand_out()
 
+    @property
+    def free(self) -> bool:
+        """Whether a slot can be had without waiting."""
+        return not self._waiting and self._taken < self._limit
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits for a slot."""
+        return bool(self._waiting)
+
     async def acquire(self) -> None:
         """Wait for a slot and take it."""
-        if not self._waiting and self._taken < self._limit:
+        if self.free:
             self._taken += 1
             return
         slot = asyncio.get_running_loop().create_future()

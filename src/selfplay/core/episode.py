@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,19 @@ class GenerateResult:
 
     def all_rollouts(self) -> list[Rollout]:
         """The rollout and its descendants', parents first."""
-        return [self.rollout, *(r for child in self.children for r in child.all_rollouts())]
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.all_rollouts()
+        return rollouts
 
     def trainable_rollouts(self) -> list[Rollout]:
         """Like :meth:`all_rollouts`, without results that are not trainable and what is below them."""
         if not self.is_trainable:
             return []
-        return [self.rollout, *(r for child in self.children for r in child.trainable_rollouts())]
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.trainable_rollouts()
+        return rollouts
 
 
 @dataclass(frozen=True)
@@ -132,9 +139,11 @@ class Episode(ABC):
         meta = inherit(meta)
         rollout = Rollout(self.episode_type, artifact, meta, meta.get("rollout_id") or uuid.uuid4().hex)
         limit = asyncio.timeout(arena.episode_timeout)
+        parent = current_episode.get()
         try:
-            async with limit:
-                children = await self._fill(rollout, arena, limit)
+            with parent.clock_stopped() if parent is not None else nullcontext():
+                async with limit:
+                    children = await self._fill(rollout, arena, limit)
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -20,4 +20,9 @@ class InputError(SelfplayError):
 
 
 class EpisodeError(SelfplayError):
-    """One episode could not be finished; it costs that episode and nothing else."""
+    """One episode could not be finished; it costs that episode and nothing else.
+
+    Subclasses whose cause would be the same again set ``worth_a_retry`` to False.
+    """
+
+    worth_a_retry = True

@@ -6,6 +6,7 @@ decoded here into the few fields that are needed, with their types checked.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import random
@@ -30,10 +31,12 @@ Answer = TypeVar("Answer")
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
 VERSION_HEADER = "x-selfplay-policy-version"
+"""The header in which ``selfplay serve`` says which policy version answered."""
+TOKEN_VARIABLE = "SELFPLAY_API_KEY"
+"""The environment variable of the token that ``selfplay serve`` and its clients share."""
 _OPENROUTER = "openrouter.ai"
 _OPENAI = "api.openai.com"
 _HOSTED = (_OPENROUTER, _OPENAI)  # they give no token ids and have no adapters of ours
-_LOCAL_KEY = "SELFPLAY_API_KEY"
 _TOKEN_FIELDS = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 _MAX_WORDS = 200
 
@@ -86,12 +89,12 @@ class OpenAIClient(InferenceClient):
     processed_logprobs --generation-config vllm``.
 
     Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are unreadable or
-    empty are tried again with exponential back-off. One call ends within ``(retries + 1) * timeout + retries
-    * max_wait`` seconds, in an answer or in one error.
+    have no choices are tried again with exponential back-off; a choice without text is an answer. One call
+    ends within ``(retries + 1) * timeout + retries * max_wait`` seconds, in an answer or in one error.
 
-    The key is looked up in OPENROUTER_API_KEY for OpenRouter, in OPENAI_API_KEY for OpenAI, in
-    SELFPLAY_API_KEY and then OPENAI_API_KEY for another host. A server on this machine gets SELFPLAY_API_KEY
-    if it is set, and needs no key. Unlike in seed 001, OpenRouter is never sent the key of OpenAI.
+    The key is looked up in OPENROUTER_API_KEY for OpenRouter, in OPENAI_API_KEY for OpenAI and in
+    SELFPLAY_API_KEY for another host. A server on this machine gets SELFPLAY_API_KEY if it is set, and needs
+    no key. Unlike in seed 001, nobody but OpenAI is sent the key of OpenAI.
 
     Args:
         api_key: the key, instead of the one in the environment. It is never shown.
@@ -133,7 +136,7 @@ class OpenAIClient(InferenceClient):
         self._gives_tokens = self._host not in _HOSTED
         self._version = 0
         self._key_name, self._key = ("api_key", api_key) if api_key else _key_for(self._host)
-        if not (self._key.isascii() and self._key.isprintable() and " " not in self._key):
+        if not is_sendable(self._key):
             raise InputError(self._key_name, "holds a character that no key has", "Set it again")
         self._api: openai.AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -191,10 +194,11 @@ class OpenAIClient(InferenceClient):
     async def get_policy_version(self) -> int:
         """Return the version of the policy that answers now; 0 from a server that does not count them.
 
-        It is what ``/adapters/version`` says, at the root of the server or below ``base_url``.
+        It is what ``/adapters/version`` says, at the root of the server or below ``base_url``. Whatever else
+        is answered there, a refusal or a page in HTML say, comes from a server that counts no versions.
 
         Raises:
-            SelfplayError: no try brought an answer.
+            SelfplayError: no try got through: broken connections, server errors (5xx, 501 apart), rate limits.
             InputError: the key is refused.
         """
         if self._host not in _HOSTED:
@@ -212,7 +216,7 @@ class OpenAIClient(InferenceClient):
         loop = asyncio.get_running_loop()
         if self._api is None or loop is not self._loop:
             # What is on this machine is not reached through a proxy.
-            http_client = openai.DefaultAsyncHttpxClient(trust_env=not _is_loopback(self._host))
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=not is_loopback(self._host))
             self._loop = loop
             self._api = openai.AsyncOpenAI(
                 api_key=self._key,
@@ -270,9 +274,13 @@ class OpenAIClient(InferenceClient):
         for url in dict.fromkeys((root, self._base_url)):
             try:
                 text = await self._connected().get(f"{url}/adapters/version", cast_to=str)
-            except openai.NotFoundError:
+                return msgspec.json.decode(text, type=_Version).version
+            except msgspec.DecodeError:
                 continue
-            return _decoded(text, _Version).version
+            except openai.APIStatusError as error:
+                status = error.status_code
+                if status == 401 or (_may_pass(status) and status != 501):
+                    raise
         return 0
 
     async def _retry(
@@ -309,7 +317,7 @@ class OpenAIClient(InferenceClient):
         """What to raise for an HTTP status: a _Fault where another try makes sense."""
         status, words = error.status_code, self._words(error.body)
         line = f"{self._server}, {about}: {status}, {words}"
-        if status in (408, 409, 429) or status >= 500:
+        if _may_pass(status):
             wait = _retry_after(error.response.headers)
             if wait <= self._max_wait:
                 return _Fault(f"{status}, {words}", wait)
@@ -340,17 +348,22 @@ class OpenAIClient(InferenceClient):
 
 
 def _checked(base_url: str) -> SplitResult:
-    url = urlsplit(base_url)
-    try:
-        port_is_one = url.port is None or url.port > 0
-    except ValueError:
-        port_is_one = False
-    if url.scheme not in ("http", "https") or not url.hostname or not port_is_one:
-        raise InputError("base_url", "is not an http address", "Give one like http://127.0.0.1:8000/v1")
-    return url
+    with contextlib.suppress(ValueError):  # of brackets, a port or a host's name that cannot be
+        url = urlsplit(base_url)
+        host = url.hostname or ""
+        host.encode("idna")  # as the address of a host is looked up
+        if url.scheme in ("http", "https") and host and url.port != 0:
+            return url
+    raise InputError("base_url", "is not an http address", "Give one like http://127.0.0.1:8000/v1")
 
 
-def _is_loopback(host: str) -> bool:
+def is_sendable(key: str) -> bool:
+    """Whether a key or token has only characters that a header carries as they are."""
+    return key.isascii() and key.isprintable() and " " not in key
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, which no other machine reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -359,16 +372,20 @@ def _is_loopback(host: str) -> bool:
 
 def _key_for(host: str) -> tuple[str, str]:
     """The environment variable that holds the key of ``host``, and the key."""
-    if _is_loopback(host):
+    if is_loopback(host):
         # The package insists on some key.
-        return _LOCAL_KEY, os.environ.get(_LOCAL_KEY) or "no-key"
-    named = {_OPENROUTER: ["OPENROUTER_API_KEY"], _OPENAI: ["OPENAI_API_KEY"]}
-    names = named.get(host, [_LOCAL_KEY, "OPENAI_API_KEY"])
-    for name in names:
-        if key := os.environ.get(name):
-            return name, key
-    fix = "Set it, or use a model on this machine: selfplay serve, and OpenAIClient.for_local()"
-    raise InputError(" or ".join(names), f"is not set, and {host} wants a key", fix)
+        return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or "no-key"
+    name = {_OPENROUTER: "OPENROUTER_API_KEY", _OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
+    key = os.environ.get(name)
+    if not key:
+        fix = "Set it, or use a model on this machine: selfplay serve, and OpenAIClient.for_local()"
+        raise InputError(name, f"is not set, and {host} wants a key", fix)
+    return name, key
+
+
+def _may_pass(status: int) -> bool:
+    """Whether another try may get past this HTTP status."""
+    return status in (408, 409, 429) or status >= 500
 
 
 def _is_about_tokens(error: openai.APIStatusError) -> bool:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.openai_client import TOKEN_VARIABLE, VERSION_HEADER
 from selfplay.inference.server_answers import Completion
 from selfplay.inference.server_schema import (
     ApiError,
@@ -30,7 +31,6 @@ from selfplay.inference.server_schema import (
     model_not_found,
 )
 
-VERSION_HEADER = "x-selfplay-policy-version"
 OPEN_PATHS = ("/health", "/ping")
 CLIENT_CLOSED_REQUEST = 499
 LoadAdapter = Callable[[str, Path], int]
@@ -81,7 +81,7 @@ class TokenCheck:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows_token(scope):
             refusal = ApiError(
                 401,
-                "The bearer token is missing or wrong. It is the server's SELFPLAY_API_KEY",
+                f"The bearer token is missing or wrong. It is the server's {TOKEN_VARIABLE}",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )

@@ -80,6 +80,7 @@ class Completion:
         token = {"token": text, "logprob": logprob, "bytes": None}
         if REPLACEMENT not in text:
             token["bytes"] = list(text.encode())
+        # ``top_logprobs`` is taken at temperature 0 only, where the drawn token is the likeliest.
         return {**token, "top_logprobs": [token] if self.request.top_logprobs else []}
 
     def _prompt_ids(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay.core import Message, derive_seed
+from selfplay.inference.sampling import GREEDY_BELOW
 
 MAX_CHOICES = 128
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -107,6 +108,14 @@ class ChatRequest(BaseModel):
                 )
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs. Set it to true", param="top_logprobs")
+        if self.top_logprobs and (self.temperature is None or self.temperature >= GREEDY_BELOW):
+            raise ApiError(
+                400,
+                "top_logprobs: this server knows the drawn token only, which is sure to be the likeliest at "
+                "temperature 0 alone. Leave it out; logprobs needs it not",
+                param="top_logprobs",
+                code="unsupported_value",
+            )
 
 
 class LoadAdapterRequest(BaseModel):

@@ -20,9 +20,9 @@ _PROPOSER_REQUEST = "Write an arithmetic question."
 _SOLVER_REQUEST = "Calculate. Write the question and its result."
 _SOLVED = ["12 + 7", "45 - 23", "6 * 7", "38 + 25", "90 - 8", "5 + 4"]
 _SEEDS = [
-    *("7 + 5", "31 + 6", "24 + 13", "46 + 27", "9 + 18", "15 + 62"),
-    *("9 - 4", "27 - 5", "48 - 16", "60 - 31"),
-    *("3 * 8", "7 * 9", "12 * 4", "5 * 5"),
+    *("46 + 27", "58 + 64", "39 + 85", "15 + 62", "71 + 48", "24 + 38"),
+    *("48 - 16", "60 - 31", "82 - 47", "95 - 58", "73 - 29"),
+    *("12 * 4", "23 * 6", "35 * 7", "14 * 9", "41 * 3"),
 ]
 _HELD_OUT_SEED = 2024
 _HELD_OUT_SIGNS = "+++-*"
@@ -35,7 +35,7 @@ class Arithmetic(Domain):
     answer_tokens = 16
 
     def seed_questions(self) -> list[Question]:
-        """Fourteen questions of all kinds."""
+        """Sixteen questions of all kinds, most of them too hard for SmolLM2-135M."""
         return [_question(text) for text in _SEEDS]
 
     def held_out_questions(self, count: int) -> list[Question]:

@@ -4,6 +4,7 @@ The judge is no role and is not trained; it may be another model, asked through 
 gives no verdict is counted and told apart from a draw.
 """
 
+import math
 from typing import Any, Literal
 
 from selfplay.core import (
@@ -20,7 +21,9 @@ from selfplay.core import (
     Role,
     Rollout,
     Rubric,
+    SelfplayError,
     TrainingBatch,
+    Utterance,
     VerboseLogger,
     derive_seed,
 )
@@ -29,6 +32,15 @@ from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 JUDGE_FAILED = "the judge failed"
 OnJudgeFailure = Literal["fail", "draw"]
 """What an unjudged debate becomes: a failed episode, or 0 for both sides, which are marked as unjudged."""
+
+EXAMPLE_TOPIC = "Schools should teach cooking"
+EXAMPLE_DEBATE = (
+    "Everybody eats, so everybody should be able to cook. Pupils who can cook eat better and spend less.",
+    "A school day has no room for it. Every hour of cooking is an hour less of reading and mathematics.",
+    "One hour a week is enough, and cooking is mathematics too: it is weighing, timing and planning.",
+    "Most schools have no kitchen, and to build one is expensive. Parents can teach cooking at home.",
+)
+"""Affirmative and negative in turn."""
 
 
 def make_debate_rubric(
@@ -50,7 +62,9 @@ def make_debate_rubric(
         debate = debate_text(rollout.extras["transcript"])
         try:
             found = await decides.decide(arena, rollout.artifact["topic"], debate, (aff_role, neg_role))
-        except JudgeError as error:
+        except InputError:
+            raise
+        except SelfplayError as error:  # no verdict, or the judge's model could not be asked
             if on_judge_failure == "fail":
                 raise JudgeError(f"{JUDGE_FAILED}: {error}") from error
             rollout.extras["verdict"] = None
@@ -62,15 +76,10 @@ def make_debate_rubric(
     return Rubric([verdict])
 
 
-def debate_text(transcript: list[dict[str, str]]) -> str:
-    """What the two sides said to each other, a paragraph a turn; private instructions are left out."""
-    return "\n\n".join(f"{one['author']}: {one['text'].strip()}" for one in transcript if one["author"])
-
-
 class DebateEpisode(AlternatingRolesEpisode):
     """Affirmative and negative take turns, ``num_rounds`` each. The artifact is ``{"topic": ...}``.
 
-    Each side is told its own stance; the other's instructions stay private.
+    Each side is told its own stance and shown an example; the other's instructions stay private.
     """
 
     episode_type = "debate"
@@ -100,21 +109,56 @@ class DebateEpisode(AlternatingRolesEpisode):
         return self.aff_role_id, self.neg_role_id
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> dict[str, str]:
-        """The motion, and each side's stance."""
+        """The motion and each side's stance, after an example debate from the same seat."""
+        for role_id, stance in self._stances():
+            other = self.neg_role_id if role_id == self.aff_role_id else self.aff_role_id
+            for asked, answered in example_turns(role_id, other, stance):
+                state.transcript += [Utterance("", asked, role_id), Utterance(role_id, answered, role_id)]
+        return {role: _opening(role, stance, artifact["topic"]) for role, stance in self._stances()}
+
+    async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> dict[str, str]:
+        """A word to who speaks next: small models lose the thread without it."""
+        next_role = self.get_next_actor(state, artifact)
         topic = artifact["topic"]
-        return {
-            self.aff_role_id: _instruction(self.aff_role_id, self.neg_role_id, "for", topic),
-            self.neg_role_id: _instruction(self.neg_role_id, self.aff_role_id, "against", topic),
-        }
+        return {role: _request(role, stance, topic) for role, stance in self._stances() if role == next_role}
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """``transcript``: what the two sides said, without instructions and examples."""
+        said = [one for one in state.transcript if one.author and not one.to]
+        return {"transcript": [{"author": one.author, "text": one.text} for one in said]}
+
+    def _stances(self) -> list[tuple[str, str]]:
+        return [(self.aff_role_id, "for"), (self.neg_role_id, "against")]
 
 
-def _instruction(role_id: str, other: str, stance: str, topic: str) -> str:
-    return (
-        f"This is a debate about the motion: {topic}\n"
-        f"You are {role_id} and argue {stance} the motion. {other} argues the other side. In each turn, "
-        "answer the other side's last point and give one new argument, in two or three sentences. Speak for "
-        "your own side only."
-    )
+def debate_text(transcript: list[dict[str, str]]) -> str:
+    """What the two sides said to each other, a paragraph a turn."""
+    return "\n\n".join(f"{one['author']}: {one['text'].strip()}" for one in transcript)
+
+
+def example_turns(role_id: str, other: str, stance: str) -> list[tuple[str, str]]:
+    """The example debate from one seat: what ``role_id`` was told, and what it answered."""
+    aff_first, neg_first, aff_second, neg_second = EXAMPLE_DEBATE
+    opening = _opening(role_id, stance, EXAMPLE_TOPIC)
+    request = _request(role_id, stance, EXAMPLE_TOPIC)
+    if stance == "for":
+        return [(opening, aff_first), (f"{other}: {neg_first}\n\n{request}", aff_second)]
+    return [
+        (f"{opening}\n\n{other}: {aff_first}\n\n{request}", neg_first),
+        (f"{other}: {aff_second}\n\n{request}", neg_second),
+    ]
+
+
+def _opening(role_id: str, stance: str, topic: str) -> str:
+    return f"A debate. You are {role_id}. {_task(stance, topic)}"
+
+
+def _request(role_id: str, stance: str, topic: str) -> str:
+    return f"Your turn, {role_id}. {_task(stance, topic)}"
+
+
+def _task(stance: str, topic: str) -> str:
+    return f'Argue {stance} the motion "{topic}" in two short sentences.'
 
 
 class DebateArena(Arena):
@@ -125,9 +169,11 @@ class DebateArena(Arena):
     Args:
         client: answers for both sides, and for the judge unless it has its own.
         topics: motions to debate.
-        batch_size: debates a step. Topics are drawn without replacement and debated equally often.
+        batch_size: debates a step.
+        debates_per_topic: how many of them share a topic, to be compared with each other.
         num_rounds: turns of each side.
         max_tokens: of one turn.
+        temperature: of both sides; training needs the temperature that the learner knows.
         aff_policy: the policy that argues for the motion and is trained by it.
         neg_policy: the one that argues against.
         judge: decides; if not given, a TextJudge (or with ``judge_by_score`` a ScoreJudge) of the next two.
@@ -150,8 +196,10 @@ class DebateArena(Arena):
         topics: list[str],
         *,
         batch_size: int = 8,
+        debates_per_topic: int = 4,
         num_rounds: int = 3,
         max_tokens: int = 128,
+        temperature: float = 1.0,
         aff_policy: str = "default",
         neg_policy: str = "default",
         judge: Judge | None = None,
@@ -169,13 +217,15 @@ class DebateArena(Arena):
         super().__init__(client, credit_assigner, verbose, seed=seed, logger=logger)
         if not topics:
             raise InputError("topics", "there is nothing to debate", "Give at least one motion")
-        if batch_size < 1:
-            raise InputError("batch_size", f"{batch_size} debates are none", "Give 1 or more")
+        for name, number in (("batch_size", batch_size), ("debates_per_topic", debates_per_topic)):
+            if number < 1:
+                raise InputError(name, f"{number} debates are none", "Give 1 or more")
         self.batch_size = batch_size
+        self.debates_per_topic = debates_per_topic
         self.evaluation_topics = evaluation_topics or topics
         self.evaluation_debates = evaluation_debates
-        self.add_role(Role("Aff", max_tokens=max_tokens, policy=aff_policy))
-        self.add_role(Role("Neg", max_tokens=max_tokens, policy=neg_policy))
+        self.add_role(Role("Aff", temperature=temperature, max_tokens=max_tokens, policy=aff_policy))
+        self.add_role(Role("Neg", temperature=temperature, max_tokens=max_tokens, policy=neg_policy))
         kind = ScoreJudge if judge_by_score else TextJudge
         decides = judge or kind(judge_client, judge_model)
         self.add_episode("debate", DebateEpisode("Aff", "Neg", num_rounds, decides, on_judge_failure))
@@ -185,9 +235,13 @@ class DebateArena(Arena):
 
     def get_batch(self) -> list[EpisodeRequest]:
         """``batch_size`` debates on topics drawn from the store."""
-        topics = self.stores["topics"].sample(self.batch_size)
+        topics = self.stores["topics"].sample(math.ceil(self.batch_size / self.debates_per_topic))
         drawn = [topics[index % len(topics)] for index in range(self.batch_size)]
         return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in drawn]
+
+    def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
+        """The two sides' rewards; nothing of an unjudged debate."""
+        return [] if is_unjudged(result.rollout) else super().outcomes(result)
 
     async def play_step(
         self, concurrency: int | None = None, verbose: bool = False

@@ -31,7 +31,9 @@ class Verdict:
 
 
 class JudgeError(EpisodeError):
-    """The judge gave no verdict."""
+    """The judge gave no verdict. The same debate would be played again, and judged alike."""
+
+    worth_a_retry = False
 
 
 class Judge(ABC):
@@ -133,40 +135,67 @@ class ScoreJudge(Judge):
         return Verdict(sides[1], 1 - probability)
 
     async def _log_odds(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> float:
-        client = self.client or arena.client
         messages = score_judge_messages(topic, debate, sides)
-        first, second = await client.score(messages, list(sides), model=self.model)
+        if self.client is None:
+            first, second = await arena.score(messages, list(sides), model=self.model)
+        else:
+            first, second = await self.client.score(messages, list(sides), model=self.model)
         return first - second
 
 
 def text_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
-    """What a TextJudge reads."""
+    """What a TextJudge reads: its task, two judged examples with either winner, and the case."""
     aff, neg = sides
     instruction = (
-        f"You judge a debate. {aff} argues for the motion, {neg} argues against it. Judge by the arguments "
-        "alone, not by your own opinion.\n"
-        "Answer with one line: the winner's name, and a score from 0.5 (even) to 1.0 (clear). For example:\n"
-        f"Winner: {aff}, score: 0.8\nor\nWinner: {neg}, score: 0.6\n"
-        f'JSON is accepted as well: {{"winner": "{aff}", "score": 0.8}}'
+        f"You judge debates. {aff} argues for the motion, {neg} argues against it. Judge by the arguments "
+        "alone, not by your own opinion. Answer with one line: the winner's name, and a score from 0.5 "
+        "(even) to 1.0 (clear)."
     )
-    return [
-        {"role": "system", "content": instruction},
-        {"role": "user", "content": f"{_case(topic, debate)}\n\nYour verdict, in one line:"},
-    ]
+    messages: Messages = [{"role": "system", "content": instruction}]
+    for example, arguments, winner, score in _EXAMPLES:
+        text = "\n\n".join(f"{side}: {said}" for side, said in zip(sides, arguments, strict=True))
+        messages.append({"role": "user", "content": _case(example, text)})
+        messages.append({"role": "assistant", "content": f"Winner: {sides[winner]}, score: {score}"})
+    return [*messages, {"role": "user", "content": _case(topic, debate)}]
+
+
+_EXAMPLES = [
+    (
+        "Museums should be free",
+        (
+            "Entry fees keep poor families out, and in cities that dropped them visits doubled.",
+            "I do not like museums. They are boring.",
+        ),
+        0,
+        0.9,
+    ),
+    (
+        "Cars should be banned from parks",
+        (
+            "Parks are nice and I enjoy them.",
+            "Without cars the disabled and the fire brigade cannot get in, so a ban costs safety.",
+        ),
+        1,
+        0.8,
+    ),
+]
 
 
 def score_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
     """What a ScoreJudge reads."""
     aff, neg = sides
-    question = f"Who argued better? Answer with the name alone: {aff} or {neg}."
+    instruction = (
+        f"You judge debates. {aff} argues for the motion, {neg} argues against it. Answer with the winner's "
+        f"name alone: {aff} or {neg}."
+    )
     return [
-        {"role": "system", "content": f"{aff} argues for the motion, {neg} argues against it."},
-        {"role": "user", "content": f"{_case(topic, debate)}\n\n{question}"},
+        {"role": "system", "content": instruction},
+        {"role": "user", "content": _case(topic, debate)},
     ]
 
 
 def _case(topic: str, debate: str) -> str:
-    return f"The motion: {topic}\n\nThe debate:\n{debate}"
+    return f"The motion: {topic}\n\n{debate}\n\nWho won?"
 
 
 def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:

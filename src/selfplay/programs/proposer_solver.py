@@ -34,8 +34,6 @@ from selfplay.programs.questions import Domain, OpenQuestions, Question, Turns
 
 INVALID_REWARD = -1.0
 LOWEST_VALID_REWARD = -0.5
-LARGEST_DISTANCE = 0.5
-"""What an invalid question counts as in :meth:`ProposerSolverArena.evaluate`."""
 LEAST_WEIGHT = 0.05
 EVALUATION_PROMPTS = 4
 
@@ -357,8 +355,9 @@ class ProposerSolverArena(Arena):
     async def evaluate(self) -> dict[str, list[float]]:
         """The solver on the held-out questions, the proposer on fresh proposals; failed episodes left out.
 
-        ``solver exact match``: 1 or 0 a question. ``proposer distance``: |pass rate - target| a proposal,
-        0.5 for an invalid one. ``proposer valid``: 1 or 0 a proposal. Prompts and seeds are always the same.
+        ``solver exact match``: 1 or 0 a question. ``proposer distance``: |pass rate - target| a proposal, the
+        largest possible for an invalid one. ``proposer valid``: 1 or 0 a proposal. Prompts and seeds are
+        always the same.
         """
         solve = [
             EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)
@@ -369,10 +368,11 @@ class ProposerSolverArena(Arena):
         rollouts = [result.rollout for result in results if result.rollout.error is None]
         solved = [one for one in rollouts if one.episode_type == "solve"]
         proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
+        farthest = max(self.target_pass_rate, 1 - self.target_pass_rate)
         measures = {
             "solver exact match": [one.rewards["Solver"] for one in solved],
             "proposer distance": [
-                abs(one["pass_rate"] - self.target_pass_rate) if one["valid"] else LARGEST_DISTANCE
+                abs(one["pass_rate"] - self.target_pass_rate) if one["valid"] else farthest
                 for one in proposed
             ],
             "proposer valid": [float(one["valid"]) for one in proposed],

@@ -1,6 +1,9 @@
 """ProgramSource: the episodes of an arena program, straight from ``Arena.play_step``."""
 
+import math
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Group
@@ -9,6 +12,7 @@ from selfplay.core import Arena, GenerateResult, SelfplayError, TrainingBatch, T
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.learning.policy import BASE
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.runtime.evaluations import comparison_of
 from selfplay.runtime.programs import policies_of
@@ -27,14 +31,25 @@ class ProgramSource:
         self.parts = parts
         self.arena = arena
         arena.client = parts.engine
+        arena.model_without_role = BASE
+        arena.set_concurrency(min(self.config.collection.concurrency, self.config.inference.max_queue))
         self.policy_of = {role.id: role.policy for role in arena.roles.values()}
         self._trueskill = TrueSkillRatings()
         self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)
-        self.counts = {"episodes": 0, "failed": 0, "retried": 0}
+        self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
 
     async def startup(self) -> None:
-        """The arena's own."""
-        await self.arena.startup()
+        """The arena's own.
+
+        Raises:
+            SelfplayError: it failed.
+        """
+        try:
+            await self.arena.startup()
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"the program's startup failed: {error!r}") from error
 
     async def shutdown(self) -> None:
         """The arena's own."""
@@ -46,18 +61,29 @@ class ProgramSource:
     async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
         """One step of the arena."""
         self.arena.on_result = lambda result: progress.played_one()
-        batch, results = await self.arena.play_step(self.config.collection.concurrency)
+        started = self.arena.started
+        batch, results = await self.arena.play_step()
         self._log_rollouts(step, results)
+        self._count(batch, self.arena.started - started)
         self._check(batch)
         self._rate(results)
-        for name in self.counts:
-            self.counts[name] += batch.meta[name]
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.parts.tracker.log({f"program/{name}": float(value) for name, value in figures.items()})
         records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
         for record in batch.records:
+            if record.role_id not in self.policy_of:
+                raise SelfplayError(f"a step is by {record.role_id}, which is no role of the program")
             records[self.policy_of[record.role_id]].append(record)
         return dict(records)
+
+    def _count(self, batch: TrainingBatch, started: int) -> None:
+        """Add a step to the accounts. Sub-episodes of attempts that failed were started, but are not kept."""
+        kept, failed = batch.meta["episodes"], batch.meta["failed"]
+        self.counts["started"] += started
+        self.counts["finished"] += kept - failed
+        self.counts["failed"] += failed
+        self.counts["dropped"] += started - kept
+        self.counts["retried"] += batch.meta["retried"]
 
     def _check(self, batch: TrainingBatch) -> None:
         """Refuse what cannot be trained on.
@@ -84,7 +110,8 @@ class ProgramSource:
             for rewards in self.arena.outcomes(result):
                 by_policy: defaultdict[str, list[float]] = defaultdict(list)
                 for role_id, reward in rewards.items():
-                    by_policy[self.policy_of[role_id]].append(reward)
+                    if role_id in self.policy_of:
+                        by_policy[self.policy_of[role_id]].append(reward)
                 if len(by_policy) > 1:
                     names = list(by_policy)
                     means = [sum(values) / len(values) for values in by_policy.values()]
@@ -113,14 +140,49 @@ class ProgramSource:
                 tracker.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
-        """What the arena measures; the same before, during and after."""
-        self.arena.on_result = lambda result: progress.played_one()
+        """What the arena measures with the adapters that training produces; the same whenever it is asked.
+
+        Raises:
+            SelfplayError: too many of its episodes failed, or a measure is not a finite number.
+        """
+        seen: list[GenerateResult] = []
+
+        def count(result: GenerateResult) -> None:
+            seen.append(result)
+            progress.evaluation_game(len(seen), None)
+
+        self.arena.on_result = count
+        with self._results_play():
+            measures = await self.arena.evaluate()
+        self._report_failures(seen, progress)
         summary = {}
-        for name, values in (await self.arena.evaluate()).items():
+        for name, values in measures.items():
+            if not all(map(math.isfinite, values)):
+                raise SelfplayError(f"the program measured {name} and it is not a finite number")
             result = MeasureResult(name, values)
             write_evaluation(self.parts.directory.evaluation, step, name, result)
             summary[name] = share_or_mean_text(result)
         return summary
+
+    @contextmanager
+    def _results_play(self) -> Iterator[None]:
+        """Let every role answer with its policy's result: the averaged adapter, where there is one."""
+        for role in self.arena.roles.values():
+            role.policy = self.parts.results[self.policy_of[role.id]]
+        try:
+            yield
+        finally:
+            for role in self.arena.roles.values():
+                role.policy = self.policy_of[role.id]
+
+    def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
+        errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]
+        if not errors:
+            return
+        line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
+        if len(errors) > self.config.collection.max_failed_fraction * len(seen):
+            raise SelfplayError(line)
+        progress.console.print(line, soft_wrap=True)
 
     def ending(self) -> Group | str:
         """First against last evaluation."""
@@ -130,8 +192,8 @@ class ProgramSource:
         """Episodes, sub-episodes included."""
         counts = self.counts
         return [
-            f"episodes: {counts['episodes']} started = {counts['episodes'] - counts['failed']} finished + "
-            f"{counts['failed']} failed ({counts['retried']} retries)"
+            f"episodes: {counts['started']} started = {counts['finished']} finished + "
+            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed ({counts['retried']} retries)"
         ]
 
     def next_command(self) -> str:

@@ -1,7 +1,9 @@
 """From the configuration of a program to its arena, and from an arena to its policies."""
 
 import importlib.util
+import inspect
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,8 @@ def build_program(config: Config) -> Arena | None:
         kind = DebateArena if settings.type == "debate" else ProposerSolverArena
         options = settings.model_dump(exclude={"type"})
         arena = kind(client, seed=seed, **options)
-    arena.credit_assigner = build_credit(config.credit)
+    if config.credit is not None:
+        arena.credit_assigner = build_credit(config.credit)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
     _check_roles(arena, config)
@@ -89,6 +92,9 @@ def _check_roles(arena: Arena, config: Config) -> None:
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )
+    judge = getattr(config.program, "judge_model", "base")
+    if judge not in ("base", *policies_of(arena)):
+        raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     for role in arena.roles.values():
         if role.temperature != config.inference.temperature:
             raise InputError(
@@ -108,23 +114,33 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     path = Path(file).expanduser()
     if not path.is_file():
         raise InputError("program.path", f"there is no file {file}", "Give one: my_program.py:MyArena")
-    kind = getattr(_import_file(path), name, None)
+    kind = getattr(_import_file(path.resolve()), name, None)
     if not isinstance(kind, type) or not issubclass(kind, Arena):
         raise InputError("program.path", f"{file} has no Arena named {name!r}", "Name a subclass of Arena")
     try:
-        return kind(client, seed=seed, **settings.options)
+        inspect.signature(kind).bind(client, seed=seed, **settings.options)
     except TypeError as error:
         raise InputError("program.options", f"{name} does not take them ({error})", "Correct them") from error
+    try:
+        return kind(client, seed=seed, **settings.options)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError("program.path", f"{name} cannot be built ({error!r})", "Correct it") from error
 
 
+@lru_cache(maxsize=16)
 def _import_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """Run a file once, as a module whose name cannot be another's."""
+    name = f"selfplay_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[name]
         raise InputError("program.path", f"{path} cannot be imported ({error!r})", "Correct it") from error
     return module

@@ -61,7 +61,7 @@ class RunProgress:
         self.played += 1
         self._progress.update(self._games, advance=1)
 
-    def evaluation_game(self, done: int, total: int) -> None:
+    def evaluation_game(self, done: int, total: int | None) -> None:
         """So many games of a match are done."""
         self._progress.update(self._games, completed=done, total=total)
 

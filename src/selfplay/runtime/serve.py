@@ -1,29 +1,35 @@
 """``selfplay serve``: a model or a run behind an OpenAI-compatible server."""
 
 import asyncio
-import ipaddress
 import os
 import secrets
 import socket
 from pathlib import Path
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.openai_client import TOKEN_VARIABLE, is_loopback, is_sendable
 from selfplay.inference.server import create_app
-from selfplay.learning.checkpoints import ADAPTER_CONFIG
+from selfplay.learning.checkpoints import ADAPTER_CONFIG, STATE_FILE
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluate import ModelSource, find_model
 from selfplay.runtime.run_directory import CHECKPOINT_PREFIX
 from selfplay.runtime.served_adapters import ServedAdapters
 
-TOKEN_VARIABLE = "SELFPLAY_API_KEY"
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5
+
+
+class _State(msgspec.Struct):
+    """What is read of a checkpoint's state: its policies' versions."""
+
+    versions: dict[str, int]
 
 
 def serve(
@@ -76,7 +82,7 @@ def build_app(
     adapters = ServedAdapters(policy, engine)
     found = adapter_directories(source, _last_part(name))
     for adapter_name, directory in found.items():
-        adapters.load(adapter_name, directory, _version_of(source))
+        adapters.load(adapter_name, directory, _version_of(source, directory))
     base = _last_part(source.model.name)
     base = BASE if base in found else base
     engine.publish(base, BASE, 0)
@@ -102,10 +108,26 @@ def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
     return {config.parent.name: config.parent for config in policies}
 
 
-def _version_of(source: ModelSource) -> int:
-    """A checkpoint's step is its policy version."""
-    step = source.adapter.name.removeprefix(CHECKPOINT_PREFIX) if source.adapter else ""
+def _version_of(source: ModelSource, directory: Path) -> int:
+    """The policy version of an adapter: as its checkpoint's state says, else the checkpoint's step, else 0.
+
+    A policy that learned less often than the others is behind the step.
+    """
+    alone = directory == source.adapter
+    checkpoint, policy = (directory, TRAINED) if alone else (directory.parent, directory.name)
+    versions = _versions_in(checkpoint)
+    if policy in versions:
+        return versions[policy]
+    step = checkpoint.name.removeprefix(CHECKPOINT_PREFIX)
     return int(step) if step.isdecimal() else 0
+
+
+def _versions_in(checkpoint: Path) -> dict[str, int]:
+    """Versions by policy, as far as a checkpoint says. An adapter that is no checkpoint says nothing."""
+    try:
+        return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions
+    except (OSError, msgspec.DecodeError):
+        return {}
 
 
 def _last_part(name: str) -> str:
@@ -117,14 +139,14 @@ def _last_part(name: str) -> str:
 def _chosen_token() -> str:
     """The token that the user has set, or nothing."""
     token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not is_sendable(token):
         raise InputError(TOKEN_VARIABLE, "holds a character that no token has", "Use letters and digits.")
     return token
 
 
 def _new_token(host: str) -> str:
     """A token for this run of the server, where only this machine can reach it."""
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise InputError(
             "--host",
             f"{host} lets other machines in, and there is no token of yours",
@@ -133,18 +155,17 @@ def _new_token(host: str) -> str:
     return secrets.token_urlsafe(24)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _listen(host: str, port: int) -> socket.socket:
-    """Open the port. Clients that come while the model is loaded wait."""
+    """Open the port. Clients that come while the model is loaded wait.
+
+    Raises:
+        InputError: the port or the host cannot be used.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
+    except UnicodeError as error:
+        raise InputError("--host", f"{host!r} is no host's name", "Give one, or an address.") from error
     except OSError as error:
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror

@@ -39,7 +39,7 @@ class ServedAdapters:
         """
         if name in self.engine.names() and name not in self._name_in_model:
             raise InputError("lora_name", f"{name} is the base model's name", "Give the adapter another.")
-        weights, config = load_adapter(directory.expanduser())
+        weights, config = load_adapter(_expanded(directory))
         version = self._newest + 1 if version is None else version
         in_model = f"served-{self._loaded}"
         _add_adapter(self.policy, in_model, weights, config)
@@ -61,6 +61,18 @@ class ServedAdapters:
             raise InputError("lora_name", f"{name} is no adapter", "Name one that was loaded.")
         self.engine.withdraw(name)
         self.policy.drop_adapter(self._name_in_model.pop(name))
+
+
+def _expanded(directory: Path) -> Path:
+    """The path with the home directory that "~" stands for.
+
+    Raises:
+        InputError: nobody here has that home.
+    """
+    try:
+        return directory.expanduser()
+    except RuntimeError as error:
+        raise InputError("lora_path", f"{directory} is in nobody's home", "Give the whole path.") from error
 
 
 def _add_adapter(policy: PolicyModel, name: str, weights: dict[str, Tensor], config: dict[str, Any]) -> None:

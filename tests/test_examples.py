@@ -1,0 +1,135 @@
+"""The example scripts as a user runs them, against a small server on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+QUESTIONS = '[{"question": "What is 2+2?", "ground_truth": "4"}]'
+
+
+def answer_to(messages: list[dict[str, str]]) -> str:
+    """What the served model says: debaters, judge, proposers and solvers in one."""
+    first, last = messages[0]["content"], messages[-1]["content"]
+    if first.startswith("You judge debates"):
+        return "Winner: Neg, score: 0.75"
+    if first.startswith("A debate."):
+        return "I speak [b]for[/b] it." if "Argue for the motion" in first else "I speak against it."
+    if last == "Write an arithmetic question.":
+        return "20 + 3"
+    if last.startswith("Write a new question"):
+        return "Question: How many days has a week?\nAnswer: 7"
+    return "20 + 3 = 23" if last == "20 + 3" else "The answer is: 8"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Chat completions without token ids, as most servers give them."""
+
+    def do_GET(self) -> None:
+        self.reply({"version": 0})
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        message = {"role": "assistant", "content": answer_to(request["messages"])}
+        self.reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    def reply(self, body: dict[str, Any]) -> None:
+        encoded = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield str(server.server_port)
+        server.shutdown()
+        thread.join()
+
+
+def run_example(directory: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    keys = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SELFPLAY_API_KEY")
+    environment = {name: value for name, value in os.environ.items() if name not in keys}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *arguments],
+        cwd=directory,
+        env=environment | {"COLUMNS": "100", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def last_row(output: str) -> list[str]:
+    rows = [line for line in output.splitlines() if line.startswith("│")]
+    return [cell.strip() for cell in rows[-1].strip("│").split("│")]
+
+
+def test_debate_prints_a_transcript_the_verdict_and_a_table_and_writes_the_log(
+    tmp_path: Path, port: str
+) -> None:
+    options = ("--local", "--port", port, "--num-steps", "2", "--batch-size", "3", "--verbose")
+    done = run_example(tmp_path, "run_debate.py", "Cars are bad", "Homework [helps]", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.index("I speak [b]for[/b] it.") < done.stdout.index("I speak against it.")
+    assert "The judge: Neg wins, score 0.75" in done.stdout
+    assert last_row(done.stdout) == ["2", "3", "0", "0", "0 of 3", "4.0"]
+    log = (tmp_path / "debate_run.log").read_text()
+    assert "Neg< I speak against it." in log
+    assert "Homework [helps]" in log
+
+
+def test_proposer_solver_prints_questions_and_pass_rates(tmp_path: Path, port: str) -> None:
+    options = ("--local", "--port", port, "--batch-size", "2", "--solver-rollouts", "3", "--verbose")
+    done = run_example(tmp_path, "run_proposer_solver.py", *options)
+    assert done.returncode == 0, done.stderr
+    assert "20 + 3  (23)" in done.stdout
+    assert "solved 3 of 3, reward +0.00" in done.stdout
+    assert last_row(done.stdout) == ["1", "2", "0", "2", "1.00", "+0.00", "17"]
+    assert "Solver< 20 + 3 = 23" in (tmp_path / "proposer_solver_run.log").read_text()
+
+
+def test_proposer_solver_takes_questions_in_words(tmp_path: Path, port: str) -> None:
+    options = ("--local", "--port", port, "--questions", QUESTIONS, "--batch-size", "1")
+    done = run_example(tmp_path, "run_proposer_solver.py", *options)
+    assert done.returncode == 0, done.stderr
+    assert "How many days has a week?  (7)" in done.stdout
+    assert "solved 0 of 4" in done.stdout
+    assert not (tmp_path / "proposer_solver_run.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run_debate.py", "Cars are bad", "--local", "--port", "9"), "selfplay serve"),
+        (("run_proposer_solver.py", "--local", "--port", "9"), "selfplay serve"),
+        (("run_debate.py", "Cars are bad"), "OPENROUTER_API_KEY"),
+        (("run_proposer_solver.py", "--questions", "[", "--local"), "--questions"),
+        (("run_proposer_solver.py", "--questions", "[]", "--local"), "questions: "),
+        (("run_proposer_solver.py", "--questions", '[{"question": "a"}]'), "ground_truth"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run_example(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
