@@ -267,11 +267,40 @@ async def test_the_version_is_also_looked_for_below_the_base_url():
     assert server.lines[1] == "GET /v1/adapters/version HTTP/1.1"
 
 
-async def test_the_version_is_0_where_there_is_no_such_address():
-    async with serving(http({"detail": "Not Found"}, 404)) as server:
+NO_VERSION = {
+    "no such address": http({"detail": "Not Found"}, 404),
+    "another method": http("", 405),
+    "bad request": http(error("what?"), 400),
+    "forbidden": http(error("not for you"), 403),
+    "not implemented": http({"error": {"message": "Not Implemented", "code": 501}}, 501),
+    "a page": http("<html>Welcome</html>"),
+    "an error body": http(error("Unexpected endpoint or method. (GET /adapters/version)")),
+    "a version that is no number": http({"version": "newest"}),
+    "not UTF-8": http("").replace(b"length: 0", b"length: 2") + b"\xff\xfe",
+    "nothing": http(""),
+}
+
+
+@pytest.mark.parametrize("reply", NO_VERSION.values(), ids=NO_VERSION)
+async def test_the_version_is_0_where_the_server_counts_none(reply):
+    async with serving(reply) as server:
         client = client_of(server)
-        assert await client.get_policy_version() == 0
+        assert await asyncio.wait_for(client.get_policy_version(), LIMIT) == 0
         await client.close()
+    assert server.lines == [f"GET {path}adapters/version HTTP/1.1" for path in ("/", "/v1/")]
+
+
+async def test_a_page_at_the_root_does_not_hide_the_version_below_the_base_url():
+    async with serving(http("<html>Welcome</html>"), http({"version": 2})) as server:
+        client = client_of(server)
+        assert await client.get_policy_version() == 2
+        await client.close()
+
+
+async def test_asking_for_the_version_with_a_refused_key_says_so():
+    async with serving(http(error("no"), 401)) as server:
+        with pytest.raises(InputError, match=r"^SELFPLAY_API_KEY: is missing or refused"):
+            await client_of(server).get_policy_version()
 
 
 async def test_asking_for_the_version_is_tried_again_and_then_fails_in_one_line():
@@ -279,9 +308,10 @@ async def test_asking_for_the_version_is_tried_again_and_then_fails_in_one_line(
         client = client_of(server)
         assert await client.get_policy_version() == 3
         await client.close()
-    async with serving(http({"version": "newest"})) as server:
-        with pytest.raises(SelfplayError, match=r"adapters/version: an answer that cannot be read.*tries: 4"):
-            await asyncio.wait_for(client_of(server).get_policy_version(), LIMIT)
+    for reply, said in ((http("", 502), "502"), (b"", "the connection failed")):
+        async with serving(reply) as server:
+            with pytest.raises(SelfplayError, match=rf"adapters/version: {said}.*tries: 4"):
+                await asyncio.wait_for(client_of(server).get_policy_version(), LIMIT)
 
 
 # Faults that another try cures.
@@ -436,6 +466,18 @@ def test_a_key_is_not_sent_to_another_company(monkeypatch):
     assert OpenAIClient.for_openrouter("another").model == "openai/gpt-4o-mini"
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "api.openai.com.example.com", "a-server"])
+def test_another_host_gets_the_key_of_selfplay_or_one_that_is_given_and_never_openais(host, monkeypatch):
+    address = f"https://{host}/v1"
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    with pytest.raises(InputError, match=rf"^SELFPLAY_API_KEY: is not set, and {host} wants a key"):
+        OpenAIClient(base_url=address)
+    OpenAIClient("given", base_url=address)
+    monkeypatch.setenv("SELFPLAY_API_KEY", "token")
+    OpenAIClient(base_url=address)
+
+
 async def test_a_server_on_this_machine_gets_no_key_but_its_own(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
@@ -484,11 +526,22 @@ async def test_the_key_is_never_shown(reply, caplog):
 
 
 @pytest.mark.parametrize(
-    "base_url", ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://host:port/v1", "http:///v1"]
+    "base_url",
+    [
+        *("127.0.0.1:8000/v1", "", "ftp://host/v1", "http://host:port/v1", "http:///v1", "http://host:0/v1"),
+        *("http://[::1/v1", "http://::1]/v1", "http://a..b/v1", f"http://{'a' * 64}/v1"),
+    ],
 )
 def test_a_base_url_that_is_no_address_is_refused(base_url):
     with pytest.raises(InputError, match=r"^base_url: "):
         OpenAIClient(KEY, base_url=base_url)
+
+
+@pytest.mark.parametrize(
+    "base_url", ["http://[::1]:8000/v1", "https://a_b.example./v1", "http://bücher.example"]
+)
+def test_unusual_addresses_are_taken(base_url):
+    assert OpenAIClient(KEY, base_url=base_url).model == "openai/gpt-4o-mini"
 
 
 # In use.

@@ -47,12 +47,22 @@ def test_log_probabilities_at_a_temperature_are_those_of_the_scaled_logits(tempe
     np.testing.assert_allclose(np.exp(distribution.logprobs_V), scaled / scaled.sum(), rtol=1e-5)
 
 
-def test_temperature_zero_is_the_likeliest_token_with_certainty():
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-308, 0.99e-6])
+def test_temperature_zero_and_next_to_it_is_the_likeliest_token_with_certainty(temperature):
     logprobs = random_logprobs()
-    distribution = Distribution(logprobs, 0.0)
+    distribution = Distribution(logprobs, temperature)
     best = int(logprobs.argmax())
     assert distribution.draw(np.linspace(0, 1, 50, endpoint=False)).tolist() == [best] * 50
     assert distribution.logprobs_V[best] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e308])
+def test_a_very_low_and_a_very_high_temperature_give_numbers(temperature):
+    logprobs = random_logprobs()
+    logprobs[0] = -np.inf
+    distribution = Distribution(logprobs, temperature)
+    assert np.exp(distribution.logprobs_V.astype(np.float64)).sum() == pytest.approx(1.0)
+    assert distribution.logprobs_V[0] == -np.inf
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -61,7 +61,6 @@ def test_an_answer_is_the_engines_with_its_tokens_log_probabilities_and_version(
         max_tokens=12,
         seed=3,
         logprobs=True,
-        top_logprobs=1,
         extra_body={"return_token_ids": True},
     )
     answer = raw.parse()
@@ -76,9 +75,18 @@ def test_an_answer_is_the_engines_with_its_tokens_log_probabilities_and_version(
     assert answer.usage.prompt_tokens == len(expected.prompt_token_ids)
     assert answer.usage.completion_tokens == len(expected.completion_token_ids)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    for token in choice.logprobs.content:
+    assert all(token.top_logprobs == [] for token in choice.logprobs.content)
+
+
+def test_the_likeliest_token_is_told_where_it_is_the_drawn_one(live):
+    answer = live.client().chat.completions.create(
+        model="tiny", messages=ASK, temperature=0, max_tokens=5, logprobs=True, top_logprobs=1
+    )
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 5
+    for token in content:
         (top,) = token.top_logprobs
-        assert (top.token, top.logprob, top.bytes) == (token.token, token.logprob, token.bytes)
+        assert (top.token, top.logprob, top.bytes) == (token.token, 0.0, token.bytes)
 
 
 def test_the_stop_token_is_among_the_tokens_and_not_in_the_text(live, own):
@@ -302,6 +310,9 @@ def test_an_unknown_model_is_not_found(live):
         ({"top_p": 0.9}, "top_p"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 2, "temperature": 0}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 1, "temperature": 0.7}, "top_logprobs"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
@@ -368,6 +379,33 @@ def test_a_model_without_a_chat_template_says_so():
         live.client().chat.completions.create(model="tiny", messages=ASK)
 
 
+def test_messages_that_a_chat_template_refuses_are_the_clients_mistake():
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    engine = engine_over(policy)
+    with (
+        running(create_app(engine, token=TOKEN), engine) as live,
+        pytest.raises(openai.BadRequestError, match="System role not supported") as refusal,
+    ):
+        live.client().chat.completions.create(model="tiny", messages=ASK)
+    assert refusal.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "\ud800"}], "max_tokens": 4}, "messages"),
+        ({"model": "\ud800"}, "model"),
+    ],
+)
+def test_half_a_surrogate_pair_is_the_clients_mistake(live, asked, param):
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    body = json.dumps({"model": "tiny", "messages": ASK, **asked})  # in six ASCII letters
+    response = httpx2.post(f"{live.url}/v1/chat/completions", headers=headers, content=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
 # Many at once
 
 
@@ -430,6 +468,23 @@ async def test_a_full_queue_refuses_and_goes_on():
             assert refusal.value.type == "server_error"
             answer = await client.chat.completions.create(model="tiny", messages=ASK, n=4)
             assert len(answer.choices) == 4
+
+
+async def test_a_temperature_next_to_0_is_0_and_spoils_no_answer_beside_it():
+    engine, alone = engine_over(tiny_policy()), engine_over(POLICY)
+    expected = [await alone.complete(ASK, t, model="tiny", seed=1) for t in (0.0, 1.0)]
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        released = threading.Event()
+        live.loop.call_soon_threadsafe(released.wait)
+        http_client = httpx2.AsyncClient(transport=SentRequests(2, released.set))
+        async with live.async_client(http_client=http_client) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.chat.completions.create(model="tiny", messages=ASK, temperature=t, seed=1)
+                    for t in (1e-308, 1.0)
+                )
+            )
+    assert [answer.choices[0].message.content for answer in answers] == [one.text for one in expected]
 
 
 async def test_an_answer_that_nobody_waits_for_is_not_finished():

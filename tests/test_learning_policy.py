@@ -230,3 +230,31 @@ def test_a_chat_with_a_model_that_has_no_template_is_refused():
     with pytest.raises(InputError, match="chat template"):
         policy.render([{"role": "user", "content": "move?"}])
     assert policy.render(text_prompt("ab"))
+
+
+REFUSES_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role\\nnot supported') }}{% endif %}"
+    "{{ messages[0]['content'] }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (REFUSES_SYSTEM, r"refuses them \(System role\)"),
+        ("{{ messages[0].nothing.at_all }}", r"refuses them \('dict object' has no attribute 'nothing'\)"),
+    ],
+)
+def test_a_chat_template_that_refuses_messages_says_so_in_one_line(template, said):
+    policy = tiny_policy()
+    policy.tokenizer.chat_template = template
+    with pytest.raises(InputError, match=said) as caught:
+        policy.render([{"role": "system", "content": "be brief"}])
+    assert caught.value.field == "messages"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["text", "user"])
+def test_half_a_surrogate_pair_is_no_text(role):
+    with pytest.raises(InputError, match=r"^messages: they hold '\\ud800', which is no character"):
+        tiny_policy().render([{"role": role, "content": "a\ud800"}])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -131,6 +132,9 @@ def test_what_is_no_adapter_of_this_model_is_refused_and_nothing_changes(serving
         body = {"lora_name": "mine", "lora_path": str(tmp_path / path)}
         response = live.post("/v1/load_lora_adapter", json=body)
         assert (response.status_code, response.json()["error"]["param"]) == (400, "adapter")
+    body = {"lora_name": "mine", "lora_path": "~nosuch-user/x"}
+    response = live.post("/v1/load_lora_adapter", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "lora_path")
     taken = {"lora_name": BASE_NAME, "lora_path": str(adapters["first"]), "load_inplace": True}
     assert live.post("/v1/load_lora_adapter", json=taken).status_code == 400
     assert live.post("/v1/unload_lora_adapter", json={"lora_name": BASE_NAME}).status_code == 400
@@ -174,6 +178,37 @@ def test_a_run_of_several_policies_serves_each(adapters, tmp_path):
     assert answers["proposer"] == answers["default"]
     assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
     assert answers["solver"][1] == "3"
+
+
+async def test_policies_have_the_versions_that_the_checkpoint_tells(adapters, tmp_path):
+    step = tmp_path / "step-000003"
+    step.mkdir()
+    for name, adapter in {"proposer": "first", "solver": "wide", "judge": "second"}.items():
+        (step / name).symlink_to(adapters[adapter])
+    state = {"step": 3, "versions": {"proposer": 2, "solver": 1}, "source": {"pool": []}}
+    (step / "state.json").write_text(json.dumps(state))
+    engine, _ = served_by("three", source_of(step))
+    versions = {name: (await engine.complete(ASK, model=name)).policy_version for name in engine.names()}
+    assert versions == {"judge": 3, "proposer": 2, "solver": 1, BASE_NAME: 0}
+
+
+@pytest.mark.parametrize(
+    ("state", "version"),
+    [
+        ('{"step": 8, "versions": {"default": 5}}', 5),
+        ('{"step": 8}', 8),
+        ('{"versions": "none"}', 8),
+        ("{", 8),
+    ],
+)
+async def test_a_run_of_one_policy_has_the_version_of_its_state_or_else_its_step(
+    adapters, tmp_path, state, version
+):
+    step = tmp_path / "step-000008"
+    shutil.copytree(adapters["first"], step)
+    (step / "state.json").write_text(state)
+    engine, _ = served_by("kuhn", source_of(step))
+    assert (await engine.complete(ASK, model="kuhn")).policy_version == version
 
 
 def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
@@ -242,6 +277,13 @@ def test_a_port_in_use_is_one_line(capsys):
         f"error: --port: nothing can listen at 127.0.0.1:{port} (Address already in use). "
         "Choose another port or host\n"
     )
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_no_host_can_be_called_is_one_line(host, monkeypatch, capsys):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "a-token")
+    assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
+    assert capsys.readouterr().err == f"error: --host: '{host}' is no host's name. Give one, or an address\n"
 
 
 def test_without_the_extra_its_name_is_told(monkeypatch, capsys):

@@ -86,7 +86,7 @@ class InferenceSettings(Settings):
 
     max_tokens: int = Field(default=16, ge=1)
     """Most tokens of one answer."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=0.01)
     """At which trained seats draw. The learner uses the same."""
     max_context: int | None = Field(default=None, ge=8)
     """Most tokens of prompt and answer together; the model's own limit if not given."""

@@ -198,7 +198,7 @@ class OpenAIClient(InferenceClient):
         is answered there, a refusal or a page in HTML say, comes from a server that counts no versions.
 
         Raises:
-            SelfplayError: no try got through: broken connections, server errors (5xx, 501 apart), rate limits.
+            SelfplayError: no try got through: broken connections, rate limits, server errors (5xx but 501).
             InputError: the key is refused.
         """
         if self._host not in _HOSTED:

@@ -8,6 +8,9 @@ from selfplay.core import SelfplayError
 
 FloatArray = NDArray[np.float64]
 
+GREEDY_BELOW = 1e-6
+"""Lower temperatures are taken as 0. Log-probabilities divided by a very small one would overflow."""
+
 
 def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> FloatArray:
     """Return one uniform number in [0, 1) for each (call seed, token number) pair.
@@ -29,14 +32,14 @@ class Distribution:
 
     Args:
         logprobs_V: log-probabilities at temperature 1.
-        temperature: 0 puts everything on the likeliest token (log-probability 0).
+        temperature: below ``GREEDY_BELOW`` everything is on the likeliest token (log-probability 0).
 
     Raises:
         SelfplayError: the log-probabilities are not numbers.
     """
 
     def __init__(self, logprobs_V: NDArray[np.float32], temperature: float) -> None:
-        if temperature == 0:
+        if temperature < GREEDY_BELOW:
             self.logprobs_V = np.full_like(logprobs_V, -np.inf)
             self.logprobs_V[int(logprobs_V.argmax())] = 0.0
         elif temperature == 1:

@@ -68,7 +68,7 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    model: str
+    model: str = Field(min_length=1)  # with a length, pydantic refuses halves of surrogate pairs too
     messages: list[ChatMessage] = Field(min_length=1)
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int | None = Field(default=None, ge=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor
@@ -228,18 +229,35 @@ class PolicyModel:
         """Token ids of a chat prompt. One message of role ``text`` is taken verbatim.
 
         Raises:
-            InputError: the model's tokenizer knows no chats.
+            InputError: the model's tokenizer knows no chats, its chat template refuses these messages (a role
+                that it does not know, say), or they hold what is no character.
         """
         if len(messages) == 1 and messages[0]["role"] == "text":
-            return list(self.tokenizer(messages[0]["content"]).input_ids)
+            return self._tokens_of(messages[0]["content"], add_special_tokens=True)
         if self.tokenizer.chat_template is None:
             raise InputError(
                 "model",
                 f"{self.model_name} has no chat template",
                 "Use a model that can chat, or the prompt template default, which is plain text.",
             )
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise InputError(
+                "messages",
+                f"the chat template of {self.model_name} refuses them ({_first_line(error)})",
+                "Use roles, and an order of them, that it knows.",
+            ) from error
+        return self._tokens_of(text, add_special_tokens=False)
+
+    def _tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # Half of a surrogate pair: Python's strings and JSON may hold one, no tokenizer reads it.
+            problem = f"they hold {text[error.start]!r}, which is no character"
+            raise InputError("messages", problem, "Send whole characters.") from error
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
 
     def encode_answer(self, text: str) -> list[int]:
         """Token ids of an answer, with the stop token that ends it."""

@@ -1,6 +1,7 @@
 """``selfplay eval``: a match of any model, adapter or run."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def find_model(name: str) -> ModelSource:
     Raises:
         InputError: a run without a checkpoint, or a name that is nothing known.
     """
-    for path in (Path("runs") / name, Path(name).expanduser()):
+    for path in (Path("runs") / name, Path(os.path.expanduser(name))):
         if (path / "config.toml").is_file():
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -111,7 +112,7 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
         InputError: the file or the class is not there, or one of them raises.
     """
     file, _, name = settings.path.partition(":")
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     if not path.is_file():
         raise InputError("program.path", f"there is no file {file}", "Give one: my_program.py:MyArena")
     kind = getattr(_import_file(path.resolve()), name, None)

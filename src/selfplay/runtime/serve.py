@@ -132,7 +132,7 @@ def _versions_in(checkpoint: Path) -> dict[str, int]:
 
 def _last_part(name: str) -> str:
     """The last part of a path; a name that is none as it is."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     return path.resolve().name if path.exists() else name
 
 
