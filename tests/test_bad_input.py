@@ -15,7 +15,7 @@ from selfplay.cli.main import main
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<line>error: [^`]+)` \|")
 ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
-PACKAGES = ("wandb", "tensorboard", "fastapi", "uvicorn")
+PACKAGES = ("wandb", "tensorboard", "fastapi", "uvicorn", "textual")
 
 
 @pytest.fixture

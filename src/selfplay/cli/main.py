@@ -10,6 +10,7 @@ from selfplay.cli.environments import envs
 from selfplay.cli.runs import evaluate, play, report
 from selfplay.cli.serve import serve
 from selfplay.cli.train import train
+from selfplay.cli.watch import watch
 from selfplay.core import InputError, SelfplayError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command("envs")(envs)
 app.command("play")(play)
 app.command("report")(report)
 app.command("serve")(serve)
+app.command("watch")(watch)
 
 
 @app.callback(invoke_without_command=True)

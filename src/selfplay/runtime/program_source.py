@@ -193,7 +193,8 @@ class ProgramSource:
         counts = self.counts
         return [
             f"episodes: {counts['started']} started = {counts['finished']} finished + "
-            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed ({counts['retried']} retries)"
+            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed "
+            f"({counts['retried']} retries)"
         ]
 
     def next_command(self) -> str:

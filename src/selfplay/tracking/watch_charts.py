@@ -1,0 +1,214 @@
+"""Which curves there are to see of a run, by what it has recorded."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from selfplay.tracking.report_data import Evaluation
+from selfplay.tracking.report_summary import Rate, match_rates
+from selfplay.tracking.watch_view import RunView, Series
+
+METRIC = "program/metric/"
+REWARD = "program/reward/"
+INVALID = "invalid, "
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line; ``low`` and ``high`` are its interval at each point, empty without one."""
+
+    name: str
+    steps: list[float]
+    values: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over steps. ``bounds`` are values that the axis must reach; a ``percent`` axis shows shares."""
+
+    title: str
+    lines: list[Line]
+    percent: bool = False
+    bounds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure of the evaluations, by step, each with its 95% interval (none where it is exact)."""
+
+    name: str
+    is_share: bool
+    points: list[tuple[int, Rate]]
+
+
+def learning_charts(view: RunView) -> list[Chart]:
+    """Return how well the run plays, what it earns and how it learns."""
+    charts = evaluation_charts(view)
+    rolling = _named(view, "evaluation-", "/Win Rate")
+    charts += _chart("Win rate in rolling evaluation", rolling, percent=True, bounds=(0, 1))
+    charts += _chart(
+        "Reward by role", [(name.removeprefix(REWARD), one) for name, one in _under(view, REWARD)]
+    )
+    charts += _chart("Reward by seat", _seat_rewards(view))
+    for title, measure, bounds in (
+        ("Loss", "loss", ()),
+        ("Gradient norm", "grad_norm", (0.0,)),
+        ("Probability on legal answers", "legal_mass", (1.0,)),
+        ("Entropy over legal answers", "legal_entropy", (0.0,)),
+        ("Divergence from the base", "kl_to_base", (0.0,)),
+        ("Log-probability mismatch", "mismatch", (0.0,)),
+        ("Learning rate", "learning_rate", (0.0,)),
+    ):
+        percent = measure == "legal_mass"
+        charts += _chart(title, _learner(view, measure), percent=percent, bounds=bounds)
+    return charts
+
+
+def rate_charts(view: RunView) -> list[Chart]:
+    """Return what is wrong with answers, how varied play is, and what else the environment counts."""
+    invalid = [
+        (f"training{of}", one)
+        for of, one in _named(view, "collection-", "/Invalid Move Rate", label=", {env}")
+    ]
+    charts = _chart("Games with an invalid move", invalid, percent=True, bounds=(0,))
+    well_formed = _named(view, "collection-", "/Format Success Rate")
+    charts += _chart("Well-formed answers", well_formed, percent=True, bounds=(0, 1))
+    charts += _exploration(view)
+    outcomes = [
+        (name + of, one)
+        for name, measure in (("won", "Win"), ("drawn", "Draw"), ("lost", "Loss"))
+        for of, one in _named(view, "collection-", f"/{measure} Rate", label=", {env}")
+    ]
+    charts += _chart("Outcomes in training", outcomes, percent=True, bounds=(0, 1))
+    charts += _rubrics(view)
+    failed = [(name, view.series.get(f"accounts/{name}", Series())) for name in ("failed", "retried")]
+    if any(any(one.values) for _, one in failed):
+        charts += _chart(f"{view.unit.capitalize()} gone wrong so far", failed, bounds=(0,))
+    charts += _chart("Turns of a game", _named(view, "collection-", "/Game Length"), bounds=(0,))
+    charts += _chart(
+        "Tokens of an answer", _named(view, "collection-", "/Response Length (tokens)"), bounds=(0,)
+    )
+    return charts
+
+
+def evaluation_charts(view: RunView) -> list[Chart]:
+    """Return all shares in one chart, and one for every other figure of the evaluations."""
+    measured = evaluation_figures(view)
+    shares = [one for one in measured if one.is_share and not one.name.startswith(INVALID)]
+    invalid = [one for one in measured if one.is_share and one not in shares]
+    charts = []
+    if shares:
+        title = "Won in evaluation" if not view.is_program else "Evaluation"
+        charts.append(Chart(title, list(map(_measured_line, shares)), True, (0, 1)))
+    for one in measured:
+        if not one.is_share:
+            charts.append(Chart(one.name, [_measured_line(one)], False, (0,)))
+    if invalid:
+        charts.append(Chart("Lost by an invalid move", list(map(_measured_line, invalid)), True, (0,)))
+    return charts
+
+
+def evaluation_figures(view: RunView) -> list[Measured]:
+    """Return every figure of the evaluations: of matches, of exact measures and of programs."""
+    found: dict[tuple[str, bool], list[tuple[int, Rate]]] = {}
+    for evaluation in view.evaluations:
+        for name, is_share, rate in _figures(view, evaluation):
+            found.setdefault((name, is_share), []).append((evaluation.step, rate))
+    return [Measured(name, is_share, points) for (name, is_share), points in found.items()]
+
+
+def _figures(view: RunView, evaluation: Evaluation) -> Iterable[tuple[str, bool, Rate]]:
+    of_env = f", {evaluation.env_id}" if len(view.plays()) > 1 else ""
+    if evaluation.kind == "match" and evaluation.games > 0:
+        rates = match_rates(evaluation)
+        against = f"against {evaluation.opponent}" if evaluation.opponent else "solved"
+        yield against + of_env, True, rates["Wins"]
+        yield f"{INVALID}{evaluation.opponent or 'alone'}{of_env}", True, rates["Lost by an invalid move"]
+    elif evaluation.nash_conv is not None:
+        value = evaluation.nash_conv
+        yield f"NashConv{of_env}", False, Rate(value, value, value)
+    elif evaluation.kind == "measure" and evaluation.mean is not None:
+        low, mean, high = evaluation.low, evaluation.mean, evaluation.high
+        rate = Rate(mean if low is None else low, mean, mean if high is None else high)
+        yield evaluation.name, evaluation.is_share, rate
+
+
+def _measured_line(measured: Measured) -> Line:
+    rates = [rate for _, rate in measured.points]
+    return Line(
+        measured.name,
+        [float(step) for step, _ in measured.points],
+        [rate.mid for rate in rates],
+        [rate.low for rate in rates],
+        [rate.high for rate in rates],
+    )
+
+
+def _chart(
+    title: str,
+    series: Iterable[tuple[str, Series]],
+    *,
+    percent: bool = False,
+    bounds: tuple[float, ...] = (),
+) -> list[Chart]:
+    """Return a chart of the series that have points; nothing without any."""
+    lines = [Line(name, one.steps, one.values) for name, one in series if one.steps]
+    return [Chart(title, lines, percent, bounds)] if lines else []
+
+
+def _under(view: RunView, prefix: str) -> list[tuple[str, Series]]:
+    """Return the metrics below a prefix, in order of the alphabet."""
+    return sorted((name, one) for name, one in view.series.items() if name.startswith(prefix))
+
+
+def _named(view: RunView, prefix: str, suffix: str, *, label: str = "{env}") -> list[tuple[str, Series]]:
+    """Return a metric of every environment, labelled by it; the label is empty if there is only one."""
+    found = [(name, one) for name, one in _under(view, prefix) if name.endswith(suffix)]
+    several = len(found) > 1
+    return [
+        (label.format(env=name.removeprefix(prefix).removesuffix(suffix)) if several else "", one)
+        for name, one in found
+    ]
+
+
+def _seat_rewards(view: RunView) -> list[tuple[str, Series]]:
+    found = [(name, one) for name, one in _under(view, "collection-") if "/Reward (pid=" in name]
+    several = len({name.rsplit("/", 1)[0] for name, _ in found}) > 1
+    named = []
+    for name, one in found:
+        env, measure = name.removeprefix("collection-").rsplit("/", 1)
+        seat = "seat " + measure.removeprefix("Reward (pid=").removesuffix(")")
+        named.append((f"{seat}, {env}" if several else seat, one))
+    return named
+
+
+def _learner(view: RunView, measure: str) -> list[tuple[str, Series]]:
+    """Return a figure of the learner, or of every policy's learner, labelled by the policy."""
+    found = [(name, one) for name, one in _under(view, "learner/") if name.endswith(f"/{measure}")]
+    return [(name.removeprefix("learner/").removesuffix(measure).rstrip("/"), one) for name, one in found]
+
+
+def _exploration(view: RunView) -> list[Chart]:
+    """Return a chart of the variety of play for each environment."""
+    charts: dict[str, list[tuple[str, Series]]] = {}
+    for name, one in _under(view, "exploration/"):
+        env, measure = name.removeprefix("exploration/").rsplit("/", 1)
+        charts.setdefault(env, []).append((measure.removeprefix("Pct. Unique Action "), one))
+    title = "Distinct action n-grams"
+    return [
+        chart
+        for env, series in charts.items()
+        for chart in _chart(
+            f"{title}, {env}" if len(charts) > 1 else title, series, percent=True, bounds=(0,)
+        )
+    ]
+
+
+def _rubrics(view: RunView) -> list[Chart]:
+    """Return a chart for each reward function of a program, with a line for each role."""
+    charts: dict[str, list[tuple[str, Series]]] = {}
+    for name, one in _under(view, METRIC):
+        function, _, role = name.removeprefix(METRIC).rpartition("/")
+        charts.setdefault(function.replace("/", ": ", 1), []).append((role, one))
+    return [chart for function, series in charts.items() for chart in _chart(function, series)]

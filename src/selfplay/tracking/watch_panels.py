@@ -1,0 +1,208 @@
+"""The panels of the overview, as text for a given room in characters."""
+
+from collections.abc import Callable
+from itertools import zip_longest
+
+from textual.content import Content
+from textual.geometry import Size
+
+from selfplay.tracking.report_summary import Rate, duration_text, model_name
+from selfplay.tracking.watch_charts import evaluation_figures
+from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, number_text, sparkline
+from selfplay.tracking.watch_view import RunView, Series
+
+NAMES = 16
+"""Characters of the first column."""
+SPEEDS = (
+    ("time/games_per_second", "{unit}/s"),
+    ("time/generated_tokens_per_second", "tokens made/s"),
+    ("time/trained_tokens_per_second", "tokens learnt/s"),
+)
+GAME_COUNTS = (
+    ("started", "started"),
+    ("episodes", "played"),
+    ("finished", "finished"),
+    ("failed", "failed"),
+    ("in_flight", "playing"),
+    ("retried", "retried"),
+    ("filtered", "left out"),
+    ("eval_finished", "evaluated"),
+)
+STEP_COUNTS = (
+    ("steps added", "added"),
+    ("steps sampled", "learnt"),
+    ("steps stored", "stored"),
+    ("steps dropped_stale", "too old"),
+    ("steps evicted", "pushed out"),
+    ("steps cleared", "cleared"),
+)
+ALWAYS = ("failed", "playing", "stored")
+"""Counts that are shown even if they are 0."""
+WORK = (
+    ("inference/generated_tokens", "tokens made"),
+    ("inference/computed_tokens", "tokens computed"),
+    ("inference/forward_passes", "forward passes"),
+    ("records", "records learnt"),
+    ("separate_tokens", "tokens in them"),
+    ("packed_tokens", "packed to"),
+)
+
+
+def run_panel(view: RunView, room: Size) -> Content:
+    """Return what is trained, on what and how."""
+    learning = view.config.get("learning")
+    algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
+    rows = [
+        ("model", model_name(view.config)),
+        ("program" if view.is_program else "plays", ", ".join(view.plays())),
+        ("learns by", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
+    ]
+    spent = view.series.get("wall_time", Series()).values
+    if len(spent) > 1:
+        rows.append(("time so far", duration_text(view.latest["wall_time"] - spent[0])))
+    if view.damaged_lines:
+        rows.append(("damaged lines", f"{view.damaged_lines} passed over"))
+    return _rows([[(f"{name:<{NAMES}}", MUTED), (text, "")] for name, text in rows if text])
+
+
+def speed_panel(view: RunView, room: Size) -> Content:
+    """Return the speeds of the last step, with those of the steps before."""
+    rows = []
+    for name, label in SPEEDS:
+        one = view.series.get(name)
+        if one is not None and one.values:
+            label = label.format(unit=view.unit)
+            value = f"{number_text(one.values[-1]):>8}  "
+            bars = sparkline(one.values, max(0, room.width - NAMES - len(value)))
+            rows.append([(f"{label:<{NAMES}}", MUTED), (value, "bold"), (bars, "$primary")])
+    rows += _engines(view)
+    return _rows(rows)
+
+
+def _engines(view: RunView) -> list[list[Piece]]:
+    """Return a row for each inference actor: tokens per second and load."""
+    actors: dict[str, dict[str, float]] = {}
+    for name, value in view.latest.items():
+        parts = name.split("/")
+        if parts[0] == "inference" and len(parts) == 3:
+            actors.setdefault(parts[1], {})[parts[2]] = value
+    rows = []
+    for actor, stats in sorted(actors.items()):
+        load = ", ".join(f"{number_text(stats[key])} {key}" for key in ("running", "queued") if key in stats)
+        speed = f"{number_text(stats.get('tok_s', 0.0)):>8}  "
+        rows.append([(f"{actor[: NAMES - 1]:<{NAMES}}", MUTED), (speed, "bold"), (load, "")])
+    return rows
+
+
+def time_panel(view: RunView, room: Size) -> Content:
+    """Return how the time of the last step was shared between play, learning and the rest."""
+    phases = view.phases()
+    total = sum(phases.values())
+    if not total:
+        return _nothing("No step has been made yet.")
+    rows: list[list[Piece]] = []
+    bars = max(1, room.width - 26)
+    for index, (name, seconds) in enumerate(phases.items()):
+        share = seconds / total
+        text = f"{seconds:>8.3g} s {100 * share:>3.0f}%  "
+        rows.append([(f"{name:<9}", MUTED), (text, "bold"), ("█" * round(share * bars), colour_of(index))])
+    rest = "; evaluating and saving are the rest" if room.width > 60 else ""
+    return _rows([*rows, [(f"of {total:.3g} seconds{rest}", MUTED)]])
+
+
+def accounts_panel(view: RunView, room: Size) -> Content:
+    """Return where everything that was started has gone: games, and beside them the steps in the buffer."""
+    counts = {
+        name.removeprefix("accounts/"): value
+        for name, value in view.latest.items()
+        if name.startswith("accounts/")
+    }
+    if "started" in counts:
+        counts["in_flight"] = counts["started"] - counts.get("finished", 0.0) - counts.get("failed", 0.0)
+    columns = [
+        [
+            (label, counts[name])
+            for name, label in names
+            if counts.get(name) or (name in counts and label in ALWAYS)
+        ]
+        for names in (GAME_COUNTS, STEP_COUNTS)
+    ]
+    if not any(columns):
+        return _nothing("Nothing has been counted yet.")
+    for gap, text_of in ((4, _exactly), (1, _exactly), (1, number_text)):
+        lines = _side_by_side((view.unit, "steps"), columns, gap, text_of)
+        if max(map(len, lines)) <= room.width:
+            break
+    return _rows([[(line, "" if number else MUTED)] for number, line in enumerate(lines)])
+
+
+def _side_by_side(
+    heads: tuple[str, str],
+    columns: list[list[tuple[str, float]]],
+    gap: int,
+    text_of: Callable[[float], str],
+) -> list[str]:
+    """Return lines of labels and numbers in columns, below a line of their heads."""
+    blocks = []
+    for head, column in zip(heads, columns, strict=True):
+        labels = max((len(label) for label, _ in column), default=0)
+        numbers = max((len(text_of(value)) for _, value in column), default=0)
+        block = [f"{label:<{labels}} {text_of(value):>{numbers}}" for label, value in column]
+        blocks.append([f"{head:<{labels + numbers + 1}}", *block] if column else [])
+    width = max(map(len, blocks[0]), default=0)
+    return [f"{left:<{width + gap}}{right}" for left, right in zip_longest(*blocks, fillvalue="")]
+
+
+def _exactly(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def work_panel(view: RunView, room: Size) -> Content:
+    """Return what the last step cost: tokens that were made, computed and learnt from."""
+    rows: list[list[Piece]] = []
+    for name, label in WORK:
+        found = [value for key, value in view.latest.items() if _is_work(key, name)]
+        if found:
+            rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
+    return _rows(rows) if rows else _nothing("No step has been made yet.")
+
+
+def _is_work(key: str, name: str) -> bool:
+    """Say whether a metric is the named one, or the named one of a learner, of which there may be several."""
+    return key == name or (key.startswith("learner/") and key.rsplit("/", 1)[-1] == name)
+
+
+def evaluation_panel(view: RunView, room: Size) -> Content:
+    """Return every figure of the first and of the last evaluation, with its 95% interval if there is room."""
+    figures = evaluation_figures(view)
+    if not figures:
+        return _nothing("Nothing has been evaluated yet.")
+    intervals = room.width >= 42
+    names = min(40, room.width - 27) if intervals else max(8, room.width - 15)
+    step = max(one.points[-1][0] for one in figures)
+    head = f"{f'after step {step:,}':<{names}}{'first':>7}{'now':>8}"
+    rows: list[list[Piece]] = [[(f"{head}  {'95% range':<10}" if intervals else head, MUTED)]]
+    for one in figures:
+        first, now = one.points[0][1], one.points[-1][1]
+        before = number_text(first.mid, percent=one.is_share)
+        after = number_text(now.mid, percent=one.is_share)
+        name = one.name if len(one.name) < names else one.name[: names - 2] + "…"
+        row = [(f"{name:<{names}}", ""), (f"{before:>7}", MUTED), (f"{after:>8}", "bold")]
+        rows.append([*row, (f"  {_interval(now, one.is_share)}", MUTED)] if intervals else row)
+    return _rows(rows)
+
+
+def _interval(rate: Rate, is_share: bool) -> str:
+    if rate.low == rate.high:
+        return "exact"
+    if is_share:
+        return f"{100 * rate.low:.1f}–{100 * rate.high:.1f}"
+    return f"{number_text(rate.low)}–{number_text(rate.high)}"
+
+
+def _rows(rows: list[list[Piece]]) -> Content:
+    return Content("\n").join(Content.assemble(*row) for row in rows)
+
+
+def _nothing(text: str) -> Content:
+    return Content.styled(text, MUTED)

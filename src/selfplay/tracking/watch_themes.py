@@ -1,0 +1,98 @@
+"""The two looks, and which of them a terminal wants."""
+
+import os
+import re
+import select
+import termios
+import time
+import tty
+
+from textual.theme import Theme
+
+DARK = Theme(
+    name="selfplay-dark",
+    primary="#5b9bf0",
+    secondary="#3f7fe0",
+    accent="#e0a03a",
+    foreground="#d6dce4",
+    background="#11151a",
+    surface="#171c22",
+    panel="#232a33",
+    success="#2fa36b",
+    warning="#d9962f",
+    error="#d9534f",
+    dark=True,
+)
+LIGHT = Theme(
+    name="selfplay-light",
+    primary="#1d5fc4",
+    secondary="#3f7fe0",
+    accent="#a86a00",
+    foreground="#1c2229",
+    background="#fcfcfb",
+    surface="#f4f5f6",
+    panel="#e3e6ea",
+    success="#2fa36b",
+    warning="#d9962f",
+    error="#d9534f",
+    dark=False,
+)
+
+_ASK = b"\x1b]11;?\x1b\\\x1b[c"
+"""What is your background (OSC 11)? Then: what are you? Every terminal answers the second question."""
+_BACKGROUND = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
+_LAST_ANSWER = re.compile(rb"\x1b\[\?[\d;]*c")
+
+
+def is_light(environment: dict[str, str], terminal: int | None) -> bool:
+    """Say whether a terminal has a light background: what it answers, else what COLORFGBG says, else no.
+
+    Args:
+        environment: the variables.
+        terminal: a file descriptor of it, ``None`` to ask nobody.
+    """
+    answer = None
+    if terminal is not None and environment.get("TERM") not in ("dumb", "linux"):
+        answer = ask_background(terminal)
+    if answer is not None:
+        return answer > 0.5
+    colours = environment.get("COLORFGBG", "").split(";")
+    return colours[-1] in ("7", "15")
+
+
+def ask_background(terminal: int, seconds: float = 1.0) -> float | None:
+    """Ask a terminal for its background; returns its lightness between 0 and 1, ``None`` without an answer.
+
+    The lightness is the luma of Rec. 709: 0.2126 R + 0.7152 G + 0.0722 B.
+
+    Args:
+        terminal: a file descriptor, open for reading and writing.
+        seconds: how long to wait at most. Terminals answer at once; the wait is for slow connections.
+    """
+    try:
+        before = termios.tcgetattr(terminal)
+        tty.setcbreak(terminal, termios.TCSANOW)
+    except termios.error:
+        return None
+    try:
+        os.write(terminal, _ASK)
+        answer = _read_answer(terminal, time.monotonic() + seconds)
+    except OSError:  # it was opened for reading only
+        return None
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+    match = _BACKGROUND.search(answer)
+    if match is None:
+        return None
+    red, green, blue = (int(part, 16) / int("f" * len(part), 16) for part in match.groups())
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _read_answer(terminal: int, until: float) -> bytes:
+    answer = b""
+    while not _LAST_ANSWER.search(answer):
+        ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            break
+        answer += os.read(terminal, 1024)
+    return answer

@@ -1,0 +1,169 @@
+"""RunView: what there is to see of a run at one moment, whatever it was read from."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any, Protocol
+
+import msgspec
+
+from selfplay.tracking.report_data import Evaluation
+from selfplay.tracking.watch_game import ReadableGame
+
+POOL = "model-pool/"
+RECENT_STEPS = 20
+"""Over how many steps the time that is left is estimated."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric by step, thinned where it is long."""
+
+    steps: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A model's strength: mean and standard deviation in TrueSkill's units, games where they are known."""
+
+    uid: str
+    mu: float
+    sigma: float
+    games: int | None = None
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """One model's games against another; its losses are the rest."""
+
+    games: int = 0
+    wins: int = 0
+    draws: int = 0
+
+    @property
+    def score(self) -> float:
+        """Wins and half of the draws, per game."""
+        return (self.wins + self.draws / 2) / self.games if self.games else 0.0
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run as a screen shows it. Nobody changes one that was handed out.
+
+    Args:
+        name: of the run.
+        config: the run's configuration; empty where it is not known.
+        series: metrics by name, without those of the model pool.
+        latest: the last known value of every metric, ``step`` and ``wall_time`` (seconds since 1970) too.
+        evaluations: by step.
+        meetings: games by uid and other uid, from both sides.
+        meetings_step: after which step those were counted.
+        game: the last finished game.
+        share_read: how much of what is recorded has been read; below 1 there is more to read at once.
+        damaged_lines: lines of metrics that could not be read.
+        trouble: why nothing could be read this time; empty if nothing is wrong.
+    """
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    meetings: dict[str, dict[str, Meeting]] = field(default_factory=dict)
+    meetings_step: int | None = None
+    game: ReadableGame | None = None
+    share_read: float = 1.0
+    damaged_lines: int = 0
+    trouble: str = ""
+
+    @property
+    def step(self) -> int:
+        """The last step that is recorded; 0 before the first."""
+        return int(self.latest.get("step", 0))
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many steps the run is to have."""
+        steps: int | None = self.setting("learning", "steps", int)
+        return steps
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step is recorded. Evaluation and saving may still follow."""
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program is trained on, not games."""
+        return "program" in self.config
+
+    @property
+    def unit(self) -> str:
+        """What is played, in the plural."""
+        return "episodes" if self.is_program else "games"
+
+    def setting(self, section: str, name: str, kind: type) -> Any:
+        """Return a value of the configuration; ``None`` if it is missing or of another kind."""
+        found = self.config.get(section)
+        value = found.get(name) if isinstance(found, dict) else None
+        return value if isinstance(value, kind) else None
+
+    def plays(self) -> list[str]:
+        """Return what is played: environments, or the program."""
+        if self.is_program:
+            return [str(self.setting("program", "path", str) or self.setting("program", "type", str))]
+        envs = self.config.get("envs")
+        return [str(env.get("id")) for env in envs if isinstance(env, dict)] if isinstance(envs, list) else []
+
+    def ratings(self) -> list[Rating]:
+        """Return the last known ratings, the best first; none where nobody was ever rated."""
+        found: dict[str, dict[str, float]] = {}
+        for name, value in self.latest.items():
+            if name.startswith(POOL) and "/" in (rest := name.removeprefix(POOL)):
+                uid, measure = rest.rsplit("/", 1)
+                found.setdefault(uid, {})[measure] = value
+        ratings = [
+            Rating(uid, one["mu"], one["sigma"], int(one["games"]) if "games" in one else None)
+            for uid, one in found.items()
+            if {"mu", "sigma"} <= one.keys()
+        ]
+        if len({(one.mu, one.sigma) for one in ratings}) < 2:
+            return []
+        return sorted(ratings, key=lambda one: (-one.mu, one.uid))
+
+    def step_seconds(self) -> list[float]:
+        """Return the wall-clock seconds of the last steps, oldest first, without a resumed run's pauses."""
+        times = self.series.get("wall_time", Series()).values[-RECENT_STEPS - 1 :]
+        spans = [later - earlier for earlier, later in pairwise(times)]
+        usual = median(spans) if spans else 0.0
+        return [span for span in spans if 0 <= span <= 20 * usual]
+
+    def seconds_left(self) -> float | None:
+        """Return how long the run will take at its latest speed; ``None`` if nobody knows."""
+        spans = self.step_seconds()
+        if self.total_steps is None or not spans:
+            return None
+        return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of the last step by what was done: play, learn, and the rest if it is known."""
+        found = {
+            name: self.latest[key]
+            for name in ("play", "learn")
+            if (key := f"time/{name}_seconds") in self.latest
+        }
+        spans = self.step_seconds()
+        if found and spans:
+            found["the rest"] = max(0.0, spans[-1] - sum(found.values()))
+        return found
+
+
+class Source(Protocol):
+    """Where a screen gets its views from: a run directory, later a live cluster."""
+
+    def read(self) -> RunView:
+        """Look again, with little work, and return what is known by now.
+
+        It is called every second or so from a thread, never twice at a time, and again at once while
+        ``share_read`` is below 1. What cannot be reached goes into ``trouble``; it raises nothing.
+        """

@@ -1,0 +1,93 @@
+"""``selfplay watch`` as a user types it: its one-line errors, and a whole session in a terminal."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.cli.watch import newest_run
+from watched_runs import append, run_of
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new", "begun"):
+        run_of(tmp_path / "runs" / name)
+    for age, name in enumerate(("new", "old")):
+        append(tmp_path / "runs" / name, {"step": 1, "wall_time": 1.0})
+        os.utime(tmp_path / "runs" / name / "metrics.jsonl", (1000 - age, 1000 - age))
+    os.utime(tmp_path / "runs" / "begun" / "config.toml", (500, 500))
+    return tmp_path / "runs"
+
+
+def error_of(*arguments, capsys):
+    assert main(["watch", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_a_run_that_is_not_there_is_one_line(capsys):
+    assert "there is no run 'nw'. Did you mean new?" in error_of("nw", capsys=capsys)
+
+
+def test_what_is_no_terminal_is_one_line(capsys):
+    assert "this is not a terminal. Run it in one, or read: selfplay report runs/old" in error_of(
+        "old", capsys=capsys
+    )
+
+
+def test_a_missing_package_is_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "textual", None)
+    assert "pip install 'selfplay-rl[watch]'" in error_of("old", capsys=capsys)
+
+
+def test_without_a_name_it_is_the_run_that_was_written_to_last(runs, capsys):
+    assert newest_run() == runs.relative_to(runs.parent) / "new"
+    os.utime(runs / "begun" / "config.toml", (2000, 2000))
+    assert newest_run().name == "begun"
+    assert "selfplay report runs/begun" in error_of(capsys=capsys)
+
+
+def test_without_any_run_it_says_how_to_get_one(runs, capsys):
+    runs.rename(runs.with_name("elsewhere"))
+    assert "there is no run here. Train one first: selfplay train quickstart" in error_of(capsys=capsys)
+
+
+def test_nothing_heavy_is_loaded_for_it(runs):
+    code = "import sys; from selfplay.cli.main import main; main(['watch', 'old']); "
+    code += "import selfplay.tracking.terminal_interface, selfplay.tracking.watch_data; "
+    code += "print([m for m in ('torch', 'transformers', 'ray') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_session_in_a_terminal_asks_for_its_background_draws_and_ends_by_a_key(runs):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "watch", "old"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    session = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    replies = [
+        (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c"),
+        (b"step 1 of 100", b"q"),
+    ]
+    shown = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if replies and replies[0][0] in shown:
+            os.write(ours, replies.pop(0)[1])
+    assert session.wait(60) == 0
+    os.close(ours)
+    assert replies == []
+    assert shown.endswith(b"\x1b[?1006l") or b"\x1b[?1049l" in shown, "the screen is given back"
