@@ -290,12 +290,18 @@ class Arena:
         try:
             with parent.clock_stopped() if parent is not None else nullcontext():
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._generate(request)) for request in own]
+                    # As many outermost episodes as calls: more would only stand in the queue and take memory.
+                    entrance = asyncio.Semaphore(self._slots.limit if parent is None else len(own) or 1)
+                    tasks = [group.create_task(self._generate(request, entrance)) for request in own]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _generate(self, request: EpisodeRequest) -> GenerateResult:
+    async def _generate(self, request: EpisodeRequest, entrance: asyncio.Semaphore) -> GenerateResult:
+        async with entrance:
+            return await self._generate_now(request)
+
+    async def _generate_now(self, request: EpisodeRequest) -> GenerateResult:
         if self.logger is not None:
             rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
             self.logger.log_episode_start(request.episode_type, _data(request.artifact), rollout_id)

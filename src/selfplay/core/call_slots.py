@@ -33,6 +33,11 @@ class CallSlots:
         self._hand_out()
 
     @property
+    def limit(self) -> int:
+        """Most slots taken at once."""
+        return self._limit
+
+    @property
     def free(self) -> bool:
         """Whether a slot can be had without waiting."""
         return not self._waiting and self._taken < self._limit

@@ -1,0 +1,563 @@
+"""VLLMEngine: tokens from vLLM's asynchronous engine, with a LoRA adapter for each request.
+
+Every version of an adapter that is published is loaded under a number of its own, proves that it answers, and
+takes over its name. Requests under way end with the version they began with, which is then unloaded. Cached
+prefixes are kept apart by version.
+"""
+
+import asyncio
+import itertools
+import math
+import os
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.inference.chat_tokens import ChatTokens
+from selfplay.inference.vllm_proof import (
+    CANARY_TEXT,
+    MAX_CANARY_TOKENS,
+    PROOF_RANK,
+    TOLERANCES,
+    Delivery,
+    Probe,
+    changes_nothing,
+    check_adapter,
+    check_delivery,
+    check_mixed_batch,
+    file_hash,
+    write_random_adapter,
+)
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows these limits only
+PROBE_TOKENS = 4
+PROBE_LIKELIEST = 20
+RATE_SECONDS = 5.0
+
+VLLM_SETTINGS = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    # CPUs only. Left to itself vLLM pins its threads, away from where the learner's leave room.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+"""Environment variables that vLLM reads, where the user has not set them."""
+
+
+@dataclass
+class VLLMStats:
+    """Totals since the start, and the load now.
+
+    ``queued`` requests wait for room in the batch, ``running`` ones are in it. ``tokens_per_second`` counts
+    generated tokens over the last five seconds.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    queued: int = 0
+    running: int = 0
+    tokens_per_second: float = 0.0
+
+
+@dataclass(eq=False)
+class _Version:
+    """A version that vLLM holds; ``lora`` is None for the base model. ``requests`` are under way with it."""
+
+    delivery: Delivery
+    lora: Any
+    salt: str
+    requests: set[str] = field(default_factory=set)
+    withdrawn: bool = False
+
+
+class _LoadLogger:
+    """Receives vLLM's figures after every step of its scheduler."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.running = 0
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
+        """Called by vLLM."""
+        if scheduler_stats is not None:
+            self.queued = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self.running = scheduler_stats.num_running_reqs
+        if iteration_stats is not None:
+            self._steps.append((monotonic(), iteration_stats.num_generation_tokens))
+            self._forget_old_steps()
+
+    def tokens_per_second(self) -> float:
+        """Generated tokens a second, lately."""
+        self._forget_old_steps()
+        return sum(tokens for _, tokens in self._steps) / RATE_SECONDS
+
+    def _forget_old_steps(self) -> None:
+        while self._steps and self._steps[0][0] < monotonic() - RATE_SECONDS:
+            self._steps.popleft()
+
+    def log_engine_initialized(self) -> None:
+        """Called by vLLM; there is nothing to say."""
+
+    def log(self) -> None:
+        """Called by vLLM; there is nothing to say."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Called by vLLM, which is never sent to sleep here."""
+
+
+class VLLMEngine(InferenceClient):
+    """See the module. Lives on one event loop, from :meth:`start` to :meth:`close`.
+
+    Args:
+        model: a local directory or Hugging Face id.
+        max_tokens: most tokens an answer may have when a call does not say.
+        max_context: most tokens of prompt and answer together; by default the model's own limit.
+        max_queue: most requests waiting or running; one more is refused.
+        max_batch: most requests in one forward pass.
+        max_adapters: most adapters served at once.
+        max_lora_rank: largest rank of an adapter.
+        dtype: of the base model and the adapters in the engine: ``auto``, ``float32``, ``bfloat16`` or
+            ``float16``.
+        gpu_memory: share of the GPU's memory that vLLM may take; a CPU's is ``VLLM_CPU_KVCACHE_SPACE`` GiB.
+        drain_seconds: how long a new version may wait for requests of older ones to end, where there is room
+            for no more versions.
+
+    Raises:
+        InputError: vLLM is not installed, or the model has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int = 64,
+        max_context: int | None = None,
+        max_queue: int = 16_384,
+        max_batch: int = 256,
+        max_adapters: int = 8,
+        max_lora_rank: int = 16,
+        dtype: str = "auto",
+        gpu_memory: float = 0.9,
+        drain_seconds: float = 600.0,
+    ) -> None:
+        _check_installed()
+        self.model = model
+        self.max_tokens = max_tokens
+        self.max_context = max_context
+        self.max_queue = max_queue
+        self.max_batch = max_batch
+        self.max_adapters = max_adapters
+        self.max_lora_rank = min(rank for rank in LORA_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
+        self.dtype = dtype
+        self.gpu_memory = gpu_memory
+        self.drain_seconds = drain_seconds
+        self._slots = 2 * max_adapters + 1  # as many old versions may still be answering, and one arrives
+        self.tokens = ChatTokens(model)
+        self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
+        self.tolerance = 0.0
+        self._llm: Any = None
+        self._load = _LoadLogger()
+        self._stats = VLLMStats()
+        self._served: dict[str, _Version] = {}
+        self._retired: set[_Version] = set()
+        self._numbers = itertools.count(1)
+        self._publishing = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._unloading: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start vLLM and let it prove that adapters do not disturb the base model.
+
+        The event loop stands still for the seconds that vLLM takes to load the model.
+
+        Raises:
+            SelfplayError: vLLM does not start, or fails the proof; it is closed then.
+        """
+        self._llm = self._start_vllm()
+        config = self._llm.model_config
+        self.max_context, self.tolerance = int(config.max_model_len), TOLERANCES[config.dtype]
+        try:
+            self._base = await self._deliver("base", 0, None, "")
+            await self._prove_mixed_batch()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop vLLM; whoever waits gets a SelfplayError."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await self._abort([*self._served.values(), *self._retired], llm)
+            await asyncio.gather(*self._unloading, return_exceptions=True)
+            llm.shutdown()
+        self._served.clear()
+
+    def names(self) -> list[str]:
+        """The models that can be asked."""
+        return list(self._served)
+
+    def stats(self) -> VLLMStats:
+        """Return totals and the load now."""
+        self._stats.queued, self._stats.running = self._load.queued, self._load.running
+        self._stats.tokens_per_second = self._load.tokens_per_second()
+        return self._stats
+
+    async def get_policy_version(self) -> int:
+        """The newest version served."""
+        return max((served.delivery.version for served in self._served.values()), default=0)
+
+    async def publish(
+        self,
+        name: str,
+        adapter_path: Path | None,
+        version: int,
+        *,
+        expected_canary: float | None = None,
+        expected_hash: str | None = None,
+    ) -> Delivery:
+        """Serve an adapter as ``name`` from the moment that it has proved to answer.
+
+        Until then, and if it fails, the version before answers. Requests under way end with the version they
+        began with. The files must stay where they are while the version is served.
+
+        Args:
+            name: what clients ask for.
+            adapter_path: a directory in PEFT's format; None for the base model.
+            version: what its answers are tagged with.
+            expected_canary: mean log-probability, at temperature 1, of the tokens of :attr:`canary` but the
+                first, by whoever made the adapter.
+            expected_hash: SHA-256 of the weight file, by whoever made it.
+
+        Raises:
+            InputError: no adapter, or one that cannot be served.
+            SelfplayError: the version was not delivered.
+        """
+        async with self._publishing:
+            before = self._served.get(name)
+            sha256, untrained = "", True
+            if adapter_path is not None:
+                self._check_room_for(name)
+                check_adapter(adapter_path, self.max_lora_rank)
+                sha256 = await asyncio.to_thread(file_hash, adapter_path)
+                untrained = await asyncio.to_thread(changes_nothing, adapter_path)
+            if expected_hash is not None and sha256 != expected_hash:
+                raise SelfplayError(
+                    f"{name} version {version} was not delivered: the weights in {adapter_path} have hash "
+                    f"{sha256[:12]}, the learner's {expected_hash[:12]}"
+                )
+            await self._wait_for_room()
+            lora = await self._load_adapter(name, version, adapter_path)
+            try:
+                new = await self._deliver(name, version, lora, sha256)
+                check_delivery(
+                    new.delivery,
+                    expected_canary=expected_canary,
+                    before=before.delivery if before else None,
+                    base=self._base.delivery,
+                    changes_nothing=untrained,
+                    tolerance=self.tolerance,
+                )
+            except BaseException:
+                await self._unload(lora)
+                raise
+            self._served[name] = new
+            if before is not None:
+                self._retire(before)
+            return new.delivery
+
+    async def withdraw(self, name: str) -> None:
+        """Stop serving ``name`` and unload its adapter. Who still waits for it gets a SelfplayError."""
+        served = self._served.pop(name)
+        older = [one for one in self._retired if one.delivery.name == name]
+        self._retire(served)
+        await self._abort([served, *older], self._llm)
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`InferenceClient`. Without a seed the answer is another each time.
+
+        The same seed gives the same answer as far as the log-probabilities are the same: those of 16-bit
+        numbers depend a little on what else is in the batch. vLLM takes a temperature below 0.01 for 0.01.
+        The returned ``prompt_token_ids`` are shared by all answers to this prompt: do not change them.
+
+        Raises:
+            InputError: unknown model, impossible temperature or token limit.
+            SelfplayError: a request past the context or queue limit, or vLLM failed.
+        """
+        served = self._find(model or "default")
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        if limit < 1:
+            raise InputError("max_tokens", f"{limit} leaves no room for an answer", "Give at least 1")
+        if not (temperature >= 0 and math.isfinite(temperature)):
+            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, 1 say")
+        prompt = self.tokens.render(messages)
+        self._check_limits(len(prompt), limit)
+        self._stats.requests += 1
+        self._stats.prompt_tokens += len(prompt)
+        output = await self._ask(
+            served,
+            prompt,
+            temperature=temperature,
+            max_tokens=limit,
+            seed=secrets.randbits(63) if seed is None else seed % (1 << 63),
+            logprobs=0,
+            stop_token_ids=self.tokens.stop_token_ids,
+        )
+        answer = output.outputs[0]
+        drawn = list(answer.token_ids)
+        self._stats.generated_tokens += len(drawn)
+        stopped = answer.finish_reason == "stop"
+        text = self.tokens.decode(drawn[:-1] if stopped else drawn)
+        response = ModelResponse(
+            text,
+            [{"role": "assistant", "content": text}],
+            policy_version=served.delivery.version,
+            finish_reason=answer.finish_reason,
+        )
+        if return_tokens:
+            response.prompt_token_ids = prompt
+            response.completion_token_ids = drawn
+            # At temperature 0 vLLM gives log-probabilities at temperature 1; the draw itself was certain.
+            certain = temperature == 0
+            pairs = zip(answer.logprobs, drawn, strict=True)
+            response.completion_logprobs = [0.0 if certain else top[token].logprob for top, token in pairs]
+        return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Log-probability of each completion with its stop token, at temperature 1."""
+        served = self._find(model or "default")
+        prompt = self.tokens.render(messages)
+        forced = [self.tokens.encode_answer(text) for text in completions]
+        for ids in forced:
+            self._check_limits(len(prompt), len(ids) + 1)
+        asked = [self._logprobs(served, prompt + ids, len(prompt)) for ids in forced]
+        return [sum(logprobs) for logprobs in await asyncio.gather(*asked)]
+
+    def _start_vllm(self) -> Any:
+        """Make vLLM's engine; its processes inherit the settings."""
+        for variable, value in VLLM_SETTINGS.items():
+            os.environ.setdefault(variable, value)
+        from vllm import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        on_cpu = current_platform.is_cpu()
+        try:
+            arguments = AsyncEngineArgs(
+                model=self.model,
+                dtype=self.dtype,
+                max_model_len=self.max_context,
+                max_num_seqs=self.max_batch,
+                gpu_memory_utilization=self.gpu_memory,
+                enforce_eager=on_cpu,
+                # A part of a prompt costs a seeded request its place in its random numbers, which vLLM winds
+                # back; it cannot do so on a CPU, and would die.
+                enable_chunked_prefill=not on_cpu,
+                generation_config="vllm",  # nothing but what a request says decides how it is drawn
+                logprobs_mode="processed_logprobs",
+                enable_prefix_caching=True,
+                enable_lora=True,
+                max_loras=self._slots,
+                max_cpu_loras=self._slots,
+                max_lora_rank=self.max_lora_rank,
+                disable_log_stats=True,
+            )
+            return AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda config, index: self._load])
+        except Exception as error:
+            raise SelfplayError(f"vLLM did not start: {_in_one_line(error)}") from error
+
+    async def _prove_mixed_batch(self) -> None:
+        """Have the canary answered alone, and beside a long answer of an adapter that changes everything.
+
+        Every slot holds that adapter, because the slot that a mixed-up row would read may be any.
+        """
+        with tempfile.TemporaryDirectory(prefix="selfplay-proof-") as directory:
+            await asyncio.to_thread(write_random_adapter, self.model, Path(directory))
+            loras = [await self._load_adapter("proof", 0, Path(directory)) for _ in range(self._slots)]
+            adapter = _Version(Delivery("proof", 0, "", ()), loras[0], "proof")
+            alone = [await self._probe(self._base), await self._probe(adapter)]
+            beside = asyncio.create_task(self._long_answer(adapter))
+            try:
+                await self._probe(self._base)  # when it has ended, the long answer is certainly under way
+                mixed = [await self._probe(self._base), await self._probe(adapter)]
+                if beside.done():
+                    raise SelfplayError("vLLM's proof needs a longer context; raise inference.max_context")
+            finally:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+            for lora in loras:
+                await self._unload(lora)
+        check_mixed_batch(alone[0], mixed[0], alone[1], mixed[1], self.tolerance)
+
+    async def _long_answer(self, version: _Version) -> None:
+        assert self.max_context is not None
+        await self._ask(version, self.canary, temperature=0.0, max_tokens=self.max_context - len(self.canary))
+
+    async def _probe(self, version: _Version) -> Probe:
+        """The likeliest continuation of the canary, computed anew."""
+        output = await self._ask(
+            version,
+            self.canary,
+            temperature=0.0,
+            max_tokens=PROBE_TOKENS,
+            logprobs=PROBE_LIKELIEST,
+            skip_reading_prefix_cache=True,
+        )
+        (answer,) = output.outputs
+        top = [{token: one.logprob for token, one in place.items()} for place in answer.logprobs]
+        return Probe(list(answer.token_ids), top)
+
+    async def _deliver(self, name: str, version: int, lora: Any, sha256: str) -> _Version:
+        """Ask a loaded version for the canary's log-probabilities."""
+        salt = f"{name}@{version}#{next(self._numbers)}"
+        asked = _Version(Delivery(name, version, sha256, ()), lora, salt)
+        canary = await self._logprobs(asked, self.canary, 1)
+        return _Version(Delivery(name, version, sha256, tuple(canary)), lora, salt)
+
+    async def _logprobs(self, version: _Version, ids: list[int], first: int) -> list[float]:
+        """Log-probability of each of ``ids`` from place ``first`` on, at temperature 1."""
+        output = await self._ask(version, ids, temperature=0.0, max_tokens=1, prompt_logprobs=0)
+        places = zip(output.prompt_logprobs[first:], ids[first:], strict=True)
+        return [float(place[token].logprob) for place, token in places]
+
+    async def _ask(self, version: _Version, prompt: list[int], **sampling: Any) -> Any:
+        """Send one request to vLLM and wait for its end; returns vLLM's RequestOutput.
+
+        Raises:
+            SelfplayError: vLLM failed, or the version was withdrawn.
+        """
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.exceptions import VLLMError
+        from vllm.sampling_params import RequestOutputKind
+
+        if self._llm is None:
+            raise SelfplayError("the vLLM engine is not running")
+        sampling_params = SamplingParams(
+            **sampling, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        request_id = f"{version.salt}-{next(self._numbers)}"
+        version.requests.add(request_id)
+        try:
+            tokens = TokensPrompt(prompt_token_ids=prompt, cache_salt=version.salt)
+            answer = self._llm.generate(tokens, sampling_params, request_id, lora_request=version.lora)
+            outputs = [output async for output in answer]
+        except (VLLMError, ValueError) as error:
+            raise SelfplayError(f"vLLM failed: {_in_one_line(error)}") from error
+        finally:
+            version.requests.discard(request_id)
+            self._unload_if_done(version)
+        if version.withdrawn:
+            raise SelfplayError(f"{version.delivery.name} is no longer served")
+        reason = outputs[-1].outputs[0].finish_reason if outputs else "nothing came"
+        if reason not in ("stop", "length"):
+            raise SelfplayError(f"vLLM failed: a request ended with {reason!r}")
+        return outputs[-1]
+
+    async def _load_adapter(self, name: str, version: int, path: Path | None) -> Any:
+        """Have vLLM load an adapter under a number that was never used; returns its LoRARequest."""
+        from vllm.lora.request import LoRARequest
+
+        if path is None:
+            return None
+        number = next(self._numbers)
+        # vLLM tells cached prefixes apart by an adapter's name, so the name is a new one too.
+        lora = LoRARequest(f"{name}@{version}#{number}", number, str(path.absolute()))
+        try:
+            loaded = await self._llm.add_lora(lora)
+        except Exception as error:
+            reason = _in_one_line(error)
+            raise SelfplayError(f"{name} version {version} was not delivered: {reason}") from error
+        if not loaded:
+            raise SelfplayError(f"{name} version {version} was not delivered: vLLM did not load it")
+        return lora
+
+    async def _unload(self, lora: Any) -> None:
+        if lora is not None and self._llm is not None:
+            await self._llm.remove_lora(lora.lora_int_id)
+
+    def _retire(self, version: _Version) -> None:
+        """Unload a version that no name stands for as soon as its last request has ended."""
+        self._retired.add(version)
+        self._unload_if_done(version)
+
+    def _unload_if_done(self, version: _Version) -> None:
+        if version in self._retired and not version.requests:
+            self._retired.discard(version)
+            self._room.set()
+            task = asyncio.get_running_loop().create_task(self._unload(version.lora))
+            self._unloading.add(task)
+            task.add_done_callback(self._unloading.discard)
+
+    async def _abort(self, versions: Iterable[_Version], llm: Any) -> None:
+        """End all requests of these versions; one that has not reached vLLM yet is refused when it ends."""
+        requests: list[str] = []
+        for version in versions:
+            version.withdrawn = True
+            requests += version.requests
+        if requests:
+            await llm.abort(requests)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until fewer old versions than ``max_adapters`` still have requests under way."""
+        try:
+            async with asyncio.timeout(self.drain_seconds):
+                while len(self._retired) >= self.max_adapters:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise SelfplayError(
+                f"{len(self._retired)} old versions still have requests under way after "
+                f"{self.drain_seconds:g} s; raise max_adapters or publish less often"
+            ) from None
+
+    def _check_room_for(self, name: str) -> None:
+        others = [one for key, one in self._served.items() if key != name and one.lora is not None]
+        if len(others) >= self.max_adapters:
+            raise InputError("adapter", f"{len(others)} are served already", "Raise max_adapters.")
+
+    def _find(self, name: str) -> _Version:
+        served = self._served.get(name)
+        if served is None:
+            names = ", ".join(self._served) or "nothing yet"
+            raise InputError("model", f"the engine does not serve {name}", f"It serves {names}")
+        return served
+
+    def _check_limits(self, prompt: int, answer: int) -> None:
+        assert self.max_context is not None
+        if prompt + answer > self.max_context:
+            raise SelfplayError(
+                f"a prompt of {prompt} tokens and an answer of up to {answer} exceed the context of "
+                f"{self.max_context}; shorten the prompt or raise inference.max_context"
+            )
+        if sum(len(one.requests) for one in [*self._served.values(), *self._retired]) >= self.max_queue:
+            raise SelfplayError(f"{self.max_queue} requests are under way; raise inference.max_queue")
+
+
+def _check_installed() -> None:
+    if find_spec("vllm") is None:
+        raise InputError(
+            "vllm", "is not installed", "pip install 'selfplay-rl[vllm]'; see docs/howto-vllm.md"
+        )
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

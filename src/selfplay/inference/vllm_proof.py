@@ -1,0 +1,205 @@
+"""What an engine must prove before its answers are believed.
+
+- The base model answers alike alone and in a batch with an adapter: :func:`check_mixed_batch`.
+- The adapter that was published is the one that answers: :class:`Delivery` and :func:`check_delivery`.
+
+Log-probabilities are natural logarithms at temperature 1.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from selfplay.core import InputError, SelfplayError
+
+CANARY_TEXT = "The canary sang in the mine: 7 times at dawn, 12 times at noon, and once more before the dark."
+MAX_CANARY_TOKENS = 96
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+"""Largest mean difference of log-probabilities that rounding explains, by the type of the model's weights."""
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+NOT_SERVED_MODULES = {"lm_head", "embed_tokens"}
+PROOF_RANK = 8
+PROOF_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+TopLogprobs = list[dict[int, float]]
+"""For each drawn token, the likeliest tokens and their log-probabilities."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a model answered the canary: the tokens it took, and what it thought likely at each."""
+
+    tokens: list[int]
+    top: TopLogprobs
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Proof that a version answers.
+
+    Attributes:
+        name: what clients ask for.
+        version: the policy version.
+        sha256: of the adapter's weight file; empty for the base model.
+        canary: log-probability of each canary token but the first, as the engine gives it.
+    """
+
+    name: str
+    version: int
+    sha256: str
+    canary: tuple[float, ...] = field(repr=False)
+
+    @property
+    def mean(self) -> float:
+        """Mean log-probability of a canary token; what ``expected_canary`` is compared with."""
+        return sum(self.canary) / len(self.canary)
+
+
+def distance(left: Probe, right: Probe) -> float:
+    """Mean difference of the log-probabilities of the tokens that ``left`` lists.
+
+    A token that ``right`` does not list is less likely there than all that it lists: the difference counted
+    for it is the least that it can be. Only places with the same tokens before them are compared.
+    """
+    differences: list[float] = []
+    for place, (left_top, right_top) in enumerate(zip(left.top, right.top, strict=False)):
+        if left.tokens[:place] != right.tokens[:place]:
+            break
+        unlisted = min(right_top.values())
+        differences += [abs(here - right_top.get(token, unlisted)) for token, here in left_top.items()]
+    return sum(differences) / len(differences)
+
+
+def check_mixed_batch(
+    base_alone: Probe, base_mixed: Probe, adapter_alone: Probe, adapter_mixed: Probe, tolerance: float
+) -> None:
+    """Check that neither the base nor an adapter feels the other beside it in a batch.
+
+    Raises:
+        SelfplayError: one does, or the adapter does so little that nothing is proved.
+    """
+    if distance(base_alone, adapter_alone) < 3 * tolerance:
+        raise SelfplayError("this vLLM ignores LoRA adapters: an adapter answers like the base model")
+    for who, off in (
+        ("the base model", distance(base_alone, base_mixed)),
+        ("an adapter", distance(adapter_alone, adapter_mixed)),
+    ):
+        if off > tolerance:
+            raise SelfplayError(
+                f"this vLLM mixes up adapters: {who} answers differently in a batch with others "
+                f"(log-probabilities are off by {off:.2g}, rounding explains {tolerance:g}). On a CPU the "
+                f"plugin selfplay_cpu_lora cures it: see that VLLM_PLUGINS does not leave it out"
+            )
+
+
+def check_delivery(
+    delivery: Delivery,
+    *,
+    expected_canary: float | None,
+    before: Delivery | None,
+    base: Delivery,
+    changes_nothing: bool,
+    tolerance: float,
+) -> None:
+    """Check that the version just published answers.
+
+    A stale adapter is caught without any expectation: the same weights give the very same numbers, other
+    weights give others. (Under load even the same weights round differently, and this check sees less.)
+
+    Args:
+        delivery: of the new version.
+        expected_canary: mean log-probability of a canary token by whoever made the adapter, if known.
+        before: of the version that answered to this name until now.
+        base: of the base model.
+        changes_nothing: every B of the adapter is zero.
+        tolerance: largest difference from ``expected_canary``.
+
+    Raises:
+        SelfplayError: it does not.
+    """
+    who = f"{delivery.name} version {delivery.version} was not delivered"
+    like_base = delivery.canary == base.canary
+    if like_base and not changes_nothing:
+        raise SelfplayError(f"{who}: it answers exactly like the base model")
+    # The base model and adapters that were never trained rightly answer alike.
+    if before and not like_base and before.sha256 != delivery.sha256 and before.canary == delivery.canary:
+        raise SelfplayError(
+            f"{who}: its weights are new, but it answers exactly like version {before.version}"
+        )
+    if expected_canary is not None and not abs(delivery.mean - expected_canary) <= tolerance:
+        raise SelfplayError(
+            f"{who}: the canary's log-probability is {delivery.mean:.4f} a token where the learner's is "
+            f"{expected_canary:.4f} (rounding explains {tolerance:g})"
+        )
+
+
+def check_adapter(directory: Path, max_rank: int) -> None:
+    """Check what can be checked of an adapter's files before an engine loads them.
+
+    Raises:
+        InputError: files are missing, or the engine cannot serve such an adapter.
+    """
+    try:
+        config = json.loads((directory / ADAPTER_CONFIG).read_text())
+        rank, modules = int(config["r"]), set(config["target_modules"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError("adapter", f"{directory} is no LoRA adapter", "Give a PEFT directory.") from error
+    if rank > max_rank:
+        raise InputError("adapter", f"its rank is {rank}, the engine's {max_rank}", "Raise max_lora_rank.")
+    if modules & NOT_SERVED_MODULES:
+        names = ", ".join(sorted(modules & NOT_SERVED_MODULES))
+        raise InputError("adapter", f"it changes {names}", "Train the linear layers of the blocks only.")
+    if not (directory / ADAPTER_FILE).is_file():
+        raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.")
+
+
+def file_hash(directory: Path) -> str:
+    """SHA-256 of an adapter's weight file, in hexadecimal."""
+    with (directory / ADAPTER_FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def changes_nothing(directory: Path) -> bool:
+    """Whether every B of an adapter is zero, as in one that was never trained.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        with safe_open(directory / ADAPTER_FILE, framework="pt") as file:
+            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118 (it is no dict)
+            return not any(bool(file.get_tensor(name).any()) for name in names)
+    except (OSError, SafetensorError) as error:
+        raise InputError("adapter", f"{directory / ADAPTER_FILE} is damaged", "Save it again.") from error
+
+
+def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = PROOF_MODULES) -> None:
+    """Write an adapter that changes every layer about as much as the base model's own weights do."""
+    config = AutoConfig.from_pretrained(model_name, trust_remote_code=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    generator = torch.Generator().manual_seed(0)
+    tensors: dict[str, torch.Tensor] = {}
+    found: set[str] = set()
+    for name, module in model.named_modules():
+        ending = name.rpartition(".")[2]
+        if ending in modules and isinstance(module, torch.nn.Linear):
+            found.add(ending)
+            outputs, inputs = module.weight.shape
+            prefix = f"base_model.model.{name}"
+            a_RI = torch.randn(PROOF_RANK, inputs, generator=generator) / inputs**0.5
+            b_OR = torch.randn(outputs, PROOF_RANK, generator=generator) / (2 * PROOF_RANK**0.5)
+            tensors |= {f"{prefix}.lora_A.weight": a_RI, f"{prefix}.lora_B.weight": b_OR}
+    save_file(tensors, directory / ADAPTER_FILE)
+    described = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": model_name}
+    shape = {"r": PROOF_RANK, "lora_alpha": PROOF_RANK, "target_modules": sorted(found), "bias": "none"}
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(described | shape))
