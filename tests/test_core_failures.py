@@ -6,7 +6,14 @@ import time
 import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
-from selfplay.core import EpisodeError, EpisodeRequest, InputError, MockInferenceClient, Rubric
+from selfplay.core import (
+    EpisodeError,
+    EpisodeRequest,
+    InputError,
+    MockInferenceClient,
+    Rubric,
+    SelfplayError,
+)
 
 
 class Failing(Ask):
@@ -249,3 +256,11 @@ async def test_a_failed_episode_began_with_its_first_attempt():
     rollout = (await arena.try_episode("child", "sums")).rollout
     assert rollout.started_at <= times[0]
     assert times[3] <= rollout.ended_at
+
+
+async def test_a_run_without_an_end_stops_when_every_episode_fails():
+    arena = make_arena(MockInferenceClient(["yes"]), parents(2), parent=FailingExtras())
+    with pytest.raises(SelfplayError, match="every episode failed; the last: "):
+        async for _ in arena.run():
+            pass
+    assert [batch.meta["failed"] async for batch in arena.run(num_steps=2)] == [2, 2]

@@ -377,7 +377,11 @@ class Arena:
     async def run(
         self, num_steps: int | None = None, concurrency: int | None = None, verbose: bool = False
     ) -> AsyncIterator[TrainingBatch]:
-        """Yield a batch a step, ``num_steps`` of them or until :meth:`get_batch` has nothing to play."""
+        """Yield a batch a step, ``num_steps`` of them or until :meth:`get_batch` has nothing to play.
+
+        Raises:
+            SelfplayError: without ``num_steps``, a step in which every episode failed; it would never end.
+        """
         if self.logger is not None:
             self.logger.log_run_start(
                 {
@@ -393,6 +397,8 @@ class Arena:
             batch = await self.step(concurrency, verbose)
             if not batch.meta["episodes"]:
                 return
+            if num_steps is None and batch.meta["failed"] == batch.meta["episodes"]:
+                raise SelfplayError(f"every episode failed; the last: {batch.meta['last_error']}")
             yield batch
             done += 1
 
