@@ -72,7 +72,11 @@ def ran(clone: Path) -> list[str]:
 def test_train_installs_once_and_trains_the_quickstart_by_default(clone):
     first = run(clone, "scripts/train")
     assert first.returncode == 0, first.stderr
-    assert ran(clone) == ["pip install torch==2.13.0", "pip install -e .", "selfplay train quickstart"]
+    assert ran(clone) == [
+        "pip install torch==2.13.0",
+        "pip install -e .[serve,watch]",
+        "selfplay train quickstart",
+    ]
     assert "creating .venv" in first.stderr
     assert "installing" in first.stderr
     again = run(clone, "scripts/train", "tictactoe", "--learning.steps", "2")
@@ -113,7 +117,7 @@ def test_it_installs_anew_when_the_project_or_the_wanted_torch_changes(clone):
     with (clone / "pyproject.toml").open("a") as file:
         file.write("# a new dependency\n")
     run(clone, "scripts/train")
-    assert "pip install -e ." in ran(clone)
+    assert "pip install -e .[serve,watch]" in ran(clone)
     run(clone, "scripts/train", TORCH_SPEC="torch --no-deps")
     assert ran(clone)[0] == "pip install torch --no-deps"
 

@@ -20,11 +20,15 @@ def evaluate(
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
-    from selfplay.runtime.checks import check_opponent, renaming
+    from selfplay.core import InputError
+    from selfplay.runtime.checks import OPPONENTS, check_opponent, renaming
     from selfplay.runtime.run_names import is_run_or_adapter
 
     seats = checked_seats(env, players, template)
-    if seats > 1 and not is_run_or_adapter(opponent):
+    if seats > 1 and opponent not in OPPONENTS and not is_run_or_adapter(opponent):
+        fix = f"Use {', '.join(OPPONENTS)} or a run"
+        raise InputError("--opponent", f"there is no opponent and no run {opponent!r}", fix)
+    if seats > 1 and opponent in OPPONENTS:
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
     from selfplay.runtime.evaluate import evaluate as evaluate_model

@@ -11,7 +11,10 @@ from selfplay.core import InputError
 if TYPE_CHECKING:
     from selfplay.config import Config
 
-_HELP = "A .toml file or a preset (quickstart, tictactoe); any field follows as --learning.steps 20."
+_HELP = (
+    "A .toml file or a preset (quickstart, tictactoe, proposer-solver, debate); "
+    "any field follows as --learning.steps 20."
+)
 
 
 def train(

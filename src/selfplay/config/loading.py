@@ -28,6 +28,7 @@ def load_config(source: str, overrides: Mapping[str, str]) -> Config:
         InputError: there is no such file or preset, it is not TOML, or a field is wrong.
     """
     data = _read_toml(source)
+    _resolve_program(data, Path(source).parent)
     for name, text in overrides.items():
         _override(data, name, _toml_value(text))
     try:
@@ -71,6 +72,13 @@ def _read_toml(source: str) -> dict[str, Any]:
         raise InputError(source, "is not a text file in UTF-8", "Give a .toml file") from error
     except OSError as error:
         raise InputError(source, f"cannot be read ({error.strerror})", "Make it readable") from error
+
+
+def _resolve_program(data: dict[str, Any], directory: Path) -> None:
+    """Make a program's file, which lies beside the configuration, an absolute path: a run may move."""
+    program = data.get("program")
+    if isinstance(program, dict) and isinstance(program.get("path"), str):
+        program["path"] = str((directory / Path(program["path"]).expanduser()).absolute())
 
 
 def _no_such_source(source: str) -> InputError:

@@ -1,10 +1,12 @@
 """Settings of arena programs: conversations of several roles, in place of games."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from selfplay.config.base import Settings
+from selfplay.core import InputError
 
 
 class CreditSettings(Settings):
@@ -25,10 +27,19 @@ class PythonProgram(Settings):
 
     type: Literal["python"]
     """Names this kind of program."""
-    path: str = Field(pattern=r"^.+\.py:\w+$")
-    """File and class: `my_program.py:MyArena`."""
+    path: str
+    """File, relative to the configuration's, and class: `my_program.py:MyArena`."""
     options: dict[str, Any] = {}
     """Passed to the class by name."""
+
+    @field_validator("path")
+    @classmethod
+    def _file_and_class(cls, path: str) -> str:
+        if not re.fullmatch(r".+\.py:\w+", path):
+            raise InputError(
+                "program.path", f"{path!r} names no class", "Give file and class: my_program.py:MyArena"
+            )
+        return path
 
 
 class DebateSettings(Settings):

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from selfplay.core.artifacts import Artifact, ArtifactStore
@@ -16,7 +15,7 @@ from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.context import current_episode, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
-from selfplay.core.errors import EpisodeError, InputError, SelfplayError
+from selfplay.core.errors import EpisodeError, InputError, SelfplayError, reason_of
 from selfplay.core.garbage import no_garbage_collection
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch
@@ -239,7 +238,7 @@ class Arena:
                     raise
                 reason = "something that the episode waited for was cancelled"
             except Exception as error:  # noqa: BLE001 - whatever an episode raises costs one episode
-                reason = _reason(error)
+                reason = reason_of(error)
                 if isinstance(error, EpisodeError) and not error.worth_a_retry:
                     break
         episode = self.episodes.get(request.episode_type)
@@ -432,15 +431,3 @@ class Arena:
 
 def _data(artifact: Any) -> Any:
     return artifact.data if isinstance(artifact, Artifact) else artifact
-
-
-def _reason(error: Exception) -> str:
-    """Why an episode failed, in a line: our own errors speak for themselves, others say where they arose."""
-    if isinstance(error, SelfplayError):
-        return str(error)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return repr(error)
-    return f"{error!r} in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"

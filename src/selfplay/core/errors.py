@@ -1,5 +1,7 @@
 """Errors that are meant for people: one line that names the field and the fix."""
 
+from pathlib import Path
+
 
 class SelfplayError(Exception):
     """Base of every error this package raises on purpose."""
@@ -26,3 +28,15 @@ class EpisodeError(SelfplayError):
     """
 
     worth_a_retry = True
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a line: our own errors speak for themselves, others say where they arose."""
+    if isinstance(error, SelfplayError):
+        return str(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return repr(error)
+    return f"{error!r} in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"

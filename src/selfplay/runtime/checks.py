@@ -11,7 +11,7 @@ from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.envs.textarena_moves import family_of
 from selfplay.learning.model_files import check_model_name
-from selfplay.runtime.programs import build_program, policies_of
+from selfplay.runtime.programs import build_program, check_first_batch, policies_of
 
 OPPONENTS = (*PLAYER_NAMES, "base")
 
@@ -34,6 +34,7 @@ def check_config(config: Config) -> list[str]:
     program = build_program(config)
     if program is not None:
         found.append(f"program with the policies {', '.join(policies_of(program))}")
+        check_first_batch(program)
     _check_extras(config.tracking)
     return found
 

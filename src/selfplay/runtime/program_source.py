@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from selfplay.core import Arena, GenerateResult, SelfplayError, TrainingBatch, TrainingRecord
+from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
@@ -62,7 +63,12 @@ class ProgramSource:
         """One step of the arena."""
         self.arena.on_result = lambda result: progress.played_one()
         started = self.arena.started
-        batch, results = await self.arena.play_step()
+        try:
+            batch, results = await self.arena.play_step()
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"the program failed: {reason_of(error)}") from error
         self._log_rollouts(step, results)
         self._count(batch, self.arena.started - started)
         self._check(batch)
@@ -153,12 +159,17 @@ class ProgramSource:
 
         self.arena.on_result = count
         with self._results_play():
-            measures = await self.arena.evaluate()
+            try:
+                measures = await self.arena.evaluate()
+            except SelfplayError:
+                raise
+            except Exception as error:
+                raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
         self._report_failures(seen, progress)
         summary = {}
         for name, values in measures.items():
-            if not all(map(math.isfinite, values)):
-                raise SelfplayError(f"the program measured {name} and it is not a finite number")
+            if not isinstance(values, list) or not all(map(_is_number, values)):
+                raise SelfplayError(f"the program's evaluate gave {name!r} no list of finite numbers")
             result = MeasureResult(name, values)
             write_evaluation(self.parts.directory.evaluation, step, name, result)
             summary[name] = share_or_mean_text(result)
@@ -211,3 +222,7 @@ class ProgramSource:
         self.arena.load_state_dict(state["arena"])
         self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
         self.counts = dict(state["counts"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

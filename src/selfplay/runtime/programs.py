@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from selfplay.core import (
     SelfplayError,
     derive_seed,
 )
+from selfplay.core.errors import reason_of
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 
@@ -69,6 +71,24 @@ def build_program(config: Config) -> Arena | None:
     return arena
 
 
+def check_first_batch(arena: Arena) -> None:
+    """Ask an arena that will not be used for what it would play.
+
+    Raises:
+        InputError: nothing, or episodes that it does not have; or it fails.
+    """
+    try:
+        requests = arena.get_batch()
+        unknown = [one.episode_type for one in requests if one.episode_type not in arena.episodes]
+    except Exception as error:
+        raise InputError("program", f"get_batch failed: {reason_of(error)}", "Correct it") from error
+    if not requests:
+        raise InputError("program", "get_batch has nothing to play", "Let it return requests")
+    if unknown:
+        known = ", ".join(arena.episodes) or "none"
+        raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
+
+
 def policies_of(arena: Arena) -> list[str]:
     """The policies that the roles of an arena name, in the order of the roles."""
     return list(dict.fromkeys(role.policy for role in arena.roles.values()))
@@ -97,6 +117,10 @@ def _check_roles(arena: Arena, config: Config) -> None:
     if judge not in ("base", *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     for role in arena.roles.values():
+        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
+            raise InputError(
+                "policy", f"{role.policy!r} of role {role.id} is no name for one", "Use letters, digits and -"
+            )
         if role.temperature != config.inference.temperature:
             raise InputError(
                 "inference.temperature",
@@ -118,10 +142,17 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     kind = getattr(_import_file(path.resolve()), name, None)
     if not isinstance(kind, type) or not issubclass(kind, Arena):
         raise InputError("program.path", f"{file} has no Arena named {name!r}", "Name a subclass of Arena")
+    takes = inspect.signature(kind).parameters
+    if "seed" not in takes:
+        fix = "Write it as __init__(self, client, *, seed=0, ...)"
+        raise InputError("program.path", f"{name} takes no seed", fix)
     try:
         inspect.signature(kind).bind(client, seed=seed, **settings.options)
     except TypeError as error:
-        raise InputError("program.options", f"{name} does not take them ({error})", "Correct them") from error
+        names = ", ".join(list(takes)[1:])
+        raise InputError(
+            "program.options", f"{name} does not take them ({error})", f"It takes: {names}"
+        ) from error
     try:
         return kind(client, seed=seed, **settings.options)
     except InputError:
