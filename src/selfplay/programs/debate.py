@@ -154,7 +154,7 @@ def _opening(role_id: str, stance: str, topic: str) -> str:
 
 
 def _request(role_id: str, stance: str, topic: str) -> str:
-    return f"Your turn, {role_id}. {_task(stance, topic)}"
+    return f"{_task(stance, topic)[:-1]}, {role_id}."
 
 
 def _task(stance: str, topic: str) -> str:
