@@ -3,8 +3,6 @@
 import asyncio
 import json
 import math
-import os
-import select
 import shutil
 import threading
 import xml.etree.ElementTree as ElementTree
@@ -24,13 +22,12 @@ from selfplay.tracking.watch_metrics import MAX_POINTS, MetricsTail
 from selfplay.tracking.watch_panels import accounts_panel
 from selfplay.tracking.watch_plot import draw_chart, number_text, sparkline
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
-from selfplay.tracking.watch_themes import DARK, LIGHT, ask_background, is_light
+from selfplay.tracking.watch_themes import DARK, LIGHT
 from selfplay.tracking.watch_view import Meeting, RunView, Series
 from test_runtime_local import model  # noqa: F401 - a fixture
 from watched_runs import append, run_of, said, train_games, train_program, write_log
 
 SIZES = [(80, 24), (200, 60)]
-WHITE, BLACK = b"rgb:ffff/ffff/ffff", b"rgb:0000/0000/0000"
 
 
 @pytest.fixture(scope="session")
@@ -573,47 +570,3 @@ async def test_a_slow_source_does_not_stop_the_keys():
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "slow" in words_on(app)
-
-
-# The terminal's background
-
-
-def answering(answers: bytes) -> tuple[int, int]:
-    """A terminal that has answered already: what a program reads from it, and its other end."""
-    ours, theirs = os.openpty()
-    os.write(ours, answers)
-    return theirs, ours
-
-
-@pytest.mark.parametrize(
-    ("answer", "light"), [(WHITE, True), (BLACK, False), (b"rgb:fd/f6/e3", True), (b"rgb:0/2/3", False)]
-)
-def test_the_terminal_says_whether_it_is_light(answer, light):
-    terminal, other = answering(b"\x1b]11;" + answer + b"\x1b\\\x1b[?62;22c\n")
-    assert is_light({"COLORFGBG": "15;0" if light else "0;15"}, terminal) is light
-    asked = b""
-    while b"\x1b]11;?" not in asked and select.select([other], [], [], 30)[0]:
-        asked += os.read(other, 1024)
-    assert b"\x1b]11;?" in asked
-    os.close(terminal)
-    os.close(other)
-
-
-@pytest.mark.parametrize(
-    ("colours", "light"), [("0;15", True), ("0;default;7", True), ("15;0", False), ("", False), ("x", False)]
-)
-def test_a_terminal_that_does_not_know_leaves_it_to_the_environment(colours, light):
-    terminal, other = answering(b"\x1b[?6c\n")
-    assert is_light({"COLORFGBG": colours}, terminal) is light
-    assert is_light({"COLORFGBG": colours}, None) is light
-    os.close(terminal)
-    os.close(other)
-
-
-def test_what_is_no_terminal_is_not_asked(tmp_path):
-    with (tmp_path / "file").open("w+") as file:
-        assert ask_background(file.fileno()) is None
-    ours, theirs = os.openpty()
-    assert ask_background(theirs, seconds=0.0) is None, "silence is no answer"
-    os.close(ours)
-    os.close(theirs)
