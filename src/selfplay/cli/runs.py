@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from selfplay.core import InputError
+
 _TEMPLATE_HELP = "How positions become prompts; as the run trained, by default."
 _ENV_HELP = "What is played; see: selfplay envs"
 
@@ -20,7 +22,6 @@ def evaluate(
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
-    from selfplay.core import InputError
     from selfplay.runtime.checks import OPPONENTS, check_opponent, renaming
     from selfplay.runtime.run_names import is_run_or_adapter
 

@@ -86,7 +86,7 @@ class ProposerSolverSettings(Settings):
     """Questions shown to the proposer as examples."""
     solver_rollouts: int = Field(default=8, ge=1)
     """How often each question is asked."""
-    asked_again: int = Field(default=4, ge=0)
+    asked_again: int = Field(default=0, ge=0)
     """Stored questions that are asked again in each update, good ones more often."""
     target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
     """The share of right answers at which a question is worth most."""

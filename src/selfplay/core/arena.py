@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -138,11 +138,8 @@ class Arena:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        if self._slots.free or episode is None:
-            await self._slots.acquire()
-        else:
-            with episode.clock_stopped():  # standing in the queue is nobody's fault
-                await self._slots.acquire()
+        if not self._slots.take():
+            await self._wait_for_slot()
         try:
             response = await self.client.complete(
                 messages,
@@ -167,11 +164,18 @@ class Arena:
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Log-probabilities of whole completions; a call like any other. See InferenceClient.score."""
-        await self._slots.acquire()
+        if not self._slots.take():
+            await self._wait_for_slot()
         try:
             return await self.client.score(messages, completions, model=model or self.model_without_role)
         finally:
             self._slots.release()
+
+    async def _wait_for_slot(self) -> None:
+        """Standing in the queue is nobody's fault: the episode's clock stops."""
+        episode = current_episode.get()
+        with episode.clock_stopped() if episode is not None else nullcontext():
+            await self._slots.acquire()
 
     def get_batch(self) -> list[EpisodeRequest]:
         """What the next step plays. Override; an empty list ends the run."""
@@ -270,7 +274,7 @@ class Arena:
     async def generate_rollouts(
         self, requests: list[EpisodeRequest], concurrency: int | None = None
     ) -> list[GenerateResult]:
-        """Run all requests together; results come in the order of the requests, failed ones included.
+        """Run all requests, as many at once as calls are allowed; results keep their order, failed ones too.
 
         Inside an episode its sub-episodes inherit policy version and seed; outside, a request without a seed
         gets one that follows from the arena's, the step and its place in the list. ``concurrency`` sets the
@@ -290,13 +294,16 @@ class Arena:
             with parent.clock_stopped() if parent is not None else nullcontext():
                 async with asyncio.TaskGroup() as group:
                     # As many outermost episodes as calls: more would only stand in the queue and take memory.
-                    entrance = asyncio.Semaphore(self._slots.limit if parent is None else len(own) or 1)
+                    # Sub-episodes all enter: an episode that waits for them must not keep them out.
+                    entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
                     tasks = [group.create_task(self._generate(request, entrance)) for request in own]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _generate(self, request: EpisodeRequest, entrance: asyncio.Semaphore) -> GenerateResult:
+    async def _generate(
+        self, request: EpisodeRequest, entrance: AbstractAsyncContextManager[None]
+    ) -> GenerateResult:
         async with entrance:
             return await self._generate_now(request)
 

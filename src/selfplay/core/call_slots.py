@@ -37,10 +37,11 @@ class CallSlots:
         """Most slots taken at once."""
         return self._limit
 
-    @property
-    def free(self) -> bool:
-        """Whether a slot can be had without waiting."""
-        return not self._waiting and self._taken < self._limit
+    def take(self) -> bool:
+        """Take a slot if one can be had without waiting; returns whether it was."""
+        free = not self._waiting and self._taken < self._limit
+        self._taken += free
+        return free
 
     @property
     def contended(self) -> bool:
@@ -49,8 +50,7 @@ class CallSlots:
 
     async def acquire(self) -> None:
         """Wait for a slot and take it."""
-        if self.free:
-            self._taken += 1
+        if self.take():
             return
         slot = asyncio.get_running_loop().create_future()
         self._waiting.append(slot)

@@ -188,8 +188,9 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T 
 
 
 async def _disconnection(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    message = await request.receive()
+    while message["type"] != "http.disconnect":
+        message = await request.receive()
 
 
 def _add_models(app: FastAPI, engine: EmbeddedEngine) -> None:

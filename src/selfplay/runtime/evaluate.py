@@ -1,7 +1,6 @@
 """``selfplay eval``: a match of any model, adapter or run."""
 
 import asyncio
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from selfplay.runtime import assembly
 from selfplay.runtime.checks import OPPONENTS, default_seats
 from selfplay.runtime.evaluations import opponent_agent
 from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.run_names import paths_of
 from selfplay.runtime.served_adapters import ServedAdapters
 
 OPPONENT = "opponent"
@@ -52,7 +52,7 @@ def find_model(name: str) -> ModelSource:
     Raises:
         InputError: a run without a checkpoint, or a name that is nothing known.
     """
-    for path in (Path("runs") / name, Path(os.path.expanduser(name))):
+    for path in paths_of(name):
         if (path / "config.toml").is_file():
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})

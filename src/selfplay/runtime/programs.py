@@ -19,7 +19,7 @@ from selfplay.core import (
     InferenceClient,
     InputError,
     Messages,
-    ModelResponse,
+    MockInferenceClient,
     RAECredit,
     SelfplayError,
     derive_seed,
@@ -29,21 +29,8 @@ from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 
 
-class _NotYetServed(InferenceClient):
-    """Stands where the engine will: an arena's roles say which policies the engine's model must have."""
-
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-    ) -> ModelResponse:
-        """Nobody may call yet."""
-        raise SelfplayError("a program called the model while it was built")
+def _too_early(messages: Messages, seed: int | None) -> str:
+    raise SelfplayError("a program called the model while it was built")
 
 
 def build_program(config: Config) -> Arena | None:
@@ -55,7 +42,8 @@ def build_program(config: Config) -> Arena | None:
     settings = config.program
     if settings is None:
         return None
-    client, seed = _NotYetServed(), derive_seed(config.seed, "program")
+    client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
+    seed = derive_seed(config.seed, "program")
     arena: Arena
     if isinstance(settings, PythonProgram):
         arena = _python_program(settings, client, seed)

@@ -21,11 +21,10 @@ def find_run(name: str, field: str = "RUN") -> Path:
     Raises:
         InputError: there is none.
     """
-    candidates = [RUNS / name, Path(os.path.expanduser(name))]
-    for path in candidates:
+    for path in paths_of(name):
         if (path / "config.toml").is_file():
             return path
-    for path in candidates:
+    for path in paths_of(name):
         if path.exists():
             raise InputError(field, f"{path} is not a run: it has no config.toml", _known_runs(name))
     raise InputError(field, f"there is no run {name!r}", _known_runs(name))
@@ -33,8 +32,13 @@ def find_run(name: str, field: str = "RUN") -> Path:
 
 def is_run_or_adapter(name: str) -> bool:
     """Whether ``name`` is a run, by name or path, or an adapter's directory."""
-    paths = [RUNS / name, Path(os.path.expanduser(name))]
-    return any((path / file).is_file() for path in paths for file in ("config.toml", "adapter_config.json"))
+    files = ("config.toml", "adapter_config.json")
+    return any((path / file).is_file() for path in paths_of(name) for file in files)
+
+
+def paths_of(name: str) -> tuple[Path, Path]:
+    """Where what a person calls ``name`` may lie: below ``runs``, or at that path."""
+    return RUNS / name, Path(os.path.expanduser(name))
 
 
 def new_run_directory(parent: Path, stem: str) -> Path:
