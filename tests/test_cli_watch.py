@@ -49,6 +49,18 @@ def test_a_missing_package_is_one_line(capsys, monkeypatch):
     assert "pip install 'selfplay-rl[watch]'" in error_of("old", capsys=capsys)
 
 
+def test_a_cluster_needs_ray_and_says_so_in_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = error_of("--address", "127.0.0.1:6379", capsys=capsys)
+    assert "--address: the package ray is not installed. Run: pip install 'selfplay-rl[ray]'" in said
+
+
+def test_a_cluster_that_is_not_there_is_one_line(capsys):
+    said = error_of("demo", "--address", "127.0.0.1:1", capsys=capsys)
+    assert "--address: the cluster at 127.0.0.1:1 cannot be joined (Connection refused)" in said
+    assert "'elsewhere' is no address" in error_of("--address", "elsewhere", capsys=capsys)
+
+
 def test_without_a_name_it_is_the_run_that_was_written_to_last(runs, capsys):
     assert newest_run() == runs.relative_to(runs.parent) / "new"
     os.utime(runs / "begun" / "config.toml", (2000, 2000))

@@ -9,9 +9,9 @@ import pytest_asyncio
 import torch
 
 from selfplay.core import InputError, ModelResponse, SelfplayError
+from selfplay.inference.delivery import file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.inference.vllm_proof import file_hash
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan

@@ -25,12 +25,17 @@ def train(
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; without it one is started on this machine.")
+    ] = None,
 ) -> None:
     """Train a model by self-play into runs/NAME, or continue a run that ended or was killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
         given = [*words, *(f"--{key}" for key in overrides)]
-        given += [option for option, value in (("--seed", seed), ("--name", name)) if value is not None]
+        options = {"--seed": seed, "--name": name, "--runtime": runtime, "--address": address}
+        given += [option for option, value in options.items() if value is not None]
         given += ["--dry-run"] if dry_run else []
         _resume(resume, given)
         return
@@ -40,6 +45,10 @@ def train(
         raise InputError(words[1], "one configuration is enough", "Fields are set like --learning.steps 20")
     if seed is not None:
         overrides["seed"] = str(seed)
+    if runtime is not None:
+        overrides["run.runtime"] = runtime
+    if address is not None:
+        overrides["ray.address"] = address
     _start(words[0], overrides, name, dry_run)
 
 
@@ -81,7 +90,10 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
             Console(stderr=True, soft_wrap=True).print(f"[green]ok[/green] {line}", highlight=False)
         return
     check_config(config)
-    from selfplay.runtime.local import train as train_run
+    if config.run.runtime == "ray":
+        from selfplay.runtime.ray.train import train as train_run
+    else:
+        from selfplay.runtime.local import train as train_run
 
     train_run(config, run_dir, Console())
 
@@ -96,9 +108,19 @@ def _resume(run: str, given: list[str]) -> None:
     from selfplay.runtime.run_names import find_run
 
     run_dir = find_run(run, "--resume")
-    from selfplay.runtime.local import resume as resume_run
+    if _runtime_of(run_dir) == "ray":
+        from selfplay.runtime.ray.train import resume as resume_run
+    else:
+        from selfplay.runtime.local import resume as resume_run
 
     resume_run(run_dir, Console())
+
+
+def _runtime_of(run_dir: Path) -> str:
+    from selfplay.config import load_config
+
+    config_file = run_dir / "config.toml"
+    return load_config(str(config_file), {}).run.runtime if config_file.is_file() else "local"
 
 
 def _print_config(config: "Config") -> None:

@@ -4,36 +4,62 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from selfplay.core import InputError
+
+if TYPE_CHECKING:
+    from selfplay.tracking.watch_view import Source
 
 
 def watch(
     run: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run's name or path; the newest if not given.")
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="A Ray cluster the run goes on in: HOST:PORT, or auto for one here."),
+    ] = None,
 ) -> None:
     """Watch a run in the terminal while it goes on, or look at a finished one."""
-    if find_spec("textual") is None:
-        raise InputError(
-            "watch", "the package textual is not installed", "Run: pip install 'selfplay-rl[watch]'"
-        )
-    from selfplay.runtime.run_names import find_run
-
-    run_dir = newest_run() if run is None else find_run(run)
+    _require("watch", "textual", "watch")
+    if address is not None:
+        source = _cluster_source(address, run)
+        otherwise = "Run it in one."
+    else:
+        run_dir, source = _directory_source(run)
+        otherwise = f"Run it in one, or read: selfplay report {run_dir}"
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise InputError(
-            "watch", "this is not a terminal", f"Run it in one, or read: selfplay report {run_dir}"
-        )
+        raise InputError("watch", "this is not a terminal", otherwise)
     from selfplay.tracking.terminal_interface import TerminalInterface
-    from selfplay.tracking.watch_data import RunDirectorySource
     from selfplay.tracking.watch_themes import is_light
 
     light = is_light(dict(os.environ), sys.stdin.fileno())
-    TerminalInterface(RunDirectorySource(run_dir), light=light).run()
+    TerminalInterface(source, light=light).run()
+
+
+def _require(field: str, package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise InputError(
+            field, f"the package {package} is not installed", f"Run: pip install 'selfplay-rl[{extra}]'"
+        )
+
+
+def _cluster_source(address: str, run: str | None) -> "Source":
+    _require("--address", "ray", "ray")
+    from selfplay.runtime.ray.live_view import ClusterSource
+
+    return ClusterSource(address, run)
+
+
+def _directory_source(run: str | None) -> tuple[Path, "Source"]:
+    from selfplay.runtime.run_names import find_run
+    from selfplay.tracking.watch_data import RunDirectorySource
+
+    run_dir = newest_run() if run is None else find_run(run)
+    return run_dir, RunDirectorySource(run_dir)
 
 
 def newest_run() -> Path:

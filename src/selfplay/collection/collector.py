@@ -166,7 +166,7 @@ class Collector:
             self.accounts.failed += 1
             return
         self.accounts.finished += 1
-        if self.filter_opponent_invalid and self._opponent_was_invalid(played):
+        if self.filter_opponent_invalid and opponent_was_invalid(played):
             self.accounts.filtered += 1
             return
         for trajectory in trajectories_of(rollout):
@@ -188,6 +188,8 @@ class Collector:
         rewards = [extras["final_rewards"][pid] for pid in range(spec.num_players)]
         self.pool.push_result(list(played.job.uids), rewards, spec.env_id, extras["action_seq"])
 
-    def _opponent_was_invalid(self, played: Played) -> bool:
-        invalid_pid = played.rollout.extras.get("invalid_pid")
-        return invalid_pid is not None and invalid_pid not in played.job.spec.trained_pids
+
+def opponent_was_invalid(played: Played) -> bool:
+    """Whether a seat that is not trained ended the game by an invalid move."""
+    invalid_pid = played.rollout.extras.get("invalid_pid")
+    return invalid_pid is not None and invalid_pid not in played.job.spec.trained_pids

@@ -14,11 +14,15 @@ UNTRAINED = "base"
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """An environment as the scheduler sees it. ``key`` names the episode registered with the arena."""
+    """An environment as the scheduler sees it. ``key`` names the episode registered with the arena.
+
+    ``trained_seats`` is how many seats are the policy's and trained; 0 leaves it to the pool's mode.
+    """
 
     key: str
     env_id: str
     num_players: int
+    trained_seats: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,15 @@ class GameScheduler:
 
     Args:
         pool: chooses opponents. In mode ``mirror`` the policy holds every seat and every seat is trained;
-            otherwise it holds one seat, drawn uniformly, and one opponent holds the others.
+            otherwise it holds one seat (or as many as the environment says), drawn uniformly, and one
+            opponent holds the others.
         environments: draws the environment of each training game.
         evaluation: pairs of environment and opponent uid, taken in turn.
         seed: the run's.
         temperature: at which trained seats draw.
         max_tokens: most tokens of an answer.
+        pin_evaluation: evaluation games are played by the pool's current checkpoint to their end; otherwise by
+            whatever the policy is meanwhile.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class GameScheduler:
         seed: int,
         temperature: float,
         max_tokens: int,
+        pin_evaluation: bool = False,
     ) -> None:
         self.pool = pool
         self.environments = environments
@@ -65,6 +73,7 @@ class GameScheduler:
         self.seed = seed
         self.temperature = temperature
         self.max_tokens = max_tokens
+        self.pin_evaluation = pin_evaluation
         self.next_train = 0
         self.next_eval = 0
 
@@ -74,17 +83,25 @@ class GameScheduler:
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
         current = self.pool.current_uid() or ""
-        if self.pool.sample_mode == "mirror":
+        trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)
+        if trained == env.num_players:
             return self._job("train", index, env, (current,) * env.num_players, set(range(env.num_players)))
         opponent = self.pool.sample(current, rng)
-        seat = rng.randrange(env.num_players)
-        uids = tuple(current if pid == seat else opponent for pid in range(env.num_players))
-        return self._job("train", index, env, uids, {seat})
+        seats = (
+            {rng.randrange(env.num_players)}
+            if trained == 1
+            else set(rng.sample(range(env.num_players), trained))
+        )
+        uids = tuple(current if pid in seats else opponent for pid in range(env.num_players))
+        return self._job("train", index, env, uids, seats)
 
-    def next_eval_job(self) -> Job:
-        """The next evaluation game: environments and opponents in turn, seats in turn, nothing is trained."""
+    def next_eval_job(self, place: int | None = None) -> Job:
+        """The next evaluation game: environments and opponents in turn, seats in turn, nothing is trained.
+
+        ``place`` counts where the turns are; by default all evaluation games of the run.
+        """
         index, self.next_eval = self.next_eval, self.next_eval + 1
-        turn, which = divmod(index, len(self.evaluation))
+        turn, which = divmod(index if place is None else place, len(self.evaluation))
         env, opponent = self.evaluation[which]
         seat = turn % env.num_players
         current = self.pool.current_uid() or ""
@@ -117,7 +134,7 @@ class GameScheduler:
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:
             return AgentSpec("policy", "default", self.temperature, self.max_tokens)
-        if uid == self.pool.current_uid():
+        if uid == self.pool.current_uid() and not self.pin_evaluation:
             return AgentSpec("model", "default", self.temperature, self.max_tokens)
         name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
         if kind == "script":

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.config.programs import CreditSettings, Program
+from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 
 DEFAULT_TEMPLATE = "fewshot-chat"
@@ -82,8 +83,10 @@ class EnvSettings(Settings):
 
 
 class InferenceSettings(Settings):
-    """The embedded engine."""
+    """Where answers come from."""
 
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1)
     """Most tokens of one answer."""
     temperature: float = Field(default=1.0, ge=0.01)
@@ -94,6 +97,12 @@ class InferenceSettings(Settings):
     """Most requests under way; one more is refused."""
     max_cached_tokens: int = Field(default=32768, ge=64)
     """Most tokens whose keys and values are kept, for each adapter version."""
+    max_adapters: int = Field(default=8, ge=1)
+    """Most adapters in an inference actor at once (`run.runtime` ray)."""
+    max_batch: int = Field(default=256, ge=1)
+    """Most requests that vLLM computes together."""
+    gpu_memory: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may take."""
 
 
 class CollectionSettings(Settings):
@@ -318,8 +327,10 @@ class TrackingSettings(Settings):
 
 
 class RunSettings(Settings):
-    """The run directory."""
+    """Where and how the run lives."""
 
+    runtime: Literal["local", "ray"] = "local"
+    """One process, or a Ray cluster (see `[ray]`)."""
     directory: str = "runs"
     """Runs are kept below this directory."""
     save_every: int = Field(default=10, ge=1)
@@ -352,7 +363,7 @@ class Config(Settings):
     credit: CreditSettings | None = None
     """How the rewards of a program become advantages; as the program says if not given."""
     inference: InferenceSettings = InferenceSettings()
-    """The embedded engine."""
+    """Where answers come from."""
     collection: CollectionSettings = CollectionSettings()
     """How games are played."""
     rewards: RewardSettings = RewardSettings()
@@ -368,7 +379,9 @@ class Config(Settings):
     tracking: TrackingSettings = TrackingSettings()
     """What is kept for people to look at."""
     run: RunSettings = RunSettings()
-    """The run directory."""
+    """Where and how the run lives."""
+    ray: RaySettings = RaySettings()
+    """How it is spread over a Ray cluster."""
 
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":
@@ -394,6 +407,16 @@ class Config(Settings):
         section, _, field = name.partition(".")
         now, default = getattr(self, section), type(self).model_fields[section].default
         return bool(getattr(now, field) != getattr(default, field) if field else now != default)
+
+    @model_validator(mode="after")
+    def _runtime_can(self) -> "Config":
+        if self.run.runtime == "local" and self.inference.engine == "vllm":
+            raise InputError("inference.engine", "vllm needs a cluster's actors", 'Set run.runtime = "ray"')
+        if self.run.runtime == "ray" and self.program is not None:
+            raise InputError("run.runtime", "ray is for games, not for programs", 'Set it to "local"')
+        if self.run.runtime == "local" and self._changed("ray"):
+            raise InputError("ray", "is for runs on a cluster", 'Set run.runtime = "ray", or leave it out')
+        return self
 
     @model_validator(mode="after")
     def _entries_differ_and_fit(self) -> "Config":

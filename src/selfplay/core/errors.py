@@ -20,6 +20,10 @@ class InputError(SelfplayError):
         self.field, self.problem, self.fix = field, problem, fix
         super().__init__(f"{field}: {problem}. {fix}")
 
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, str, str]]:
+        """Errors travel between processes; Python would rebuild this one from its message alone."""
+        return type(self), (self.field, self.problem, self.fix)
+
 
 class EpisodeError(SelfplayError):
     """One episode could not be finished; it costs that episode and nothing else.

@@ -9,7 +9,7 @@ import asyncio
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -164,6 +164,11 @@ class EmbeddedEngine(InferenceClient):
         """Start counting anew."""
         self.stats = EngineStats()
 
+    @property
+    def running(self) -> int:
+        """Requests that were let in and have not ended."""
+        return sum(len(served.active) for served in self._served.values())
+
     def names(self) -> list[str]:
         """The models that can be asked."""
         return list(self._served)
@@ -192,7 +197,7 @@ class EmbeddedEngine(InferenceClient):
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
         seed = secrets.randbits(63) if seed is None else seed
-        request = await self._ask(messages, limit, temperature, seed, model, None)
+        request = await self._ask(self._render(messages), limit, temperature, seed, model, None)
         stopped = request.finish_reason == "stop"
         text_ids = request.drawn[:-1] if stopped else request.drawn
         text = self.model.tokenizer.decode(text_ids, skip_special_tokens=True)
@@ -212,13 +217,34 @@ class EmbeddedEngine(InferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Log-probability of each completion with its stop token, at temperature 1."""
+        prompt = self._render(messages)
         forced = [self.model.encode_answer(text) for text in completions]
-        asked = [self._ask(messages, len(ids), 1.0, 0, model, ids) for ids in forced]
+        asked = [self._ask(prompt, len(ids), 1.0, 0, model, ids) for ids in forced]
         return [sum(request.logprobs) for request in await asyncio.gather(*asked)]
+
+    async def logprobs(self, ids: list[int], *, model: str | None = None) -> list[float]:
+        """Log-probability of each of the token ids but the first, at temperature 1.
+
+        Computed at once, apart from what is under way, and nothing of it is kept.
+
+        Raises:
+            InputError: unknown model.
+            SelfplayError: more ids than the model's context holds.
+        """
+        served = self._find(model or "default")
+        if len(ids) > self.model.context_length:
+            raise SelfplayError(
+                f"{len(ids)} tokens exceed the model's context of {self.model.context_length}"
+            )
+        cache = TreeCache()
+        path = cache.path(cache.insert(ids[:-1])).tolist()
+        while cache.pending:
+            self._compute(served.adapter, cache, self._next_batch(cache, {}), set(path))
+        return [float(cache.logprobs[node][token]) for node, token in zip(path, ids[1:], strict=True)]
 
     async def _ask(
         self,
-        messages: Messages,
+        prompt: list[int],
         max_tokens: int,
         temperature: float,
         seed: int,
@@ -230,13 +256,12 @@ class EmbeddedEngine(InferenceClient):
             raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, 1 say")
-        prompt = self._render(messages)
         if len(prompt) + max_tokens > self.max_context:
             raise SelfplayError(
                 f"a prompt of {len(prompt)} tokens and an answer of up to {max_tokens} exceed the context of "
                 f"{self.max_context}; shorten the prompt or raise inference.max_context"
             )
-        if sum(len(s.waiting) + len(s.active) for s in self._served.values()) >= self.max_queue:
+        if self.running + sum(len(s.waiting) for s in self._served.values()) >= self.max_queue:
             raise SelfplayError(f"{self.max_queue} requests are under way; raise inference.max_queue")
         future = asyncio.get_running_loop().create_future()
         seed %= 1 << 64
@@ -383,10 +408,13 @@ class EmbeddedEngine(InferenceClient):
         cache = served.cache
         wanted = dict.fromkeys(request.node for request in served.active)
         self._evict_distributions(cache, wanted)
+        self._compute(served.adapter, cache, self._next_batch(cache, wanted), wanted)
+
+    def _compute(self, adapter: str, cache: TreeCache, batch: list[int], wanted: Container[int]) -> None:
+        """Fill the slots of ``batch``, and store the distributions after those that are wanted."""
         started = perf_counter()
-        batch = self._next_batch(cache, wanted)
         places = [place for place, node in enumerate(batch) if node in wanted]
-        with torch.inference_mode(), self.model.adapter(served.adapter):
+        with torch.inference_mode(), self.model.adapter(adapter):
             attend = CachedAttention(cache, batch, self.model.dtype, self.model.device)
             tokens_T = torch.tensor([cache.tokens[node] for node in batch], device=self.model.device)
             positions_T = torch.tensor([cache.depths[node] for node in batch], device=self.model.device)

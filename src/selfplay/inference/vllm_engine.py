@@ -20,19 +20,22 @@ from time import monotonic
 from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.chat_tokens import ChatTokens
-from selfplay.inference.vllm_proof import (
-    CANARY_TEXT,
-    MAX_CANARY_TOKENS,
-    PROOF_RANK,
-    TOLERANCES,
+from selfplay.inference.delivery import (
     Delivery,
-    Probe,
+    DeliveryError,
     changes_nothing,
-    check_adapter,
     check_delivery,
-    check_mixed_batch,
+    check_hash,
     file_hash,
+    tolerance_of,
+)
+from selfplay.inference.vllm_proof import (
+    PROOF_RANK,
+    Probe,
+    check_adapter,
+    check_mixed_batch,
     write_random_adapter,
 )
 
@@ -184,7 +187,7 @@ class VLLMEngine(InferenceClient):
         """
         self._llm = self._start_vllm()
         config = self._llm.model_config
-        self.max_context, self.tolerance = int(config.max_model_len), TOLERANCES[config.dtype]
+        self.max_context, self.tolerance = int(config.max_model_len), tolerance_of(config.dtype)
         try:
             self._base = await self._deliver("base", 0, None, "")
             await self._prove_mixed_batch()
@@ -223,6 +226,7 @@ class VLLMEngine(InferenceClient):
         *,
         expected_canary: float | None = None,
         expected_hash: str | None = None,
+        before: Delivery | None = None,
     ) -> Delivery:
         """Serve an adapter as ``name`` from the moment that it has proved to answer.
 
@@ -236,24 +240,24 @@ class VLLMEngine(InferenceClient):
             expected_canary: mean log-probability, at temperature 1, of the tokens of :attr:`canary` but the
                 first, by whoever made the adapter.
             expected_hash: SHA-256 of the weight file, by whoever made it.
+            before: of the version that this one follows, if another name stood for that; it must answer
+                otherwise than this one.
 
         Raises:
             InputError: no adapter, or one that cannot be served.
-            SelfplayError: the version was not delivered.
+            DeliveryError: the version was not delivered.
+            SelfplayError: old versions leave no room, or vLLM failed.
         """
         async with self._publishing:
-            before = self._served.get(name)
+            replaced = self._served.get(name)
             sha256, untrained = "", True
             if adapter_path is not None:
                 self._check_room_for(name)
                 check_adapter(adapter_path, self.max_lora_rank)
                 sha256 = await asyncio.to_thread(file_hash, adapter_path)
                 untrained = await asyncio.to_thread(changes_nothing, adapter_path)
-            if expected_hash is not None and sha256 != expected_hash:
-                raise SelfplayError(
-                    f"{name} version {version} was not delivered: the weights in {adapter_path} have hash "
-                    f"{sha256[:12]}, the learner's {expected_hash[:12]}"
-                )
+            if expected_hash is not None:
+                check_hash(name, version, adapter_path, sha256, expected_hash)
             await self._wait_for_room()
             lora = await self._load_adapter(name, version, adapter_path)
             try:
@@ -261,7 +265,7 @@ class VLLMEngine(InferenceClient):
                 check_delivery(
                     new.delivery,
                     expected_canary=expected_canary,
-                    before=before.delivery if before else None,
+                    before=replaced.delivery if replaced else before,
                     base=self._base.delivery,
                     changes_nothing=untrained,
                     tolerance=self.tolerance,
@@ -270,8 +274,8 @@ class VLLMEngine(InferenceClient):
                 await self._unload(lora)
                 raise
             self._served[name] = new
-            if before is not None:
-                self._retire(before)
+            if replaced is not None:
+                self._retire(replaced)
             return new.delivery
 
     async def withdraw(self, name: str) -> None:
@@ -484,10 +488,9 @@ class VLLMEngine(InferenceClient):
         try:
             loaded = await self._llm.add_lora(lora)
         except Exception as error:
-            reason = _in_one_line(error)
-            raise SelfplayError(f"{name} version {version} was not delivered: {reason}") from error
+            raise DeliveryError(name, version, _in_one_line(error)) from error
         if not loaded:
-            raise SelfplayError(f"{name} version {version} was not delivered: vLLM did not load it")
+            raise DeliveryError(name, version, "vLLM did not load it")
         return lora
 
     async def _unload(self, lora: Any) -> None:

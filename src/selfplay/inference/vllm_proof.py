@@ -1,31 +1,23 @@
-"""What an engine must prove before its answers are believed.
+"""What vLLM must prove before its answers are believed.
 
-- The base model answers alike alone and in a batch with an adapter: :func:`check_mixed_batch`.
-- The adapter that was published is the one that answers: :class:`Delivery` and :func:`check_delivery`.
+The base model answers alike alone and in a batch with an adapter: :func:`check_mixed_batch`. That the adapter
+that was published is the one that answers is ``inference.delivery``'s.
 
 Log-probabilities are natural logarithms at temperature 1.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.inference.delivery import ADAPTER_CONFIG, ADAPTER_FILE
 
-CANARY_TEXT = "The canary sang in the mine: 7 times at dawn, 12 times at noon, and once more before the dark."
-MAX_CANARY_TOKENS = 96
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Largest mean difference of log-probabilities that rounding explains, by the type of the model's weights."""
-
-ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 NOT_SERVED_MODULES = {"lm_head", "embed_tokens"}
 PROOF_RANK = 8
 PROOF_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -40,28 +32,6 @@ class Probe:
 
     tokens: list[int]
     top: TopLogprobs
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """Proof that a version answers.
-
-    Attributes:
-        name: what clients ask for.
-        version: the policy version.
-        sha256: of the adapter's weight file; empty for the base model.
-        canary: log-probability of each canary token but the first, as the engine gives it.
-    """
-
-    name: str
-    version: int
-    sha256: str
-    canary: tuple[float, ...] = field(repr=False)
-
-    @property
-    def mean(self) -> float:
-        """Mean log-probability of a canary token; what ``expected_canary`` is compared with."""
-        return sum(self.canary) / len(self.canary)
 
 
 def distance(left: Probe, right: Probe) -> float:
@@ -101,47 +71,6 @@ def check_mixed_batch(
             )
 
 
-def check_delivery(
-    delivery: Delivery,
-    *,
-    expected_canary: float | None,
-    before: Delivery | None,
-    base: Delivery,
-    changes_nothing: bool,
-    tolerance: float,
-) -> None:
-    """Check that the version just published answers.
-
-    A stale adapter is caught without any expectation: the same weights give the very same numbers, other
-    weights give others. (Under load even the same weights round differently, and this check sees less.)
-
-    Args:
-        delivery: of the new version.
-        expected_canary: mean log-probability of a canary token by whoever made the adapter, if known.
-        before: of the version that answered to this name until now.
-        base: of the base model.
-        changes_nothing: every B of the adapter is zero.
-        tolerance: largest difference from ``expected_canary``.
-
-    Raises:
-        SelfplayError: it does not.
-    """
-    who = f"{delivery.name} version {delivery.version} was not delivered"
-    like_base = delivery.canary == base.canary
-    if like_base and not changes_nothing:
-        raise SelfplayError(f"{who}: it answers exactly like the base model")
-    # The base model and adapters that were never trained rightly answer alike.
-    if before and not like_base and before.sha256 != delivery.sha256 and before.canary == delivery.canary:
-        raise SelfplayError(
-            f"{who}: its weights are new, but it answers exactly like version {before.version}"
-        )
-    if expected_canary is not None and not abs(delivery.mean - expected_canary) <= tolerance:
-        raise SelfplayError(
-            f"{who}: the canary's log-probability is {delivery.mean:.4f} a token where the learner's is "
-            f"{expected_canary:.4f} (rounding explains {tolerance:g})"
-        )
-
-
 def check_adapter(directory: Path, max_rank: int) -> None:
     """Check what can be checked of an adapter's files before an engine loads them.
 
@@ -160,26 +89,6 @@ def check_adapter(directory: Path, max_rank: int) -> None:
         raise InputError("adapter", f"it changes {names}", "Train the linear layers of the blocks only.")
     if not (directory / ADAPTER_FILE).is_file():
         raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.")
-
-
-def file_hash(directory: Path) -> str:
-    """SHA-256 of an adapter's weight file, in hexadecimal."""
-    with (directory / ADAPTER_FILE).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def changes_nothing(directory: Path) -> bool:
-    """Whether every B of an adapter is zero, as in one that was never trained.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    try:
-        with safe_open(directory / ADAPTER_FILE, framework="pt") as file:
-            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118 (it is no dict)
-            return not any(bool(file.get_tensor(name).any()) for name in names)
-    except (OSError, SafetensorError) as error:
-        raise InputError("adapter", f"{directory / ADAPTER_FILE} is damaged", "Save it again.") from error
 
 
 def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = PROOF_MODULES) -> None:

@@ -11,6 +11,24 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.legal_answers import LegalAnswers
 from selfplay.learning.trie import TreePlan, build_plan, cut_plan
 
+NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
+
+
+class NoRecordFits(SelfplayError):
+    """Every record of a batch is too long to train on, or there is none."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Over how much a batch's metrics are means.
+
+    ``fresh_tokens`` were drawn by the version that learns; ``answered_records`` have legal answers.
+    """
+
+    records: int
+    fresh_tokens: int
+    answered_records: int
+
 
 @dataclass
 class Tokens:
@@ -48,6 +66,16 @@ class Batch:
         return len(self.advantage_R)
 
     @property
+    def counts(self) -> Counts:
+        """Over how much the metrics of this batch are means."""
+        lengths_R = np.diff(self.start_R, append=len(self.behaviour))
+        return Counts(
+            records=self.num_records,
+            fresh_tokens=int(lengths_R[~self.stale_R].sum()),
+            answered_records=round(float(self.answers.visits_P.sum()) * self.num_records),
+        )
+
+    @property
     def packed_tokens(self) -> int:
         """Tokens that are fed, over all plans."""
         return sum(plan.num_tokens for plan in self.plans)
@@ -77,12 +105,12 @@ def pack(
     as long are left out.
 
     Raises:
-        SelfplayError: nothing is left.
+        NoRecordFits: nothing is left.
     """
     limit = max_train_len or 1 << 60
     kept = [record for record in records if len(record.prompt_token_ids) < limit]
     if not kept:
-        raise SelfplayError("no record is shorter than learning.max_train_len; raise it")
+        raise NoRecordFits(NOTHING_FITS)
     prompts = [record.prompt_token_ids for record in kept]
     completions = [record.completion_token_ids[: limit - len(record.prompt_token_ids)] for record in kept]
     lengths = np.array([len(completion) for completion in completions], dtype=np.int64)

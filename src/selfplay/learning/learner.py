@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import BaseAlgo
+from selfplay.learning.data_parallel import DataParallel, Share
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
 # No momentum: opponents change with the policy, so yesterday's gradient points at yesterday's game. With 0.9
@@ -49,6 +51,7 @@ class Learner:
         average_decay: decay of the policy's averaged adapter, the running mean of its weights; 0 for none.
         max_mismatch: largest mean difference (in nats) between engine and learner log-probabilities of tokens
             drawn by the current version. More means that they do not run the same model, and ends the run.
+        group: the learners that share each update's work, all in the same state; ``None`` for this one alone.
 
     Raises:
         InputError: the model has no such policy, or the algorithm trains another.
@@ -65,6 +68,7 @@ class Learner:
         grad_clip: float = 1.0,
         average_decay: float = 0.0,
         max_mismatch: float = 0.2,
+        group: DataParallel | None = None,
     ) -> None:
         if adapter not in policy.policies:
             raise InputError(
@@ -82,6 +86,7 @@ class Learner:
         self.grad_clip = grad_clip
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
+        self.group = group
         self.version = 0
         self.samples_seen = 0
         if average_decay:
@@ -98,8 +103,12 @@ class Learner:
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
         """Make one optimizer step on ``records``; the policy becomes version + 1. Returns metrics.
 
+        In a group every learner is given the whole batch, trains on its shard and makes the same step. When
+        this raises, weights, optimizer and version are what they were.
+
         Raises:
             SelfplayError: the loss is not finite, or engine and learner disagree by over ``max_mismatch``.
+            PeerLost: another learner of the group is gone or silent.
         """
         started = perf_counter()
         learning_rate = self.learning_rate.at(self.version)
@@ -107,9 +116,10 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
-        batch = self.algorithm.prepare_batch(records, self.version)
-        metrics = self.algorithm.update(batch, regulariser_weight)
         parameters = self.policy.adapter_parameters(self.adapter)
+        train = partial(self._train, regulariser_weight=regulariser_weight)
+        share = train(records) if self.group is None else self.group.train(records, train, parameters)
+        metrics, trained = share.metrics, share.counts.records
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
         if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
@@ -122,19 +132,24 @@ class Learner:
         self.version += 1
         if self.average_decay:
             self._average()
-        self.samples_seen += batch.num_records
+        self.samples_seen += trained
         seconds = perf_counter() - started
         return metrics | {
             "grad_norm": norm,
             "learning_rate": learning_rate,
             "regulariser_weight": regulariser_weight,
-            "records": float(batch.num_records),
-            "records_too_long": float(len(records) - batch.num_records),
+            "records": float(trained),
+            "records_too_long": float(len(records) - trained),
             "samples_seen": float(self.samples_seen),
             "step_seconds": seconds,
             "packed_tokens_per_second": metrics["packed_tokens"] / seconds,
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
+
+    def _train(self, records: list[TrainingRecord], regulariser_weight: float) -> Share:
+        """Accumulate the gradients of ``records`` into the adapter."""
+        batch = self.algorithm.prepare_batch(records, self.version)
+        return Share(self.algorithm.update(batch, regulariser_weight), batch.counts)
 
     def _average(self) -> None:
         """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +96,10 @@ def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
 
 
 def build_learner(
-    learning: LearningSettings, config: Config, model: PolicyModel, policy: str = TRAINED
+    learning: LearningSettings,
+    config: Config,
+    model: PolicyModel,
+    policy: str = TRAINED,
 ) -> Learner:
     """The learner of one policy's adapter."""
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
@@ -150,15 +154,28 @@ def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
 def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
     """The replay buffer with its reward transforms."""
     kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
-    final, step, sampling = reward_transforms(config.rewards)
     return kind(
         config.buffer.max_size,
         tracker,
+        *composed_transforms(config.rewards),
+        seed=derive_seed(config.seed, "buffer"),
+        batch_log=batch_log,
+    )
+
+
+def composed_transforms(
+    rewards: RewardSettings,
+) -> tuple[
+    ComposeFinalRewardTransforms | None,
+    ComposeStepRewardTransforms | None,
+    ComposeSamplingRewardTransforms | None,
+]:
+    """The stacks of the three families; ``None`` for an empty one."""
+    final, step, sampling = reward_transforms(rewards)
+    return (
         ComposeFinalRewardTransforms(final) if final else None,
         ComposeStepRewardTransforms(step) if step else None,
         ComposeSamplingRewardTransforms(sampling) if sampling else None,
-        seed=derive_seed(config.seed, "buffer"),
-        batch_log=batch_log,
     )
 
 
@@ -207,6 +224,24 @@ def build_episode(env: EnvSettings) -> GameEpisode:
     )
 
 
+@dataclass(frozen=True)
+class FixedMember:
+    """A member of the pool that is not trained; one that is not ``active`` only evaluates."""
+
+    name: str
+    kind: Literal["fixed", "script"]
+    active: bool
+
+
+def fixed_members(config: Config) -> list[FixedMember]:
+    """Opponents in training, and those that only evaluate."""
+    training, evaluating = config.population.fixed_opponents, config.evaluation.opponents
+    return [
+        FixedMember(name, "script" if name in PLAYER_NAMES else "fixed", name in training)
+        for name in dict.fromkeys([*training, *evaluating])
+    ]
+
+
 def build_pool(config: Config, tracker: Tracker) -> ModelPool:
     """The model pool with its fixed members: opponents in training, and those that only evaluate."""
     population = config.population
@@ -217,9 +252,8 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    for name in dict.fromkeys([*population.fixed_opponents, *config.evaluation.opponents]):
-        kind: Literal["fixed", "script"] = "script" if name in PLAYER_NAMES else "fixed"
-        pool.add_fixed(name, kind=kind, active=name in population.fixed_opponents)
+    for one in fixed_members(config):
+        pool.add_fixed(one.name, kind=one.kind, active=one.active)
     return pool
 
 

@@ -36,7 +36,28 @@ def check_config(config: Config) -> list[str]:
         found.append(f"program with the policies {', '.join(policies_of(program))}")
         check_first_batch(program)
     _check_extras(config.tracking)
+    found += _check_runtime(config)
     return found
+
+
+def _check_runtime(config: Config) -> list[str]:
+    """Whether what a cluster needs is installed; nothing is started."""
+    if config.run.runtime == "local":
+        return []
+    needed = ["ray"] if config.inference.engine == "embedded" else ["ray", "vllm"]
+    for package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                "run.runtime" if package == "ray" else "inference.engine",
+                f"the package {package} is not installed",
+                f"Run: pip install 'selfplay-rl[{package}]'",
+            )
+    settings = config.ray
+    where = settings.address or "this machine"
+    parts = (
+        f"{settings.engines} engine(s), {settings.learners} learner(s), {settings.collectors} collector(s)"
+    )
+    return [f"Ray on {where}: {parts}"]
 
 
 def default_seats(env_id: str) -> int:

@@ -1,6 +1,7 @@
 """The evaluations of a run: matches and exact measures, written to its directory."""
 
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Group
 
@@ -13,13 +14,24 @@ from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.nash_conv import nash_conv
 from selfplay.evaluation.report_files import read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
-from selfplay.population.model_pool import ModelPool
 from selfplay.runtime.progress import RunProgress
 
 
 def opponent_agent(name: str) -> AgentSpec:
     """The agent behind an opponent's name: a scripted player, or a model that the engine serves."""
     return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
+
+
+class Ratings(Protocol):
+    """The part of a model pool that evaluations use."""
+
+    def current_uid(self) -> str | None:
+        """Uid of the latest checkpoint."""
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Rate a game."""
 
 
 class Evaluations:
@@ -33,7 +45,7 @@ class Evaluations:
         directory: where results are written.
     """
 
-    def __init__(self, config: Config, arena: Arena, pool: ModelPool, model: str, directory: Path) -> None:
+    def __init__(self, config: Config, arena: Arena, pool: Ratings, model: str, directory: Path) -> None:
         self.config = config
         self.arena = arena
         self.pool = pool

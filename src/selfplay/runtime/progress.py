@@ -68,23 +68,27 @@ class RunProgress:
     def updated(self, step: int, metrics: dict[str, float]) -> None:
         """An update is done; the next one's play begins."""
         self.played = 0
-        shown = [
-            f"{label} {metrics[name]:.3g}"
-            for name, label in (
-                ("learner/legal_mass", "legal"),
-                ("learner/legal_entropy", "entropy"),
-                ("learner/mismatch", "mismatch"),
-            )
-            if name in metrics
-        ]
-        self._progress.update(self._steps, completed=step, status=", ".join(shown), refresh=True)
+        self._progress.update(self._steps, completed=step, status=_figures(metrics), refresh=True)
         self._progress.reset(self._games, total=self.per_step, status="")
+
+    def show(self, step: int, played: int, metrics: dict[str, float], status: str) -> None:
+        """Where a run is that is looked at now and then, not told."""
+        if metrics:
+            self._progress.update(self._steps, completed=step, status=_figures(metrics))
+        self._progress.update(self._games, completed=played, total=self.per_step, status=status)
 
     def evaluated(self, step: int, summary: dict[str, str]) -> None:
         """Print an evaluation's headline figures."""
         self._progress.reset(self._games, total=self.per_step, status="")
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
         self.console.print(f"update {step:>4}: {figures}", highlight=False, soft_wrap=True)
+
+
+def _figures(metrics: dict[str, float]) -> str:
+    """The learner's figures that say most; their names may lack the prefix."""
+    shown = (("legal_mass", "legal"), ("legal_entropy", "entropy"), ("mismatch", "mismatch"))
+    found = [(label, metrics.get(f"learner/{name}", metrics.get(name))) for name, label in shown]
+    return ", ".join(f"{label} {value:.3g}" for label, value in found if value is not None)
 
 
 def print_ending(

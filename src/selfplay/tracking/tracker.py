@@ -3,10 +3,11 @@
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfplay.core import Trajectory
+from selfplay.tracking.game_values import eval_values, trajectory_values
 from selfplay.tracking.sinks import Metrics, Sink, WandbSink
 
 WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "/tok_s")
@@ -72,28 +73,25 @@ class Tracker:
         self._last_flush = time.monotonic()
 
     def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
-        """Record one trained seat of a finished training game under ``collection-{env_id}/``.
-
-        Rates of outcomes and invalid moves are per game, format success and lengths per answer. The
-        observation is the prompt's last message. Lengths in tokens are left out for answers without ids.
-        """
-        prefix = f"collection-{env_id}"
-        self._put_outcome(prefix, traj.final_rewards or {player_id: traj.final_reward}, player_id)
-        self._put(f"{prefix}/Game Length", traj.num_turns)
-        feedbacks = traj.format_feedbacks
-        invalid = any(feedback.get("invalid_move") for feedback in feedbacks)
-        self._put(f"{prefix}/Invalid Move Rate", float(invalid))
-        formats = [one["correct_answer_format"] for one in feedbacks if "correct_answer_format" in one]
-        self._put(f"{prefix}/Format Success Rate", *formats)
-        self._put(f"{prefix}/Response Length (char)", *[len(step.completion_text) for step in traj.steps])
-        shown = [len(step.prompt[-1]["content"]) for step in traj.steps if step.prompt]
-        self._put(f"{prefix}/Observation Length (char)", *shown)
-        drawn = [step.completion_token_ids for step in traj.steps]
-        self._put(f"{prefix}/Response Length (tokens)", *[len(ids) for ids in drawn if ids is not None])
+        """Record one trained seat of a finished training game; see :func:`trajectory_values`."""
+        self.put(trajectory_values(traj, player_id, env_id), {f"collection-{env_id}": 1})
 
     def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
-        """Record one evaluation game of the seat ``player_id`` under ``evaluation-{env_id}/``."""
-        self._put_outcome(f"evaluation-{env_id}", rewards, player_id)
+        """Record one evaluation game of the seat ``player_id``; see :func:`eval_values`."""
+        self.put(eval_values(rewards, player_id, env_id), {f"evaluation-{env_id}": 1})
+
+    def put(self, values: Mapping[str, Sequence[float]], games: Mapping[str, int]) -> None:
+        """Record windowed values under their full names, and count the games they are of.
+
+        Args:
+            values: new values by name, in order.
+            games: how many new games, by prefix; sent exactly as ``{prefix}/Games``, all of them so far.
+        """
+        for name, new in values.items():
+            self._put(name, *new)
+        for prefix, count in games.items():
+            self._counts[prefix] += count
+            self.log({f"{prefix}/Games": self._counts[prefix]})
 
     def log_inference(self, actor: str, gpu_ids: list[int], stats: Mapping[str, float]) -> None:
         """Record an engine's statistics (``queued``, ``running``, ``tok_s``, ...) as rolling means."""
@@ -211,20 +209,3 @@ class Tracker:
             window = self._windows[name] = deque(maxlen=self.window)
         window.extend(map(float, values))
         self._fresh.add(name)
-
-    def _put_outcome(self, prefix: str, rewards: Mapping[int, float], player_id: int) -> None:
-        """Record a game's result for one seat: it won if it has more than every other seat.
-
-        A seat that shares the best reward has drawn. A lone player wins with 1 or more (solved), else loses.
-        """
-        reward = rewards[player_id]
-        others = [value for pid, value in rewards.items() if pid != player_id]
-        won = reward > max(others) if others else reward >= 1
-        drawn = bool(others) and reward == max(others)
-        self._put(f"{prefix}/Reward", reward)
-        self._put(f"{prefix}/Reward (pid={player_id})", reward)
-        self._put(f"{prefix}/Win Rate", float(won))
-        self._put(f"{prefix}/Draw Rate", float(drawn))
-        self._put(f"{prefix}/Loss Rate", float(not won and not drawn))
-        self._counts[prefix] += 1
-        self.log({f"{prefix}/Games": self._counts[prefix]})

@@ -9,6 +9,7 @@ from selfplay.tracking.watch_view import RunView, Series
 
 METRIC = "program/metric/"
 REWARD = "program/reward/"
+STALENESS = "overlap/staleness_"
 INVALID = "invalid, "
 
 
@@ -81,6 +82,7 @@ def rate_charts(view: RunView) -> list[Chart]:
         for of, one in _named(view, "collection-", f"/{measure} Rate", label=", {env}")
     ]
     charts += _chart("Outcomes in training", outcomes, percent=True, bounds=(0, 1))
+    charts += _overlap_charts(view)
     charts += _rubrics(view)
     failed = [(name, view.series.get(f"accounts/{name}", Series())) for name in ("failed", "retried")]
     if any(any(one.values) for _, one in failed):
@@ -90,6 +92,31 @@ def rate_charts(view: RunView) -> list[Chart]:
         "Tokens of an answer", _named(view, "collection-", "/Response Length (tokens)"), bounds=(0,)
     )
     return charts
+
+
+def _overlap_charts(view: RunView) -> list[Chart]:
+    """Return what comes of playing and learning at the same time: who waits, how old what is learnt is."""
+    idle = [
+        (label, view.series.get(f"overlap/{name}_idle_share", Series()))
+        for label, name in (("learner", "learner"), ("engines", "engine"))
+    ]
+    by_age = [
+        ("this version" if not age else f"{age} older", one) for age, one in staleness_series(view).items()
+    ]
+    return [
+        *_chart("Idle share of the time", idle, percent=True, bounds=(0, 1)),
+        *_chart("Age of what is learnt", by_age, percent=True, bounds=(0, 1)),
+    ]
+
+
+def staleness_series(view: RunView) -> dict[int, Series]:
+    """Return the share of the records learnt from by how many versions old they were, in order of that."""
+    found = {
+        int(age): one
+        for name, one in _under(view, STALENESS)
+        if (age := name.removeprefix(STALENESS)).isdecimal()
+    }
+    return dict(sorted(found.items()))
 
 
 def evaluation_charts(view: RunView) -> list[Chart]:

@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.geometry import Size
 
 from selfplay.tracking.report_summary import Rate, duration_text, model_name
-from selfplay.tracking.watch_charts import evaluation_figures
+from selfplay.tracking.watch_charts import evaluation_figures, staleness_series
 from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, number_text, sparkline
 from selfplay.tracking.watch_view import RunView, Series
 
@@ -36,6 +36,12 @@ STEP_COUNTS = (
     ("steps evicted", "pushed out"),
     ("steps cleared", "cleared"),
 )
+IDLE = (
+    ("overlap/learner_idle_share", "learner idle"),
+    ("overlap/engine_idle_share", "engines idle"),
+)
+MANY_VERSIONS = 4
+"""Records that are so many versions old, or more, are shown as one bar."""
 ALWAYS = ("failed", "playing", "stored")
 """Counts that are shown even if they are 0."""
 WORK = (
@@ -75,7 +81,8 @@ def speed_panel(view: RunView, room: Size) -> Content:
             value = f"{number_text(one.values[-1]):>8}  "
             bars = sparkline(one.values, max(0, room.width - NAMES - len(value)))
             rows.append([(f"{label:<{NAMES}}", MUTED), (value, "bold"), (bars, "$primary")])
-    rows += _engines(view)
+    if not view.actors:
+        rows += _engines(view)
     return _rows(rows)
 
 
@@ -98,8 +105,9 @@ def time_panel(view: RunView, room: Size) -> Content:
     """Return how the time of the last step was shared between play, learning and the rest."""
     phases = view.phases()
     total = sum(phases.values())
+    idle = _idle_rows(view, room.width - 24)
     if not total:
-        return _nothing("No step has been made yet.")
+        return _rows(idle) if idle else _nothing("No step has been made yet.")
     rows: list[list[Piece]] = []
     bars = max(1, room.width - 26)
     for index, (name, seconds) in enumerate(phases.items()):
@@ -107,7 +115,22 @@ def time_panel(view: RunView, room: Size) -> Content:
         text = f"{seconds:>8.3g} s {100 * share:>3.0f}%  "
         rows.append([(f"{name:<9}", MUTED), (text, "bold"), ("█" * round(share * bars), colour_of(index))])
     rest = "; evaluating and saving are the rest" if room.width > 60 else ""
-    return _rows([*rows, [(f"of {total:.3g} seconds{rest}", MUTED)]])
+    return _rows([*rows, [(f"of {total:.3g} seconds{rest}", MUTED)], *idle])
+
+
+def _idle_rows(view: RunView, bars: int) -> list[list[Piece]]:
+    """Return how much of the time those waited who play and learn at the same time."""
+    return [
+        _share_row(label, view.latest[name], bars, colour_of(index))
+        for index, (name, label) in enumerate(IDLE)
+        if name in view.latest
+    ]
+
+
+def _share_row(label: str, share: float, bars: int, colour: str) -> list[Piece]:
+    value = f"{number_text(share, percent=True):>6}  "
+    bar = "█" * round(min(1.0, max(0.0, share)) * max(0, bars))
+    return [(f"{label:<{NAMES}}", MUTED), (value, "bold"), (bar, colour)]
 
 
 def accounts_panel(view: RunView, room: Size) -> Content:
@@ -164,7 +187,24 @@ def work_panel(view: RunView, room: Size) -> Content:
         found = [value for key, value in view.latest.items() if _is_work(key, name)]
         if found:
             rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
+    rows += _staleness_rows(view, room.width - 24)
     return _rows(rows) if rows else _nothing("No step has been made yet.")
+
+
+def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
+    """Return how many versions old the records were that were learnt from, as a histogram."""
+    ages = staleness_series(view)
+    newest = max((one.steps[-1] for one in ages.values()), default=0.0)
+    shares = {age: one.values[-1] for age, one in ages.items() if one.steps[-1] == newest}
+    shown = {
+        f"{age} version{'' if age == 1 else 's'} old": share
+        for age, share in shares.items()
+        if age < MANY_VERSIONS
+    }
+    older = sum(share for age, share in shares.items() if age >= MANY_VERSIONS)
+    if older:
+        shown[f"{MANY_VERSIONS}+ versions old"] = older
+    return [_share_row(label, share, bars, "$primary") for label, share in shown.items()]
 
 
 def _is_work(key: str, name: str) -> bool:

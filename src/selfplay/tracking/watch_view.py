@@ -62,6 +62,7 @@ class RunView:
         share_read: how much of what is recorded has been read; below 1 there is more to read at once.
         damaged_lines: lines of metrics that could not be read.
         trouble: why nothing could be read this time; empty if nothing is wrong.
+        actors: what each actor of a cluster does now, by its name; see ``TrackerService.heartbeat``.
     """
 
     name: str
@@ -75,6 +76,7 @@ class RunView:
     share_read: float = 1.0
     damaged_lines: int = 0
     trouble: str = ""
+    actors: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -159,7 +161,7 @@ class RunView:
 
 
 class Source(Protocol):
-    """Where a screen gets its views from: a run directory, later a live cluster."""
+    """Where a screen gets its views from: a run directory or a live cluster."""
 
     def read(self) -> RunView:
         """Look again, with little work, and return what is known by now.

@@ -11,6 +11,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from selfplay.tracking import watch_panels as panels
+from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, learning_charts
 from selfplay.tracking.watch_game import ReadableGame
 from selfplay.tracking.watch_header import header
@@ -150,6 +151,7 @@ class OverviewView(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         """The panels and the curves."""
+        yield Drawing(actors_panel, self.view, title="Actors", id="actors")
         with Grid(id="panels"):
             for name, title, panel in PANELS:
                 yield Drawing(panel, self.view, title=title, id=name)
@@ -157,9 +159,18 @@ class OverviewView(VerticalScroll):
 
     def show(self, view: RunView) -> None:
         """Draw another view."""
+        self.view = view
+        self._show_actors()
         for drawing in self.query(Drawing):
             drawing.show(view)
         self.query_one(ChartsView).show(view)
+
+    def on_mount(self) -> None:
+        """Leave out the actors of a run that has none."""
+        self._show_actors()
+
+    def _show_actors(self) -> None:
+        self.query_one("#actors").display = bool(self.view.actors)
 
 
 class TableView(VerticalScroll):

@@ -1,0 +1,237 @@
+"""How soon a version answers in an inference actor: from the end of the optimizer's step to its first token.
+
+The learner's weights are in memory when the clock starts. It writes them to disk with their hash and its own
+log-probability of the canary; the engine host, asked for a path that it never saw, reads, loads and proves
+them, and answers with one token. Meanwhile clients ask the adapters that are resident, the version before
+among them, and every answer of theirs is counted. The optimizer steps are AdamW's on random gradients: what
+they cost is not measured. Learner and host share this process; vLLM computes in one of its own.
+
+Nothing is timed before some versions have answered a few prompts with log-probabilities that are the
+learner's, within what rounding explains, and no request was lost. Every timed answer is checked as well.
+
+Command:  OMP_NUM_THREADS=1 python benchmarks/adapter_swap.py [--engine embedded|vllm|both] [--swaps 40]
+Needs:    for vLLM, an environment as scripts/test-vllm makes it. Some five minutes on two free cores.
+"""
+
+import argparse
+import asyncio
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from measuring import pin_one_thread, print_table
+from selfplay.core import Messages, ModelResponse
+from selfplay.inference.delivery import tolerance_of
+from selfplay.inference.vllm_engine import VLLMEngine
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery import write_delivery
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.trie import build_plan
+from selfplay.runtime.ray.engine_host import AdapterRef, EmbeddedHost, EngineHost, VLLMHost
+
+RULES = "You play a card game with three cards: J, Q and K. The higher card wins. Answer [check] or [bet]."
+PROMPTS: list[Messages] = [
+    [
+        {"role": "system", "content": RULES},
+        {"role": "user", "content": f"Game {game}. You hold {card}. What do you do, and why?"},
+    ]
+    for game, card in enumerate("JQKQJKKJQ")
+]
+CLIENTS = 2
+PAUSE_SECONDS = 0.05
+LOAD_TOKENS = 8
+CHECKED_VERSIONS = 3
+CHECKED_TOKENS = 12
+MAX_CONTEXT = 1024
+
+
+class LearnerLike:
+    """Steps an optimizer, and saves what comes of it as the learner does."""
+
+    def __init__(self, model: str, dtype: torch.dtype, directory: Path) -> None:
+        self.policy = PolicyModel(model, LoraSettings(), dtype=dtype)
+        self.directory = directory
+        self.optimizer = torch.optim.AdamW(self.policy.adapter_parameters(), lr=1e-4)
+        self.generator = torch.Generator().manual_seed(0)
+        self.version = 0
+
+    def step(self) -> None:
+        for parameter in self.policy.adapter_parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=self.generator)
+        self.optimizer.step()
+        self.version += 1
+
+    def save(self, name: str = TRAINED) -> tuple[AdapterRef, list[float]]:
+        """Where the weights are now; seconds for the adapter's files and for what is said of them."""
+        path = self.directory / f"{self.version:06}"
+        times = [perf_counter()]
+        save_adapter(path, self.policy, BUNDLED_MODEL)
+        times.append(perf_counter())
+        write_delivery(path, self.policy, TRAINED, self.version)
+        times.append(perf_counter())
+        return AdapterRef(name, self.version, str(path)), np.diff(times).tolist()
+
+    def off(self, responses: list[ModelResponse]) -> float:
+        """Mean difference between the answers' log-probabilities and the learner's, in nats a token."""
+        plan = build_plan(
+            [response.prompt_token_ids or [] for response in responses],
+            [response.completion_token_ids or [] for response in responses],
+        )
+        with torch.no_grad(), self.policy.adapter(TRAINED):
+            logprobs_C = plan_logprobs(self.policy, plan)
+        own = [float(logprobs_C[prediction]) for prediction in plan.prediction_S]
+        place = zip(plan.sample_S, plan.offset_S, strict=True)
+        theirs = [(responses[sample].completion_logprobs or [])[offset] for sample, offset in place]
+        return float(np.abs(np.array(own) - np.array(theirs)).mean())
+
+
+class Load:
+    """Clients that ask the resident adapters in turn. A request that fails ends the benchmark."""
+
+    def __init__(self, host: EngineHost, resident: list[AdapterRef]) -> None:
+        self.host = host
+        self.resident = resident
+        self.asked = 0
+        self.answered = 0
+        self.going_on = True
+
+    async def client(self, numbers: Iterator[int]) -> None:
+        while self.going_on:
+            number = next(numbers)
+            adapter = self.resident[number % len(self.resident)]
+            self.asked += 1
+            prompt = PROMPTS[number % len(PROMPTS)]
+            response = await self.host.complete(adapter, prompt, 1.0, LOAD_TOKENS, True, number)
+            assert response.policy_version == adapter.version
+            assert response.completion_token_ids
+            self.answered += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the body under load, then wait for every answer."""
+        numbers = itertools.count()
+        clients = [asyncio.create_task(self.client(numbers)) for _ in range(CLIENTS)]
+        try:
+            yield
+        finally:
+            self.going_on = False
+            await asyncio.gather(*clients)
+        assert self.asked == self.answered, f"{self.asked - self.answered} requests were lost"
+
+
+async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: float) -> float:
+    """Have some versions answer; returns how far their log-probabilities are from the learner's."""
+    worst = 0.0
+    for _ in range(CHECKED_VERSIONS):
+        learner.step()
+        adapter, _ = await asyncio.to_thread(learner.save)
+        asked = [
+            host.complete(adapter, prompt, 1.0, CHECKED_TOKENS, True, seed)
+            for seed, prompt in enumerate(PROMPTS)
+        ]
+        worst = max(worst, learner.off(await asyncio.gather(*asked)))
+        load.resident[0] = adapter
+    assert worst <= tolerance, (
+        f"log-probabilities are {worst:.4f} from the learner's; {tolerance:g} is allowed"
+    )
+    return worst
+
+
+async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: float) -> list[float]:
+    """A new version's milliseconds: in all, files, canary, and from the request to its answer."""
+    learner.step()
+    started = perf_counter()
+    adapter, parts = await asyncio.to_thread(learner.save)
+    saved = perf_counter()
+    response = await host.complete(adapter, PROMPTS[0], 1.0, 1, True, adapter.version)
+    answered = perf_counter()
+    load.resident[0] = adapter
+    assert response.policy_version == adapter.version
+    # One token, not a mean over many: its rounding error may be several times the mean one.
+    assert learner.off([response]) <= 5 * tolerance
+    return [1000 * seconds for seconds in (answered - started, *parts, answered - saved)]
+
+
+async def measure(name: str, adapters: int, swaps: int, dtype: torch.dtype, directory: Path) -> list[str]:
+    model = resolve_model(BUNDLED_MODEL, print)
+    learner = LearnerLike(model, dtype, directory)
+    host = build_host(name, model, dtype, max_adapters=adapters + 1)  # the version before answers meanwhile
+    await host.start()
+    try:
+        resident = []
+        for index in range(adapters):
+            learner.step()
+            resident.append(learner.save(f"other-{index}" if index else TRAINED)[0])
+        load = Load(host, resident)
+        async with load.running():
+            off = await check(host, learner, load, tolerance_of(dtype))
+            rounds = [await swap(host, learner, load, tolerance_of(dtype)) for _ in range(swaps)]
+        assert host.stats()["adapters"] == adapters + 1
+    finally:
+        await host.close()
+    whole = [times[0] for times in rounds]
+    parts = " + ".join(f"{part:.0f}" for part in np.median(np.array(rounds), axis=0)[1:])
+    figures = [f"{np.percentile(whole, 50):.0f}", f"{np.percentile(whole, 95):.0f}", parts]
+    return [name, str(adapters), *figures, f"{load.answered} of {load.asked}", f"{off:.4f}"]
+
+
+def build_host(name: str, model: str, dtype: torch.dtype, max_adapters: int) -> EngineHost:
+    if name == "embedded":
+        return EmbeddedHost(
+            lambda: PolicyModel(model, LoraSettings(), dtype=dtype),
+            max_tokens=LOAD_TOKENS,
+            max_context=MAX_CONTEXT,
+            max_queue=1000,
+            max_cached_tokens=8192,
+            max_adapters=max_adapters,
+        )
+    weights = str(dtype).removeprefix("torch.")
+    return VLLMHost(
+        lambda: VLLMEngine(
+            model, max_context=MAX_CONTEXT, max_batch=64, max_adapters=max_adapters, dtype=weights
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engine", choices=["embedded", "vllm", "both"], default="both")
+    parser.add_argument("--swaps", type=int, default=40)
+    parser.add_argument("--adapters", type=int, nargs="+", default=[1, 8], help="how many are resident")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    arguments = parser.parse_args()
+    pin_one_thread()
+    dtype = getattr(torch, arguments.dtype)
+    rows = []
+    for name in ("embedded", "vllm") if arguments.engine == "both" else (arguments.engine,):
+        for adapters in arguments.adapters:
+            with tempfile.TemporaryDirectory() as directory:
+                rows.append(asyncio.run(measure(name, adapters, arguments.swaps, dtype, Path(directory))))
+    print(f"optimizer's step to first token, {arguments.swaps} swaps, {arguments.dtype}, one thread\n")
+    print_table(
+        [
+            "engine",
+            "adapters",
+            "p50 ms",
+            "p95 ms",
+            "medians: files + canary + first token",
+            "answered",
+            "off",
+        ],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What the maker of an adapter says of it, for the engine that is to serve it: ``delivery.json``."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+
+from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
+from selfplay.learning.checkpoints import ADAPTER_FILE
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import PolicyModel
+from selfplay.learning.trie import build_plan
+
+DELIVERY_FILE = "delivery.json"
+
+
+def canary_tokens(policy: PolicyModel) -> list[int]:
+    """Token ids of the canary."""
+    ids: list[int] = policy.tokenizer(CANARY_TEXT, add_special_tokens=False).input_ids
+    return ids[:MAX_CANARY_TOKENS]
+
+
+def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:
+    """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``.
+
+    It holds ``version``, ``sha256`` (of the weight file, in hexadecimal) and ``canary``: the mean
+    log-probability of the canary's tokens but the first, at temperature 1, by one forward pass.
+
+    Args:
+        directory: has the adapter's files.
+        policy: holds the adapter.
+        adapter: its name there.
+        version: the policy version that the files are.
+    """
+    with (directory / ADAPTER_FILE).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    said = {"version": version, "sha256": sha256, "canary": _mean_canary(policy, adapter)}
+    scratch = directory / f".{DELIVERY_FILE}.partial"
+    scratch.write_text(json.dumps(said))
+    scratch.replace(directory / DELIVERY_FILE)
+
+
+def _mean_canary(policy: PolicyModel, adapter: str) -> float:
+    ids = canary_tokens(policy)
+    plan = build_plan([ids[:1]], [ids[1:]])
+    with torch.no_grad(), policy.adapter(adapter):
+        logprobs_C = plan_logprobs(policy, plan)
+    return float(logprobs_C.mean())

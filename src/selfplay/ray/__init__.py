@@ -1,0 +1,48 @@
+"""The actors of seed 000, under its names: ``import selfplay.ray as unstable``.
+
+Every name here is a class that becomes a Ray actor: ``Tracker.options(name="Tracker").remote(...)``.
+"""
+
+from selfplay.ray import algorithms, reward_transformations
+from selfplay.ray.build import EvalEnvSpec, Run, TrainEnvSpec, build
+from selfplay.runtime.ray.actors import (
+    ActorForm,
+    EpisodeBufferActor,
+    ModelPoolActor,
+    StepBufferActor,
+    TrackerActor,
+)
+from selfplay.runtime.ray.live_view import TerminalInterface
+from selfplay.runtime.ray.seed_actors import (
+    CollectorActor,
+    StandardLearnerActor,
+    check_collector,
+)
+from selfplay.runtime.ray.seed_actors import (
+    VLLMActor as _VLLMActor,
+)
+
+Tracker = ActorForm(TrackerActor)
+StepBuffer = ActorForm(StepBufferActor, in_run=True)
+EpisodeBuffer = ActorForm(EpisodeBufferActor, in_run=True)
+ModelPool = ActorForm(ModelPoolActor, in_run=True)
+Collector = ActorForm(CollectorActor, check_collector)
+StandardLearner = ActorForm(StandardLearnerActor, in_run=True)
+VLLMActor = ActorForm(_VLLMActor, max_task_retries=0)
+
+__all__ = [
+    "Collector",
+    "EpisodeBuffer",
+    "EvalEnvSpec",
+    "ModelPool",
+    "Run",
+    "StandardLearner",
+    "StepBuffer",
+    "TerminalInterface",
+    "Tracker",
+    "TrainEnvSpec",
+    "VLLMActor",
+    "algorithms",
+    "build",
+    "reward_transformations",
+]

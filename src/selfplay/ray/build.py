@@ -1,0 +1,210 @@
+"""build: a whole system of seed 000's actors in one call, and ``start`` to run it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from selfplay.core import InputError
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.learning.algorithms import Reinforce
+from selfplay.ray import reward_transformations as retra
+from selfplay.runtime.ray.actors import (
+    ActorForm,
+    ModelPoolActor,
+    StepBufferActor,
+    TrackerActor,
+    gpus_of_cluster,
+)
+from selfplay.runtime.ray.api_models import check_opponent_name
+from selfplay.runtime.ray.seed_actors import (
+    DEFAULT_OPPONENT,
+    CollectorActor,
+    StandardLearnerActor,
+    check_collector,
+)
+
+LORA = {"lora_rank": 32, "lora_alpha": 32, "lora_dropout": 0.0}
+ENGINE = {"max_parallel_seq": 128, "max_loras": 8, "max_model_len": 8192}
+NAMESPACE = "unstable"
+
+
+@dataclass(frozen=True)
+class TrainEnvSpec:
+    """An environment to train in; ``num_actors`` seats are the policy's and trained, opponents hold the others."""
+
+    env_id: str
+    num_players: int
+    num_actors: int
+    prompt_template: str
+    action_extraction_fn: str = "default"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_actors <= self.num_players:
+            raise InputError(
+                "num_actors",
+                f"{self.num_actors} of {self.num_players} seats cannot be trained",
+                "Train 1 or more",
+            )
+
+
+@dataclass(frozen=True)
+class EvalEnvSpec:
+    """An environment to evaluate in: one seat is the policy's, ``fixed_opponent`` holds the others."""
+
+    env_id: str
+    num_players: int
+    prompt_template: str
+    action_extraction_fn: str = "default"
+    fixed_opponent: str = DEFAULT_OPPONENT
+
+
+@dataclass(frozen=True)
+class Run:
+    """What :func:`build` made: handles of the actors."""
+
+    tracker: Any
+    step_buffer: Any
+    model_pool: Any
+    collector: Any
+    learner: Any
+
+    def start(
+        self, learning_steps: int, num_collection_workers: int = 256, num_eval_workers: int = 16
+    ) -> int:
+        """Play and learn until there are so many updates; returns how many there are."""
+        collecting = self.collector.collect.remote(num_collection_workers, num_eval_workers)
+        learning = self.learner.train.remote(learning_steps)
+        done, _ = ray.wait([collecting, learning], num_returns=1)
+        if done == [collecting]:
+            ray.get(collecting)  # it has ended before the learner did: hear why
+        steps: int = ray.get(learning)
+        return steps
+
+
+def build(
+    *,
+    model_name: str,
+    train_envs: Sequence[TrainEnvSpec],
+    eval_envs: Sequence[EvalEnvSpec] | None = None,
+    env_sampling_strategy: str = "random",
+    opponent_sampling_strategy: str = "none",
+    fixed_opponents: Sequence[str] = (DEFAULT_OPPONENT,),
+    algorithm: str = "reinforce",
+    max_train_len: int | None = None,
+    max_generation_len: int = 4096,
+    batch_size: int = 384,
+    mini_batch_size: int = 1,
+    learning_rate: float = 1e-5,
+    gradient_clipping: float = 0.2,
+    activation_checkpointing: bool = True,
+    gradient_checkpointing: bool = True,
+    use_trainer_cache: bool = False,
+    buffer_size: int | None = None,
+    lora_config: dict[str, Any] | None = None,
+    vllm_config: dict[str, Any] | None = None,
+    wandb_project: str | None = None,
+    num_engines: int = 1,
+    run_name: str = "run",
+) -> Run:
+    """Start the actors of a run. Ray is started on this machine if it is not connected.
+
+    Args:
+        model_name: the base model.
+        train_envs: what is played in training.
+        eval_envs: what is played for evaluation; nothing by default.
+        env_sampling_strategy: ``random`` is the only one.
+        opponent_sampling_strategy: ``none`` or ``mirror`` (the policy holds all seats) or ``fixed``.
+        fixed_opponents: who is drawn with ``fixed``.
+        algorithm: ``reinforce`` is the only one.
+        max_train_len, max_generation_len, batch_size, mini_batch_size, learning_rate, gradient_clipping,
+            activation_checkpointing, gradient_checkpointing, use_trainer_cache: as for ``StandardLearner``.
+        buffer_size: most steps kept; twice the batch by default.
+        lora_config, vllm_config: changes to the defaults.
+        wandb_project: also send metrics there.
+        num_engines: inference actors.
+        run_name: the run's directory below ``runs``.
+
+    Raises:
+        InputError: an argument is wrong, or an API model has no key.
+    """
+    _check_choice("env_sampling_strategy", env_sampling_strategy, ("random",))
+    _check_choice("opponent_sampling_strategy", opponent_sampling_strategy, ("none", "mirror", "fixed"))
+    _check_choice("algorithm", algorithm, ("reinforce",))
+    opponents = list(fixed_opponents) if opponent_sampling_strategy == "fixed" else []
+    for name in opponents:
+        check_opponent_name(name, "fixed_opponents")
+    if not ray.is_initialized():
+        ray.init(namespace=NAMESPACE, include_dashboard=False)
+    lora = {**LORA, **(lora_config or {})}
+    engine = {**ENGINE, "max_tokens": max_generation_len, **(vllm_config or {})}
+    engine |= {"model_name": model_name, "lora_config": lora}
+    tracker = ActorForm(TrackerActor).options(name="Tracker").remote(run_name, wandb_project)
+    step_buffer = _step_buffer(buffer_size or 2 * batch_size, tracker)
+    mode = "fixed" if opponents else "mirror"
+    model_pool = ActorForm(ModelPoolActor, in_run=True).options(name="ModelPool").remote(mode, 3, tracker)
+    ray.get(model_pool.add_checkpoint.remote(None, -1))
+    for name in opponents:
+        kind = "script" if name in PLAYER_NAMES else "fixed"
+        ray.get(model_pool.add_fixed.remote(name, kind=kind))
+    evaluation = list(eval_envs or [])
+    collector = (
+        ActorForm(CollectorActor, check_collector)
+        .options(name="Collector")
+        .remote(
+            num_engines,
+            step_buffer,
+            model_pool,
+            tracker,
+            engine,
+            [(env.env_id, env.num_players, env.prompt_template, env.num_actors) for env in train_envs],
+            [(env.env_id, env.num_players, env.prompt_template) for env in evaluation],
+            [env.fixed_opponent for env in evaluation],
+        )
+    )
+    gpus = 1 if gpus_of_cluster() else 0
+    learner = (
+        ActorForm(StandardLearnerActor, in_run=True)
+        .options(name="Learner", num_gpus=gpus)
+        .remote(
+            model_name,
+            step_buffer,
+            model_pool,
+            Reinforce(),
+            batch_size,
+            mini_batch_size,
+            max_generation_len,
+            learning_rate,
+            gradient_clipping,
+            lora_cfg=lora,
+            tracker=tracker,
+            activation_checkpointing=activation_checkpointing,
+            gradient_checkpointing=gradient_checkpointing,
+            use_trainer_cache=use_trainer_cache,
+            max_train_len=max_train_len,
+            temperature=engine.get("temperature", 1.0),
+        )
+    )
+    return Run(tracker, step_buffer, model_pool, collector, learner)
+
+
+def _step_buffer(size: int, tracker: Any) -> Any:
+    return (
+        ActorForm(StepBufferActor, in_run=True)
+        .options(name="StepBuffer")
+        .remote(
+            size,
+            tracker,
+            retra.ComposeFinalRewardTransforms([retra.RoleAdvantageByEnvFormatter()]),
+            retra.ComposeStepRewardTransforms(
+                [retra.RewardForFormat(1.5), retra.PenaltyForInvalidMove(1.0, -1.0)]
+            ),
+            retra.ComposeSamplingRewardTransforms([retra.NormalizeRewardsByEnv(True)]),
+        )
+    )
+
+
+def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InputError(field, f"there is no {value!r}", f"Use {' or '.join(choices)}")

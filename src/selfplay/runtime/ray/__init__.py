@@ -1,0 +1,1 @@
+"""The Ray runtime: plain services, and the actors that Ray makes of them."""

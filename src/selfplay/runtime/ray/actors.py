@@ -1,0 +1,211 @@
+"""The services as Ray actors: how each is built in a process of its own, and built again after a kill.
+
+Every actor is crash-only. Ray runs its constructor again, which takes up what is in the run's directory, and
+repeats the calls that were not answered; the services know a repetition when they see one.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from selfplay.core import InputError
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
+from selfplay.replay.transforms_final import FinalRewardTransform
+from selfplay.replay.transforms_sampling import SamplingRewardTransform
+from selfplay.replay.transforms_step import StepRewardTransform
+from selfplay.runtime.ray.buffer_service import BufferService
+from selfplay.runtime.ray.engine_service import EngineService
+from selfplay.runtime.ray.engine_settings import EngineSettings
+from selfplay.runtime.ray.handles import Boxed, unboxed
+from selfplay.runtime.ray.pool_service import PoolService
+from selfplay.runtime.ray.remote_logger import RemoteLogger
+from selfplay.runtime.ray.tracker_service import TrackerService
+
+MAX_RESTARTS = 20
+MAX_CALLS_AT_ONCE = 1000
+STATE = "state"
+"""Directory of a run in which the actors keep what they need to go on."""
+
+
+class ActorForm:
+    """A class that becomes a Ray actor: ``.options(name="Tracker").remote(...)``, as Ray's own are used.
+
+    Before anything is started, ``check`` sees the arguments, and GPUs that no node has are refused: Ray would
+    wait for them for ever.
+
+    Args:
+        cls: the class.
+        check: called with the constructor's arguments.
+        in_run: its constructor also takes ``run``, the directory that its tracker has chosen.
+        options: of Ray, where the user does not set them.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        check: Callable[..., None] | None = None,
+        *,
+        in_run: bool = False,
+        **options: Any,
+    ) -> None:
+        self.cls = cls
+        self.check = check
+        self.in_run = in_run
+        self._options = {
+            "max_restarts": MAX_RESTARTS,
+            "max_task_retries": -1,
+            "max_concurrency": MAX_CALLS_AT_ONCE,
+            "num_cpus": 0,
+        } | options
+
+    def options(self, **options: Any) -> "ActorForm":
+        """The same class with other options of Ray: ``name``, ``num_gpus``, ``resources`` and so on."""
+        return ActorForm(self.cls, self.check, in_run=self.in_run, **(self._options | options))
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Start an actor; returns its handle.
+
+        Raises:
+            InputError: an argument is wrong, or the cluster has not so many GPUs.
+        """
+        if self.check is not None:
+            self.check(*args, **kwargs)
+        wanted = self._options.get("num_gpus") or 0
+        there = gpus_of_cluster()
+        if wanted > there:
+            raise InputError(
+                "num_gpus", f"{wanted} are asked for and the cluster has {there:g}", "Ask for fewer"
+            )
+        if self.in_run:
+            tracker = inspect.signature(self.cls).bind(*args, **kwargs).arguments.get("tracker")
+            if tracker is not None:
+                kwargs["run"] = ray.get(tracker.run_directory.remote())
+        actor: Any = ray.remote(self.cls).options(**self._options)
+        return actor.remote(*map(_boxed, args), **{name: _boxed(value) for name, value in kwargs.items()})
+
+
+def gpus_of_cluster() -> float:
+    """GPUs of all nodes."""
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get("GPU", 0.0)
+
+
+def _boxed(argument: Any) -> Any:
+    return Boxed(argument) if isinstance(argument, ActorHandle) else argument
+
+
+class TrackerActor(TrackerService):
+    """:class:`TrackerService` as an actor: after a restart it finds the directory that it chose."""
+
+    def __init__(
+        self,
+        run_name: str,
+        wandb_project: str | None = None,
+        *,
+        directory: str | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        owner = ray.get_runtime_context().get_actor_id()
+        super().__init__(run_name, wandb_project, directory=directory, tensorboard=tensorboard, owner=owner)
+
+
+class _BufferActor(BufferService):
+    """What the two buffers share."""
+
+    kind: type[BaseBuffer] = StepBuffer
+
+    def __init__(
+        self,
+        max_buffer_size: int,
+        tracker: Any = None,
+        final_reward_transformation: FinalRewardTransform | None = None,
+        step_reward_transformation: StepRewardTransform | None = None,
+        sampling_reward_transformation: SamplingRewardTransform | None = None,
+        buffer_strategy: str = "random",
+        *,
+        seed: int = 0,
+        max_staleness: int | None = None,
+        in_order: bool = False,
+        log_batches: bool = True,
+        run: str | None = None,
+    ) -> None:
+        tracker = unboxed(tracker)
+        buffer = self.kind(
+            max_buffer_size,
+            RemoteLogger(tracker) if tracker is not None else None,
+            final_reward_transformation,
+            step_reward_transformation,
+            sampling_reward_transformation,
+            buffer_strategy,
+            seed=seed,
+            batch_log=BatchLog(Path(run) / "batches") if run is not None and log_batches else None,
+        )
+        super().__init__(
+            buffer,
+            max_staleness=max_staleness,
+            in_order=in_order,
+            directory=state_directory(run, "buffer"),
+            rollouts=str(Path(run) / "rollouts") if run is not None else None,
+        )
+
+
+class StepBufferActor(_BufferActor):
+    """:class:`StepBuffer` as an actor."""
+
+
+class EpisodeBufferActor(_BufferActor):
+    """:class:`EpisodeBuffer` as an actor."""
+
+    kind = EpisodeBuffer
+
+
+class ModelPoolActor(PoolService):
+    """:class:`ModelPool` as an actor."""
+
+    def __init__(
+        self,
+        sample_mode: str,
+        max_active_lora: int,
+        tracker: Any = None,
+        lag_range: tuple[int, int] = (1, 7),
+        *,
+        seed: int = 0,
+        run: str | None = None,
+    ) -> None:
+        super().__init__(
+            sample_mode,
+            max_active_lora,
+            unboxed(tracker),
+            lag_range,
+            seed=seed,
+            directory=state_directory(run, "pool"),
+        )
+
+
+class EngineActor(EngineService):
+    """An inference actor. Its model is loaded with the first question, or by :meth:`start`."""
+
+    def __init__(self, settings: EngineSettings, name: str, tracker: Any = None) -> None:
+        super().__init__(
+            settings.build_host(),
+            name,
+            unboxed(tracker),
+            [int(gpu) for gpu in ray.get_gpu_ids()],
+            settings.temperature,
+        )
+
+
+def state_directory(run: str | None, kind: str) -> str | None:
+    """Where this actor keeps its state: by its name if it has one, so that two of a kind do not meet."""
+    if run is None:
+        return None
+    context = ray.get_runtime_context()
+    return str(Path(run) / STATE / (context.get_actor_name() or f"{kind}-{context.get_actor_id()}"))
+
+
+EngineForm = ActorForm(EngineActor, max_task_retries=0)

@@ -1,0 +1,300 @@
+"""BufferService: the replay buffer of a cluster. Nothing that it took in is lost or handed out twice.
+
+Collectors say the same game again when they got no answer, and a killed collector's games are played again:
+a game that is known changes nothing. The learner asks for the batch of an update by the update's number and
+gets the same batch until it says that it has learned it.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from selfplay.core import Rollout, SelfplayError, Step, Trajectory
+from selfplay.replay.buffers import BaseBuffer
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.runtime.ray.journal import Journal
+from selfplay.runtime.ray.seen_numbers import SeenNumbers
+
+
+@dataclass(frozen=True)
+class FinishedGame:
+    """A training game that is over.
+
+    Attributes:
+        index: of the game in the run.
+        trajectories: of the trained seats; empty if the game failed or is left out of training.
+        rollout: if people may want to look at it.
+        error: why it failed.
+    """
+
+    index: int
+    trajectories: list[Trajectory]
+    rollout: Rollout | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """When an update's batch is ready, and what it is.
+
+    Attributes:
+        batch_size: entries of the batch; ``None`` takes everything.
+        entries: it is ready when so many are stored,
+        games: or when so many training games have ended since the batch before.
+        failed_share: more failures than this among the games since the last batch mean that something is
+            broken.
+    """
+
+    batch_size: int | None = None
+    entries: int | None = None
+    games: int | None = None
+    failed_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The batch of an update.
+
+    ``dropped`` steps were too old for it. ``games`` training games of the run were over when it was drawn. It is
+    empty if everything was too old; then this update's batch can be asked for once more.
+    """
+
+    update: int
+    steps: list[Step] = field(default_factory=list)
+    dropped: int = 0
+    games: int = 0
+
+
+class BufferService:
+    """See the module.
+
+    Args:
+        buffer: the buffer, new and empty.
+        max_staleness: steps that acted more versions ago than this are dropped; ``None`` keeps all.
+        in_order: take in the games of an update in the order of their numbers when it is drawn, so that what
+            is learned does not depend on which game finished first.
+        directory: where the journal is kept; ``None`` keeps nothing.
+        rollouts: where games that people may look at are written.
+    """
+
+    def __init__(
+        self,
+        buffer: BaseBuffer,
+        *,
+        max_staleness: int | None = None,
+        in_order: bool = False,
+        directory: str | None = None,
+        rollouts: str | None = None,
+    ) -> None:
+        self.buffer = buffer
+        self.max_staleness = max_staleness
+        self.in_order = in_order
+        self.seen = SeenNumbers()
+        self.learned = 0
+        self.stopped = False
+        self._waiting: list[FinishedGame] = []
+        self._for_people: list[FinishedGame] = []
+        self._failed: list[str] = []
+        self._games_at_last_draw = 0
+        self._drawn: Drawn | None = None
+        self._changed = asyncio.Event()
+        self._rollout_log = RolloutLog(rollouts) if rollouts is not None else None
+        self._journal = None if directory is None else Journal(Path(directory))
+        self._replaying = False
+        if self._journal is not None:
+            self._restore(*self._journal.load())
+
+    # As in seed 000
+
+    def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
+        """Add a trajectory that no collector played."""
+        self._note("add_trajectory", trajectory, player_id, env_id)
+        self.buffer.add_trajectory(trajectory, player_id, env_id)
+        self._changed.set()
+
+    def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
+        """The same under seed 002's name."""
+        self.add_trajectory(player_traj, player_traj.pid, env_id)
+
+    def get_batch(self, batch_size: int) -> list[Any]:
+        """Draw and remove a random batch at once, for whoever trains without a learner of ours."""
+        self._note("get_batch", batch_size)
+        return self.buffer.get_batch(batch_size)
+
+    def size(self) -> int:
+        """Steps stored, those of games that are not yet sorted in too."""
+        return self.buffer.size() + sum(len(t.steps) for game in self._waiting for t in game.trajectories)
+
+    def clear(self) -> None:
+        """Remove what is stored."""
+        self._note("clear")
+        self.buffer.clear()
+
+    def stop(self) -> None:
+        """Tell collectors to stop. What is stored stays."""
+        self.stopped = True
+        self._changed.set()
+
+    def continue_collection(self) -> bool:
+        """Whether games are still wanted."""
+        return not self.stopped
+
+    # Games
+
+    def add_games(self, games: list[FinishedGame]) -> bool:
+        """Take in games; those that are known change nothing. Returns whether more are wanted.
+
+        Raises:
+            SelfplayError: a transform made a reward that is not a finite number.
+        """
+        new = [game for game in games if game.index not in self.seen]
+        if new:
+            self._note("add_games", new)
+            self._add_games(new)
+            self._changed.set()
+        return not self.stopped
+
+    def _add_games(self, games: list[FinishedGame]) -> None:
+        for game in games:
+            self.seen.add(game.index)
+            if game.rollout is not None:
+                self._for_people.append(game)
+            if game.error is not None:
+                self._failed.append(game.error)
+            elif self.in_order:
+                self._waiting.append(game)
+            else:
+                self._sort_in(game)
+
+    def _sort_in(self, game: FinishedGame) -> None:
+        for trajectory in game.trajectories:
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+
+    # Batches
+
+    async def draw(self, update: int, demand: Demand, wait: float = 5.0) -> Drawn | None:
+        """The batch of ``update`` (from 1), when it is ready; ``None`` after ``wait`` seconds without.
+
+        The batch of the update that was drawn last is the same again.
+
+        Raises:
+            SelfplayError: too many games failed, or nothing of them can be trained on.
+        """
+        if self._drawn is not None and self._drawn.update == update:
+            return self._drawn
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                while not self._is_ready(demand):
+                    self._changed.clear()
+                    await self._changed.wait()
+        if not self._is_ready(demand):
+            return None
+        self._check_failures(demand)
+        self._note("draw", update, demand.batch_size)
+        drawn = self._draw(update, demand.batch_size)
+        self._write_rollouts(update)
+        if not drawn.steps and not drawn.dropped:
+            raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
+        return drawn
+
+    def _is_ready(self, demand: Demand) -> bool:
+        waiting = sum(len(game.trajectories) for game in self._waiting)
+        enough = demand.entries is not None and self.buffer.entries() + waiting >= demand.entries
+        games = len(self.seen) - self._games_at_last_draw
+        return enough or (demand.games is not None and games >= demand.games)
+
+    def _draw(self, update: int, batch_size: int | None) -> Drawn:
+        for game in sorted(self._waiting, key=lambda game: game.index):
+            self._sort_in(game)
+        self._waiting = []
+        before = self.buffer.dropped_stale
+        if self.max_staleness is not None:
+            self.buffer.drop_stale(update - 1, self.max_staleness)
+        stored = self.buffer.entries()
+        batch = self.buffer.get_batch(min(batch_size or stored, stored)) if stored else []
+        steps = [step for part in batch for step in (part if isinstance(part, list) else [part])]
+        drawn = Drawn(update, steps, self.buffer.dropped_stale - before, len(self.seen))
+        self._drawn = drawn if steps else None
+        self._failed = []
+        self._games_at_last_draw = len(self.seen)
+        return drawn
+
+    def learned_batch(self, update: int) -> None:
+        """The learner has made ``update`` and saved what came of it: the batch is not needed any more."""
+        if update <= self.learned:
+            return
+        self.learned = update
+        self._drawn = None
+        if self._journal is not None:
+            self._journal.snapshot(self.state_dict())
+
+    def _check_failures(self, demand: Demand) -> None:
+        games = len(self.seen) - self._games_at_last_draw
+        if len(self._failed) > demand.failed_share * max(games, 1):
+            raise SelfplayError(f"{len(self._failed)} of {games} games failed; the last: {self._failed[-1]}")
+
+    def _write_rollouts(self, update: int) -> None:
+        games = sorted(self._for_people, key=lambda game: (game.error is not None, game.index))
+        self._for_people = []
+        if self._rollout_log is not None:
+            self._rollout_log.write(update, [game.rollout for game in games if game.rollout is not None])
+
+    # State
+
+    def counts(self) -> dict[str, int]:
+        """What became of every step; those not sorted in yet count as added and stored."""
+        counts = self.buffer.counts()
+        waiting = self.size() - self.buffer.size()
+        return {**counts, "added": counts["added"] + waiting, "stored": counts["stored"] + waiting}
+
+    def games(self) -> int:
+        """Training games that are over."""
+        return len(self.seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as the journal keeps it. A batch that is drawn and not learned is not in it: see :meth:`draw`."""
+        return {
+            "buffer": self.buffer.state_dict(),
+            "seen": self.seen.state_dict(),
+            "learned": self.learned,
+            "waiting": list(self._waiting),
+            "for_people": list(self._for_people),
+            "failed": self._failed,
+            "games_at_last_draw": self._games_at_last_draw,
+        }
+
+    def _note(self, method: str, *args: Any) -> None:
+        if self._journal is not None and not self._replaying:
+            self._journal.append([method, *args])
+
+    def _restore(self, state: dict[str, Any] | None, entries: list[Any]) -> None:
+        self._replaying = True
+        if state is not None:
+            self.buffer.load_state_dict(state["buffer"])
+            self.seen = SeenNumbers.from_state(state["seen"])
+            self.learned = state["learned"]
+            self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
+            self._for_people = msgspec.convert(state["for_people"], list[FinishedGame], strict=False)
+            self._failed = state["failed"]
+            self._games_at_last_draw = state["games_at_last_draw"]
+        for method, *args in entries:
+            self._repeat(method, args)
+        self._replaying = False
+
+    def _repeat(self, method: str, args: list[Any]) -> None:
+        if method == "add_games":
+            self._add_games(msgspec.convert(args[0], list[FinishedGame], strict=False))
+        elif method == "add_trajectory":
+            trajectory = msgspec.convert(args[0], Trajectory, strict=False)
+            self.buffer.add_trajectory(trajectory, args[1], args[2])
+        elif method == "draw":
+            self._draw(args[0], args[1])
+            self._write_rollouts(args[0])
+        elif method == "get_batch":
+            self.buffer.get_batch(args[0])
+        else:
+            self.buffer.clear()

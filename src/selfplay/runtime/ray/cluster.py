@@ -1,0 +1,88 @@
+"""A connection to a Ray cluster, and what its errors mean in one line."""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from selfplay.config.ray import RaySettings
+from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.ray.places import cores_for
+
+
+@contextmanager
+def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
+    """Join the cluster at ``settings.address``, or start one on this machine, for as long as the body runs.
+
+    Raises:
+        InputError: there is no cluster at the address.
+    """
+    options: dict[str, Any] = {
+        "namespace": namespace,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": True,
+    }
+    if settings.address is None:
+        options |= {"num_cpus": max(os.cpu_count() or 1, int(cores_for(settings) + 0.99))}
+        options |= {"include_dashboard": False}
+    else:
+        options |= {"address": settings.address}
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise InputError(
+            "ray.address",
+            f"no cluster answers at {settings.address or 'this machine'} ({first_line(error)})",
+            "Start one with: ray start --head",
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def in_our_words(error: BaseException, who: str) -> SelfplayError:
+    """What went wrong in an actor: our own errors as they are, Ray's in a line."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, SelfplayError):
+        return error.cause
+    if isinstance(error, SelfplayError):
+        return error
+    if isinstance(error, ActorDiedError):
+        return _from_constructor(str(error)) or SelfplayError(
+            f"{who} died and cannot come back ({_reason(error)})"
+        )
+    if isinstance(error, RayTaskError):
+        return SelfplayError(f"{who} failed: {first_line(error.cause)}")
+    return SelfplayError(f"{who} is lost ({_reason(error)})")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line that says something, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return (text.splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+
+
+def _from_constructor(text: str) -> SelfplayError | None:
+    """Our own error in the trace of a constructor that failed: Ray hands on its text only."""
+    found = re.findall(
+        r"^(?:selfplay\.[\w.]*\.)?(InputError|SelfplayError|\w*Error): (.+)$", text, re.MULTILINE
+    )
+    for kind, message in reversed(found):
+        if kind == "InputError":
+            field, _, rest = message.partition(": ")
+            problem, _, fix = rest.partition(". ")
+            return InputError(field, problem, fix)
+        if kind not in ("ActorDiedError",):
+            return SelfplayError(message)
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:200].rstrip(".")

@@ -1,0 +1,294 @@
+"""Collector and learner as a configuration describes them, and the parts of a run that go with it."""
+
+import functools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from selfplay.config.settings import Config
+from selfplay.core import derive_seed
+from selfplay.runtime import assembly
+from selfplay.runtime.ray.actors import (
+    ActorForm,
+    EngineForm,
+    EpisodeBufferActor,
+    ModelPoolActor,
+    StepBufferActor,
+    TrackerActor,
+)
+from selfplay.runtime.ray.buffer_service import Demand
+from selfplay.runtime.ray.collector_service import CollectorService, Limits
+from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_settings import EngineSettings
+from selfplay.runtime.ray.game_ledger import PlaySettings
+from selfplay.runtime.ray.handles import unboxed
+from selfplay.runtime.ray.learner_service import LearnerService
+from selfplay.runtime.ray.places import Places
+
+TO_EVALUATE = "to-evaluate"
+"""Directory of a run with the adapters that wait for their evaluation."""
+
+
+class ConfigCollectorActor(CollectorService):
+    """One of a run's collectors."""
+
+    def __init__(
+        self, config: Config, number: int, engines: Any, step_buffer: Any, model_pool: Any, tracker: Any
+    ) -> None:
+        collection, inference = config.collection, config.inference
+        super().__init__(
+            f"Collector-{number}",
+            EngineClient([unboxed(engine) for engine in engines], patience=config.ray.patience),
+            unboxed(step_buffer),
+            unboxed(model_pool),
+            unboxed(tracker),
+            play_settings(config),
+            {assembly.env_spec(env).key: assembly.build_episode(env) for env in config.envs},
+            Limits(
+                collection.game_timeout,
+                collection.retries,
+                inference.max_queue,
+                config.tracking.games_logged,
+                collection.games_per_step,
+            ),
+            filter_opponent_invalid=collection.filter_opponent_invalid,
+        )
+
+
+class ConfigLearnerActor(LearnerService):
+    """A run's learner."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: str,
+        step_buffer: Any,
+        model_pool: Any,
+        tracker: Any,
+        workers: PlacementGroup | None = None,
+    ) -> None:
+        from selfplay.runtime.ray.learner_group import LearnerGroup
+        from selfplay.runtime.ray.learner_settings import learners_from_config
+        from selfplay.runtime.ray.torch_trainer import TorchTrainer, keep_checkpoints
+
+        settings, directory = config.ray, Path(run)
+        group = LearnerGroup(
+            functools.partial(learners_from_config, config),
+            settings.learners,
+            cpus=settings.cpus_per_learner,
+            gpus=settings.gpus_per_learner,
+            timeout_seconds=settings.patience,
+            placement_group=workers,
+        )
+        trainer = TorchTrainer(group, directory, config.model.name)
+        keep = keep_checkpoints(
+            trainer,
+            directory / "checkpoints",
+            lambda step: step % config.run.save_every == 0 or step == config.learning.steps,
+            config.run.keep_checkpoints,
+        )
+
+        def checkpoint(version: int, state: dict[str, Any]) -> None:
+            keep(version, state)
+            every = config.evaluation.every
+            if version == config.learning.steps or (every and version % every == 0):
+                offer_for_evaluation(directory, version, trainer.opponent_path())
+
+        batch = config.buffer.batch_size
+        super().__init__(
+            trainer,
+            unboxed(step_buffer),
+            unboxed(model_pool),
+            unboxed(tracker),
+            demand=Demand(
+                batch,
+                entries=batch if config.collection.max_staleness else None,
+                games=config.collection.games_per_step,
+                failed_share=config.collection.max_failed_fraction,
+            ),
+            add_every=config.population.add_every,
+            checkpoint=checkpoint,
+        )
+
+
+def offer_for_evaluation(run: Path, version: int, adapter: str | None) -> None:
+    """Put a copy of a version's adapter where the evaluation of the run looks for it, once."""
+    place = run / TO_EVALUATE / f"step-{version:06d}"
+    done = any((run / "evaluation").glob(f"step-{version:06d}-*"))
+    if adapter is None or place.exists() or done:
+        return
+    scratch = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(adapter, scratch)
+    scratch.rename(place)
+
+
+def play_settings(config: Config) -> PlaySettings:
+    """What the collectors of a run play."""
+    alongside = config.evaluation.games_alongside
+    return PlaySettings(
+        environments=tuple(assembly.env_spec(env) for env in config.envs),
+        weights=tuple(env.weight for env in config.envs),
+        evaluation=tuple(
+            (assembly.env_spec(env), f"fixed-{name}")
+            for env in config.envs
+            if env.num_players > 1
+            for name in config.evaluation.opponents
+        )
+        if alongside
+        else (),
+        seed=config.seed,
+        temperature=config.inference.temperature,
+        max_tokens=config.inference.max_tokens,
+        games_per_step=config.collection.games_per_step,
+        max_staleness=config.collection.max_staleness,
+        eval_games_per_step=alongside,
+    )
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """What the inference actors of a run hold."""
+    inference, model, lora = config.inference, config.model, config.lora
+    return EngineSettings(
+        model=model.name,
+        engine=inference.engine,
+        dtype=model.dtype,
+        device=model.device,
+        threads=threads_of_each(config),
+        lora_rank=lora.rank,
+        lora_alpha=float(lora.alpha),
+        target_modules=tuple(lora.target_modules),
+        temperature=inference.temperature,
+        max_tokens=inference.max_tokens,
+        max_context=inference.max_context,
+        max_queue=inference.max_queue,
+        max_cached_tokens=inference.max_cached_tokens,
+        max_adapters=inference.max_adapters,
+        max_batch=inference.max_batch,
+        gpu_memory=inference.gpu_memory,
+    )
+
+
+def threads_of_each(config: Config) -> int:
+    """CPU threads of an engine or learner: all cores where they take turns, else a share.
+
+    Threads that have no core of their own cost more than they give.
+    """
+    if config.model.threads is not None:
+        return config.model.threads
+    cores, settings = os.cpu_count() or 1, config.ray
+    busy = max(settings.engines, settings.learners)
+    if config.collection.max_staleness:
+        busy = settings.engines + settings.learners
+    return max(1, cores // busy)
+
+
+class Parts:
+    """The actors of a run, by name and in their places.
+
+    Args:
+        config: of the run.
+        run: its directory.
+        place: of learners and engines.
+    """
+
+    def __init__(self, config: Config, run: Path, place: Places) -> None:
+        settings = config.ray
+        restarts: dict[str, Any] = {"max_restarts": settings.max_restarts}
+        self.tracker = (
+            ActorForm(TrackerActor, **restarts)
+            .options(name="Tracker")
+            .remote(
+                run.name,
+                config.tracking.wandb_project,
+                directory=str(run),
+                tensorboard=config.tracking.tensorboard,
+            )
+        )
+        final, step, sampling = assembly.composed_transforms(config.rewards)
+        in_order = config.collection.max_staleness == 0
+        kind = StepBufferActor if config.buffer.type == "step" else EpisodeBufferActor
+        self.buffer = (
+            ActorForm(kind, **restarts)
+            .options(name="Buffer")
+            .remote(
+                config.buffer.max_size,
+                self.tracker,
+                final,
+                step,
+                sampling,
+                seed=derive_seed(config.seed, "buffer"),
+                max_staleness=config.collection.max_staleness,
+                in_order=in_order,
+                log_batches=config.buffer.log_batches,
+                run=str(run),
+            )
+        )
+        population = config.population
+        self.pool = (
+            ActorForm(ModelPoolActor, **restarts)
+            .options(name="ModelPool")
+            .remote(
+                population.sample_mode,
+                population.max_active_lora,
+                self.tracker,
+                population.lag_range,
+                seed=derive_seed(config.seed, "pool"),
+                run=str(run),
+            )
+        )
+        self.engines = [
+            EngineForm.options(
+                name=f"Engine-{number}",
+                num_cpus=settings.cpus_per_engine,
+                num_gpus=settings.gpus_per_engine,
+                **restarts,
+                **place.engine(number),
+            ).remote(engine_settings(config), f"Engine-{number}", self.tracker)
+            for number in range(settings.engines)
+        ]
+        threads = config.model.model_copy(update={"threads": threads_of_each(config)})
+        self.learner = (
+            ActorForm(ConfigLearnerActor, **restarts)
+            .options(
+                name="Learner",
+                num_cpus=settings.cpus_per_learner,
+                num_gpus=settings.gpus_per_learner,
+                **place.learner(),
+            )
+            .remote(
+                config.model_copy(update={"model": threads}),
+                str(run),
+                self.buffer,
+                self.pool,
+                self.tracker,
+                place.group if settings.learners > 1 else None,
+            )
+        )
+        self.collectors = [
+            ActorForm(ConfigCollectorActor, **restarts)
+            .options(name=f"Collector-{number}")
+            .remote(config, number, tuple(self.engines), self.buffer, self.pool, self.tracker)
+            for number in range(settings.collectors)
+        ]
+
+    def by_name(self) -> dict[str, Any]:
+        """Handles, as they are called in errors."""
+        many = {f"Engine-{n}": one for n, one in enumerate(self.engines)}
+        many |= {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
+        few = {
+            "Tracker": self.tracker,
+            "Buffer": self.buffer,
+            "ModelPool": self.pool,
+            "Learner": self.learner,
+        }
+        return few | many
+
+    def end(self) -> None:
+        """Kill all of them; what matters is in the run's directory."""
+        for actor in self.by_name().values():
+            ray.kill(actor)

@@ -1,0 +1,235 @@
+"""EngineClient: asks the engines of a cluster, in batches, and asks again when one of them was killed."""
+
+import asyncio
+import itertools
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from selfplay.core import InferenceClient, Messages, ModelResponse, SelfplayError
+from selfplay.core.context import current_episode
+from selfplay.inference.delivery import DeliveryError
+from selfplay.runtime.ray.api_models import api_client, is_adapter, is_api_model
+from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.engine_service import Answer, Request
+
+QUIET_ROUNDS = 3
+RETRY_SECONDS = 0.5
+
+
+@dataclass(eq=False)
+class _Engine:
+    """What is known of one engine.
+
+    ``waiting`` has to be handed over (``some``), ``pending`` is not answered yet (``asked``). Nothing is
+    handed over before the engine's incarnation is ``known``: a kill would not be noticed.
+    """
+
+    handle: Any
+    waiting: list[Request] = field(default_factory=list)
+    pending: dict[int, Request] = field(default_factory=dict)
+    incarnation: int | None = None
+    task: "asyncio.Task[None] | None" = None
+    some: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EngineClient(InferenceClient):
+    """See the module. Calls of one game go to one engine, where its prompts are known.
+
+    ``policy`` answers calls for ``default``, also of games that began under another version; ``adapters`` say
+    what other names mean; a name that is not among them is a model behind an API or an adapter's directory
+    (see ``api_models``). ``fatal`` is set by an error that no further call can survive.
+
+    Args:
+        engines: handles of :class:`EngineService`.
+        patience: seconds without any answer, while an engine is asked, after which it is given up.
+    """
+
+    def __init__(
+        self,
+        engines: list[Any],
+        *,
+        patience: float = 300.0,
+    ) -> None:
+        self.name = uuid.uuid4().hex
+        self._api_clients: dict[str, InferenceClient] = {}
+        self.patience = patience
+        self.policy = AdapterRef("default", 0, None)
+        self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
+        self.fatal: SelfplayError | None = None
+        self._engines = [_Engine(handle) for handle in engines]
+        self._numbers = itertools.count()
+        self._futures: dict[int, asyncio.Future[Answer]] = {}
+
+    def follow(self, policy: AdapterRef) -> None:
+        """Play with these weights from now on, unless newer ones are known."""
+        if policy.version >= self.policy.version:
+            self.policy = policy
+
+    async def get_policy_version(self) -> int:
+        """The version that answers now."""
+        return self.policy.version
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`InferenceClient`.
+
+        Raises:
+            SelfplayError: what the engine says, or that it is lost.
+        """
+        if model is not None and model not in self.adapters and is_api_model(model):
+            return await self._api_client(model).complete(
+                messages, temperature, max_tokens, return_tokens, seed=seed
+            )
+        number = next(self._numbers)
+        adapter = self._adapter(model)
+        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed)
+        answer = await self._ask(request)
+        assert answer.response is not None
+        return answer.response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Log-probability of each completion; see :class:`InferenceClient`."""
+        request = Request(next(self._numbers), self._adapter(model), messages, completions=completions)
+        answer = await self._ask(request)
+        assert answer.scores is not None
+        return answer.scores
+
+    async def close(self) -> None:
+        """Ask nothing any more."""
+        tasks = [engine.task for engine in self._engines if engine.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _adapter(self, model: str | None) -> AdapterRef:
+        if model is None or model == "default":
+            return self.policy
+        if model not in self.adapters:
+            if not is_adapter(model):
+                raise SelfplayError(f"nobody said what plays as {model}")
+            self.adapters[model] = AdapterRef(model, 0, str(Path(model).absolute()))
+        return self.adapters[model]
+
+    def _api_client(self, model: str) -> InferenceClient:
+        if model not in self._api_clients:
+            self._api_clients[model] = api_client(model)
+        return self._api_clients[model]
+
+    async def _ask(self, request: Request) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._futures[request.number] = future
+        engine = self._engine_for_this_game(request.number)
+        engine.waiting.append(request)
+        engine.some.set()
+        if engine.task is None:
+            engine.task = asyncio.create_task(self._serve(engine))
+        try:
+            answer = await future
+        finally:
+            del self._futures[request.number]
+        if answer.error is not None:
+            if isinstance(answer.error, DeliveryError):
+                self.fatal = answer.error
+            raise answer.error
+        return answer
+
+    def _engine_for_this_game(self, number: int) -> _Engine:
+        episode = current_episode.get()
+        game = number if episode is None else hash(episode.rollout_id)
+        return self._engines[game % len(self._engines)]
+
+    async def _serve(self, engine: _Engine) -> None:
+        """Hand over and fetch for as long as the client lives."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send(engine, tasks))
+            tasks.create_task(self._fetch(engine))
+
+    async def _send(self, engine: _Engine, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            await engine.some.wait()
+            await self._let_others_ask(engine)
+            engine.some.clear()
+            requests, engine.waiting = engine.waiting, []
+            engine.pending |= {request.number: request for request in requests}
+            engine.asked.set()
+            await engine.known.wait()
+            tasks.create_task(self._hand_over(engine, requests))
+
+    async def _hand_over(self, engine: _Engine, requests: list[Request]) -> None:
+        try:
+            await engine.handle.submit.remote(self.name, requests)
+        except RayError:
+            await asyncio.sleep(RETRY_SECONDS)
+            engine.waiting += [request for request in requests if request.number in engine.pending]
+            engine.some.set()
+
+    async def _let_others_ask(self, engine: _Engine) -> None:
+        """Wait until some rounds of the event loop brought no new question."""
+        quiet, before = 0, len(engine.waiting)
+        while quiet < QUIET_ROUNDS:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(engine.waiting) == before else 0
+            before = len(engine.waiting)
+
+    async def _fetch(self, engine: _Engine) -> None:
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while True:
+            if not engine.pending:
+                engine.asked.clear()
+                await engine.asked.wait()
+                heard = loop.time()
+            wait = 1.0 if engine.known.is_set() else 0.0
+            try:
+                answers = await asyncio.wait_for(engine.handle.poll.remote(self.name, wait), self.patience)
+            except RayTaskError as error:
+                self._give_up(engine, SelfplayError(f"an engine failed: {error.cause}"))
+                continue
+            except (RayError, TimeoutError) as error:
+                if loop.time() - heard > self.patience:
+                    self._give_up(engine, self._lost(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            heard = loop.time()
+            self._meet(engine, answers.incarnation)
+            for answer in answers.answers:
+                self._take(engine, answer)
+
+    def _meet(self, engine: _Engine, incarnation: int) -> None:
+        """If another incarnation answers, it was never asked what the former one was: ask again."""
+        if engine.incarnation not in (None, incarnation):
+            engine.waiting = [*engine.pending.values(), *engine.waiting]
+            engine.some.set()
+        engine.incarnation = incarnation
+        engine.known.set()
+
+    def _take(self, engine: _Engine, answer: Answer) -> None:
+        engine.pending.pop(answer.number, None)
+        future = self._futures.get(answer.number)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _give_up(self, engine: _Engine, error: SelfplayError) -> None:
+        self.fatal = error
+        for number in list(engine.pending):
+            self._take(engine, Answer(number, error=error))
+
+    def _lost(self, error: Exception) -> SelfplayError:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return SelfplayError(f"an engine has not answered for {self.patience:g} s ({reason})")

@@ -1,0 +1,244 @@
+"""Data-parallel learning under Ray: rank 0 in the learner's own process, the others in worker actors.
+
+A process may die at any moment. An update either happens on rank 0 as a whole or not at all, so what rank 0
+holds is always good: when the group breaks, Ray restarts who died, all take up rank 0's state, and the update
+is made again if rank 0 has not made it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+import torch
+from numpy.typing import NDArray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store
+from selfplay.learning.learner import Learner
+from selfplay.learning.policy import TRAINED
+
+Build = Callable[[], dict[str, Learner]]
+"""Makes the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 3
+"""How often an update is tried before the run ends."""
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """What another learner needs to go on like this one: ``Learner.tensors`` as arrays, and the counters."""
+
+    tensors: dict[str, NDArray[Any]]
+    version: int
+    samples_seen: int
+
+    @classmethod
+    def of(cls, learner: Learner) -> "LearnerState":
+        """The state of ``learner``."""
+        tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
+        return cls(tensors, learner.version, learner.samples_seen)
+
+    def load_into(self, learner: Learner) -> None:
+        """Give ``learner`` this state. Arrays that came through Ray are read-only, so they are copied."""
+        tensors = {name: torch.tensor(array) for name, array in self.tensors.items()}
+        learner.load_tensors(tensors, self.version, self.samples_seen)
+
+
+class LearnerWorker:
+    """The learners of one rank above 0; the group makes an actor of it.
+
+    Args:
+        build: makes the learners.
+    """
+
+    def __init__(self, build: Build) -> None:
+        self._learners = build()
+        self._group: DataParallel | None = None
+        for learner in self._learners.values():
+            learner.average_decay = 0.0  # only rank 0's average is ever used, and saved
+
+    def load(self, states: dict[str, LearnerState]) -> None:
+        """Leave the group and take up rank 0's states, by policy."""
+        self._set_group(None)
+        for policy, state in states.items():
+            state.load_into(self._learners[policy])
+
+    def join(self, rank: int, size: int, address: str, port: int, timeout_seconds: float) -> None:
+        """Enter the group whose store rank 0 serves at ``address`` and ``port``.
+
+        Raises:
+            PeerLost: the others did not come in time.
+        """
+        store = reach_store(address, port, timeout_seconds)
+        device = next(iter(self._learners.values())).policy.device
+        self._set_group(DataParallel(rank, size, store, device=device, timeout_seconds=timeout_seconds))
+
+    def update(self, policy: str, records: list[TrainingRecord]) -> None:
+        """This rank's part of an update; see ``Learner.update``."""
+        self._learners[policy].update(records)
+
+    def _set_group(self, group: DataParallel | None) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = group
+        for learner in self._learners.values():
+            learner.group = group
+
+
+class LearnerGroup:
+    """``size`` learners that make each update together; this process is rank 0 and owns the result.
+
+    It blocks: in an actor with an event loop, call it in a thread. A group of one is a learner and no more.
+
+    Args:
+        build: makes the learners, here and in every worker.
+        size: how many learners there are, this one included.
+        cpus: of each worker.
+        gpus: of each worker.
+        timeout_seconds: how long learners wait for each other, the start of a worker included.
+        placement_group: where the workers go; Ray decides without one.
+
+    Attributes:
+        learners: rank 0's, by policy. Load a checkpoint into them before the group starts.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        size: int,
+        *,
+        cpus: float,
+        gpus: float,
+        timeout_seconds: float,
+        placement_group: PlacementGroup | None = None,
+    ) -> None:
+        self.learners = build()
+        self.size = size
+        self._build = build
+        self._resources = {"num_cpus": cpus, "num_gpus": gpus}
+        self._timeout_seconds = timeout_seconds
+        self._placement_group = placement_group
+        self._workers: list[Any] = []
+        self._group: DataParallel | None = None
+
+    def start(self) -> None:
+        """Make the workers and form the group from this rank's state; otherwise the first update does.
+
+        Raises:
+            SelfplayError: it did not come about in three attempts.
+        """
+        if self.size > 1:
+            self._insist(self._form)
+
+    def update(self, records: list[TrainingRecord], policy: str = TRAINED) -> dict[str, float]:
+        """Make one update of one policy on all ranks; returns rank 0's metrics. See ``Learner.update``.
+
+        Raises:
+            SelfplayError: as the learner does, or workers were lost in three attempts.
+        """
+        if self.size == 1:
+            return self.learners[policy].update(records)
+        return self._insist(partial(self._update, records, policy))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._leave()
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+
+    def _worker(self) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self._placement_group) if self._placement_group else None
+        options = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": strategy}
+        return ray.remote(LearnerWorker).options(**self._resources, **options).remote(self._build)
+
+    def _insist(self, work: Callable[[], Result]) -> Result:
+        """Do ``work``, again if a learner is lost over it."""
+        lost: Exception | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                return work()
+            except (PeerLost, RayError) as error:
+                self._leave()
+                lost = error
+        raise SelfplayError(
+            f"learners were lost in {ATTEMPTS} attempts at one update ({_last_line(lost)})"
+        ) from lost
+
+    def _form(self) -> None:
+        """Bring all workers to this rank's state and into a new group."""
+        self._workers = self._workers or [self._worker() for _ in range(1, self.size)]
+        states = {policy: LearnerState.of(learner) for policy, learner in self.learners.items()}
+        reference = ray.put(states)
+        self._wait([worker.load.remote(reference) for worker in self._workers])
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        store = host_store(address, self._timeout_seconds)
+        joins = [
+            worker.join.options(max_task_retries=0).remote(
+                rank, self.size, address, store.port, self._timeout_seconds
+            )
+            for rank, worker in enumerate(self._workers, start=1)
+        ]
+        device = next(iter(self.learners.values())).policy.device
+        self._group = DataParallel(0, self.size, store, device=device, timeout_seconds=self._timeout_seconds)
+        self._wait(joins)
+        for learner in self.learners.values():
+            learner.group = self._group
+
+    def _update(self, records: list[TrainingRecord], policy: str) -> dict[str, float]:
+        if self._group is None:
+            self._form()
+        reference = ray.put(records)
+        # A worker that restarted is in no group: Ray must not repeat the call.
+        updates = [
+            worker.update.options(max_task_retries=0).remote(policy, reference) for worker in self._workers
+        ]
+        try:
+            return self.learners[policy].update(records)
+        except PeerLost:
+            self._leave()
+            raise
+        finally:
+            self._settle(updates)
+
+    def _settle(self, updates: list[Any]) -> None:
+        """Let the workers finish. Where one did not, rank 0's update still stands: the others take it up."""
+        try:
+            self._wait(updates)
+        except (PeerLost, RayError):
+            self._leave()
+
+    def _wait(self, calls: list[Any]) -> None:
+        """Wait for one call to each worker; one that does not answer in time is restarted.
+
+        Raises:
+            PeerLost: a worker did not answer.
+            RayError: a call failed.
+        """
+        _, late = ray.wait(calls, num_returns=len(calls), timeout=self._timeout_seconds)
+        for worker, call in zip(self._workers, calls, strict=True):
+            if call in late:
+                ray.kill(worker, no_restart=False)
+        if late:
+            raise PeerLost(f"a learner did not answer within {self._timeout_seconds:g} s")
+        ray.get(calls)
+
+    def _leave(self) -> None:
+        """Leave the group; workers that wait in it for this rank stop waiting."""
+        for learner in self.learners.values():
+            learner.group = None
+        if self._group is not None:
+            self._group.close()
+        self._group = None
+
+
+def _last_line(error: Exception | None) -> str:
+    """Ray's messages are traces: what went wrong is at their end."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

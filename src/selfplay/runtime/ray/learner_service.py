@@ -1,0 +1,226 @@
+"""LearnerService: the learner's loop on a cluster. Draw a batch, learn it, save, say where the weights are.
+
+What is saved decides how far the run is. A learner that is killed loads what it saved last and goes on with
+the update after it: the buffer still has that update's batch.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+from selfplay.core import SelfplayError, Step, TrainingRecord
+from selfplay.replay.records import records_from_steps
+from selfplay.runtime.ray.buffer_service import Demand, Drawn
+
+HEARTBEAT_SECONDS = 2.0
+CONSUMED = "learner/games_consumed"
+"""Metric: training games of the run that are learned or were too old."""
+
+
+class Trainer(Protocol):
+    """What learns. Its methods run in a thread."""
+
+    saved_metrics: dict[str, float]
+    """Of the update that was saved last."""
+    trained_records: int
+    """In all updates that are saved."""
+
+    @property
+    def version(self) -> int:
+        """Updates that are saved."""
+
+    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Make an update; returns metrics."""
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """Save what :meth:`update` made, with its metrics, all or nothing; ``version`` is one more then."""
+
+    def path(self) -> str | None:
+        """Where the saved version's adapter is; ``None`` for the untrained policy."""
+
+    def opponent_path(self) -> str | None:
+        """Where the adapter is that others play against: the average, if there is one."""
+
+    def tidy(self, paths_in_use: list[str]) -> None:
+        """Delete old versions that nobody asks for any more."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of an answer, stop token included."""
+
+
+class LearnerService:
+    """See the module.
+
+    Args:
+        trainer: learns.
+        step_buffer, model_pool, tracker: handles; the tracker may be ``None``.
+        demand: when the batch of an update is ready.
+        add_every: every so many updates the policy joins the pool.
+        checkpoint: called with the version after each update, to keep what people want to keep.
+        patience: seconds without a batch after which the learner gives up.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        step_buffer: Any,
+        model_pool: Any,
+        tracker: Any = None,
+        *,
+        demand: Demand,
+        add_every: int = 1,
+        checkpoint: Callable[[int, dict[str, Any]], None] | None = None,
+        patience: float = 3600.0,
+    ) -> None:
+        self.trainer = trainer
+        self.step_buffer = step_buffer
+        self.model_pool = model_pool
+        self.tracker = tracker
+        self.demand = demand
+        self.add_every = add_every
+        self.checkpoint = checkpoint
+        self.patience = patience
+        self.state = "starting"
+        self.stopping = False
+        self._waited = 0.0
+        self._learned = 0.0
+
+    async def train(self, iterations: int) -> int:
+        """Learn until there are ``iterations`` updates, then stop the collectors; returns how many there are.
+
+        Called again, by Ray after a kill say, it goes on where what is saved ends.
+
+        Raises:
+            SelfplayError: there is nothing to learn from, or it cannot be learned.
+        """
+        beating = asyncio.create_task(self._beat())
+        try:
+            if self.trainer.version > 0 or self.trainer.path() is not None:
+                await self._make_known()
+            while self.trainer.version < iterations and not self.stopping:
+                await self._update(iterations)
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        self.state = "done"
+        await self._stop_play()
+        return self.trainer.version
+
+    def stop(self) -> None:
+        """End after the update that is being made."""
+        self.stopping = True
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is: ``step``, ``state``, ``trained_records`` and the last update's metrics."""
+        return {
+            "trained_records": self.trainer.trained_records,
+            "step": self.trainer.version,
+            "state": self.state,
+            "metrics": dict(self.trainer.saved_metrics),
+        }
+
+    async def _update(self, iterations: int) -> None:
+        self.state = "waiting"
+        started = perf_counter()
+        drawn = await self._next_batch(self.trainer.version + 1)
+        if drawn is None:
+            return
+        self._waited = perf_counter() - started
+        self.state = "learning"
+        started = perf_counter()
+        metrics = await self._in_thread(self._learn, drawn)
+        self._learned = perf_counter() - started
+        self.state = "saving"
+        await self._in_thread(self.trainer.save, metrics | self._overlap(drawn))
+        if self.trainer.version >= iterations:
+            await self._stop_play()  # before new weights let new games begin
+        await self._make_known()
+
+    async def _stop_play(self) -> None:
+        await self.step_buffer.stop.remote()
+        await self.model_pool.stop.remote()
+
+    async def _next_batch(self, update: int) -> Drawn | None:
+        """The batch of an update; ``None`` if the learner is to stop."""
+        asked = perf_counter()
+        while not self.stopping:
+            drawn: Drawn | None = await self.step_buffer.draw.remote(update, self.demand)
+            if drawn is not None and drawn.steps:
+                return drawn
+            if drawn is not None:
+                await self._publish(drawn.games)
+            if perf_counter() - asked > self.patience:
+                raise SelfplayError(
+                    f"no batch for update {update} came in {self.patience:g} s; look at the games"
+                )
+        return None
+
+    def _learn(self, drawn: Drawn) -> dict[str, float]:
+        records = records_from_steps(drawn.steps, self.trainer.encode_answer)
+        return self.trainer.update(records)
+
+    def _overlap(self, drawn: Drawn) -> dict[str, float]:
+        """How old what was learned is, and how long each side waited for the other."""
+        version = self.trainer.version
+        ages = Counter(staleness(step, version) for step in drawn.steps)
+        shares = {f"overlap/staleness_{age}": count / len(drawn.steps) for age, count in sorted(ages.items())}
+        return {
+            **shares,
+            CONSUMED: float(drawn.games),
+            "overlap/dropped_steps": float(drawn.dropped),
+            "overlap/learner_idle_share": self._waited / max(self._waited + self._learned, 1e-9),
+            "time/learn_seconds": self._learned,
+            "time/wait_seconds": self._waited,
+        }
+
+    async def _make_known(self) -> None:
+        """Say everywhere what is saved. Done again after a kill, it changes nothing that was said."""
+        version = self.trainer.version
+        await self._publish(int(self.trainer.saved_metrics.get(CONSUMED, 0)))
+        if version and version % self.add_every == 0:
+            await self.model_pool.add_checkpoint.remote(self.trainer.opponent_path(), version)
+        if version:
+            await self.step_buffer.learned_batch.remote(version)
+            await self._track(version)
+        if self.checkpoint is not None and version:
+            state = await self.model_pool.state_for_people.remote()
+            await self._in_thread(self.checkpoint, version, state)
+        in_use = await self.model_pool.paths_in_use.remote()
+        await self._in_thread(self.trainer.tidy, in_use)
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Do slow work aside, so that the actor answers meanwhile."""
+        return await asyncio.to_thread(work, *args)
+
+    async def _publish(self, consumed: int) -> None:
+        await self.model_pool.publish.remote(self.trainer.path(), self.trainer.version, consumed)
+
+    async def _track(self, version: int) -> None:
+        if self.tracker is None:
+            return
+        games = await self.model_pool.accounts.remote()
+        steps = await self.step_buffer.counts.remote()
+        metrics = {
+            name if "/" in name else f"learner/{name}": value
+            for name, value in self.trainer.saved_metrics.items()
+        }
+        metrics |= {f"accounts/{name}": float(count) for name, count in games.items()}
+        metrics |= {f"accounts/steps {name}": float(count) for name, count in steps.items()}
+        await self.tracker.log.remote(metrics)
+        await self.tracker.flush.remote(version)
+
+    async def _beat(self) -> None:
+        while True:
+            if self.tracker is not None:
+                load = {"step": self.trainer.version, "state": self.state}
+                self.tracker.heartbeat.remote("Learner", load)
+                steps, games = await self.step_buffer.size.remote(), await self.step_buffer.games.remote()
+                self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+def staleness(step: Step, version: int) -> int:
+    """How many versions lie between the one that made a step and the one that learns from it."""
+    return version - step.policy_version

@@ -1,0 +1,75 @@
+"""LearnerSettings: what a learner actor runs, and how it is built there and in its helpers."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from selfplay.config.settings import Config
+
+if TYPE_CHECKING:
+    from selfplay.learning.algorithms import BaseAlgo
+    from selfplay.learning.learner import Learner
+
+
+@dataclass(frozen=True)
+class SeedLearnerSettings:
+    """A learner as seed 000 describes it; see ``StandardLearner``."""
+
+    model: str
+    algorithm: "BaseAlgo"
+    max_generation_len: int
+    learning_rate: float
+    grad_clip: float
+    lora_rank: int
+    lora_alpha: float
+    target_modules: tuple[str, ...]
+    max_train_len: int | None
+    max_batch_tokens: int
+    temperature: float
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+
+
+def learners_from_config(config: Config) -> "dict[str, Learner]":
+    """The learner that a configuration describes, by its policy's name."""
+    from selfplay.learning.policy import TRAINED, LoraSettings
+    from selfplay.runtime.assembly import build_learner, build_policy
+
+    lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
+    policy = build_policy(config.model, lora, config.seed, _say_nothing)
+    return {TRAINED: build_learner(config.learning, config, policy)}
+
+
+def learners_from_seed_settings(settings: SeedLearnerSettings) -> "dict[str, Learner]":
+    """The learner of seed 000, by its policy's name: a constant rate, no regulariser, no average."""
+    from selfplay.config.settings import ModelSettings
+    from selfplay.learning.learner import Learner, Schedule
+    from selfplay.learning.policy import TRAINED, LoraSettings
+    from selfplay.runtime.assembly import build_policy
+
+    model = ModelSettings(
+        name=settings.model, dtype=settings.dtype, device=settings.device, threads=settings.threads
+    )
+    lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
+    policy = build_policy(model, lora, settings.seed, _say_nothing)
+    settings.algorithm.initialize(
+        policy,
+        max_generation_len=settings.max_generation_len,
+        max_train_len=settings.max_train_len,
+        max_batch_tokens=settings.max_batch_tokens,
+        temperature=settings.temperature,
+    )
+    rate = settings.learning_rate
+    learner = Learner(
+        policy,
+        settings.algorithm,
+        learning_rate=Schedule(rate, rate, 1),
+        regulariser_weight=Schedule(0.0, 0.0, 1),
+        grad_clip=settings.grad_clip,
+    )
+    return {TRAINED: learner}
+
+
+def _say_nothing(line: str) -> None:
+    """An actor has no terminal."""

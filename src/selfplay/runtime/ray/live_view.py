@@ -1,0 +1,215 @@
+"""What a terminal shows of a run that goes on in a Ray cluster.
+
+The process that draws does not join the cluster itself: Ray ends every process of a cluster that is gone, and
+writes on its terminal. A process of its own joins, and hands on what the tracker says.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import socket
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+from urllib.parse import urlsplit
+
+from selfplay.core import InputError
+from selfplay.tracking.watch_view import RunView
+
+TRACKER = "Tracker"
+NAMESPACE = "selfplay-"
+ANSWER_SECONDS = 10.0
+"""How long the tracker may take to answer."""
+JOIN_SECONDS = 60.0
+"""How long joining a cluster may take; the first import of Ray takes seconds."""
+KNOCK_SECONDS = 5.0
+"""How long a cluster may take to take a connection."""
+
+
+class HandleSource:
+    """Asks a tracker by its Ray handle; see :class:`selfplay.tracking.watch_view.Source`.
+
+    Args:
+        tracker: the handle of a :class:`TrackerService` actor.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+        self._last = RunView("")
+
+    def read(self) -> RunView:
+        """Ask the tracker; what was known stays when it does not answer."""
+        import ray
+
+        try:
+            self._last = ray.get(self.tracker.view.remote(), timeout=ANSWER_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            return _troubled(self._last, f"no answer for {ANSWER_SECONDS:.0f} s")
+        except ray.exceptions.RayError as error:
+            return _troubled(self._last, f"the tracker is gone ({type(error).__name__})")
+        return self._last
+
+
+class TerminalInterface:
+    """Shows a run whose tracker is a Ray actor, as seed 000 has it.
+
+    Args:
+        tracker: the actor's handle.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+
+    def run(self) -> None:
+        """Show it until a key ends it; see docs/howto-watch.md."""
+        from selfplay.tracking import terminal_interface
+
+        terminal_interface.TerminalInterface(HandleSource(self.tracker)).run()
+
+
+class ClusterSource:
+    """Follows a run of a cluster; see :class:`selfplay.tracking.watch_view.Source`.
+
+    Args:
+        address: of the cluster: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for the one of this machine.
+        run: the run's name; may be ``None`` if there is only one.
+
+    Raises:
+        InputError: the cluster cannot be joined, or it has no such run.
+    """
+
+    def __init__(self, address: str, run: str | None) -> None:
+        _knock(address)
+        # A fresh process, not a fork: threads of this one may hold locks.
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_follow, args=(address, run, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._last = RunView("")
+        answer = self._answer(JOIN_SECONDS)
+        if not isinstance(answer, _Joined):
+            self.close()
+            problem = answer if isinstance(answer, InputError) else _no_cluster(address, "it does not answer")
+            raise problem
+
+    def read(self) -> RunView:
+        """Look again; when the cluster goes away ``trouble`` says so and what was known stays."""
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+            answer = self._answer(ANSWER_SECONDS + KNOCK_SECONDS)
+            if isinstance(answer, RunView):
+                self._last = answer
+                return answer
+        self.close()
+        return _troubled(self._last, "the cluster is gone")
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._process.kill()
+        self._connection.close()
+
+    def _answer(self, seconds: float) -> Any:
+        """Return what the other process sends; ``None`` if it is gone or takes longer."""
+        try:
+            return self._connection.recv() if self._connection.poll(seconds) else None
+        except (OSError, EOFError):
+            return None
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The other process has found the tracker."""
+
+
+def _troubled(view: RunView, trouble: str) -> RunView:
+    """Return what was known, and why there is nothing new."""
+    return replace(view, trouble=trouble, share_read=1.0)
+
+
+def find_tracker(run: str | None) -> Any:
+    """Return the handle of a run's tracker in the cluster that this process has joined.
+
+    Args:
+        run: its name, or its whole namespace; may be ``None`` if there is only one.
+
+    Raises:
+        InputError: there is none, or there are several to choose from.
+    """
+    import ray
+
+    found = ray.util.list_named_actors(all_namespaces=True)
+    namespaces = sorted(one["namespace"] for one in found if one["name"] == TRACKER)
+    names = ", ".join(namespace.removeprefix(NAMESPACE) for namespace in namespaces)
+    wanted = namespaces if run is None else [one for one in namespaces if one in (run, NAMESPACE + run)]
+    if not namespaces:
+        raise InputError("--address", "no run goes on in this cluster", "Start one, or name another cluster.")
+    if not wanted:
+        raise InputError("RUN", f"no run {run!r} goes on in this cluster", f"There are: {names}")
+    if len(wanted) > 1:
+        raise InputError("RUN", "several runs go on in this cluster", f"Name one of: {names}")
+    return ray.get_actor(TRACKER, namespace=wanted[0])
+
+
+def _follow(address: str, run: str | None, ours: Connection) -> None:
+    """Join a cluster, and send a view whenever one is asked for; the main function of a process."""
+    # The terminal belongs to the process that draws on it, and so does the key that interrupts.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.setsid()
+    try:
+        source = HandleSource(_join(address, run))
+    except InputError as error:
+        ours.send(error)
+        return
+    ours.send(_Joined())
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            ours.recv()
+            ours.send(source.read())
+
+
+def _join(address: str, run: str | None) -> Any:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _no_cluster(address, _reason(error)) from error
+    return find_tracker(run)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why Ray did not let us in, in one line."""
+    if "AuthenticationError" in f"{error!r} {error.__cause__!r}":
+        return "it asks for a token: set RAY_AUTH_MODE=token, see Ray's documentation"
+    return str(error).strip().split("\n")[0]
+
+
+def _no_cluster(address: str, reason: str) -> InputError:
+    return InputError(
+        "--address",
+        f"the cluster at {address} cannot be joined ({reason})",
+        "See: ray status --address ADDRESS",
+    )
+
+
+def _knock(address: str) -> None:
+    """See whether anybody answers; Ray itself would wait for minutes.
+
+    Raises:
+        InputError: nobody does, or it is no address.
+    """
+    if address == "auto":
+        return
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if parts.hostname is None or parts.port is None:
+            raise ValueError(address)
+        socket.create_connection((parts.hostname, parts.port), timeout=KNOCK_SECONDS).close()
+    except ValueError as error:
+        raise InputError("--address", f"{address!r} is no address", "Give HOST:PORT or auto.") from error
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error

@@ -1,0 +1,131 @@
+"""ResidentAdapters: which adapters an engine holds, each loaded once, the least recently used dropped."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from selfplay.inference.delivery import Delivery
+
+
+@dataclass(frozen=True)
+class AdapterRef:
+    """Whose answer is wanted.
+
+    Attributes:
+        name: what it is called in errors: ``default``, or a pool uid.
+        version: the policy version that its answers are tagged with.
+        path: a directory in PEFT's format; None for the base model.
+    """
+
+    name: str
+    version: int
+    path: str | None
+
+
+Load = Callable[[AdapterRef, str, Delivery | None], Awaitable[Delivery]]
+"""(adapter, slot, proof of the one before it) -> its own proof"""
+
+
+@dataclass(eq=False)
+class _Resident:
+    """An adapter in its slot, or on its way there. ``requests`` are those that use it or wait for it."""
+
+    name: str
+    slot: str
+    loading: asyncio.Task[Delivery]
+    requests: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.loading.done() and not self.requests
+
+    @property
+    def delivery(self) -> Delivery | None:
+        loaded = self.loading.done() and not self.loading.cancelled() and self.loading.exception() is None
+        return self.loading.result() if loaded else None
+
+
+class ResidentAdapters:
+    """The adapters that an engine holds, in a fixed number of slots.
+
+    Requests for an adapter that is not here wait together for one load. A load that fails fails all of them;
+    who asks later tries again. If every slot is in use, whoever needs one waits at the head of a queue that
+    everybody stands in, so that no adapter is kept out by others that are asked for without a pause.
+
+    Args:
+        slots: their names.
+        load: puts an adapter into an empty slot and proves that it answers, or leaves the slot empty.
+        drop: empties a slot that no request uses.
+    """
+
+    def __init__(self, slots: list[str], load: Load, drop: Callable[[str], Awaitable[None]]) -> None:
+        self._empty = list(reversed(slots))
+        self._load = load
+        self._drop = drop
+        self._resident: dict[tuple[str | None, int], _Resident] = {}  # the last is the one asked for last
+        self._queue = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many adapters answer."""
+        return sum(one.delivery is not None for one in self._resident.values())
+
+    @asynccontextmanager
+    async def use(self, adapter: AdapterRef) -> AsyncIterator[str]:
+        """Run the body with an adapter loaded; gives its slot."""
+        key = (adapter.path, adapter.version)
+        async with self._queue:
+            if key not in self._resident:
+                await self._begin_to_load(key, adapter)
+            resident = self._resident[key] = self._resident.pop(key)
+            resident.requests += 1
+        try:
+            await asyncio.shield(resident.loading)
+            yield resident.slot
+        finally:
+            resident.requests -= 1
+            self._changed.set()
+
+    async def settle(self) -> None:
+        """Wait until nothing is being loaded."""
+        loading = [one.loading for one in self._resident.values()]
+        await asyncio.gather(*loading, return_exceptions=True)
+
+    async def _begin_to_load(self, key: tuple[str | None, int], adapter: AdapterRef) -> None:
+        proofs = [one.delivery for one in self._resident.values() if one.name == adapter.name]
+        before = next((proof for proof in reversed(proofs) if proof is not None), None)
+        while not self._empty:
+            await self._make_room()
+        slot = self._empty.pop()
+        loading = asyncio.create_task(self._fill(key, adapter, slot, before))
+        loading.add_done_callback(self._loaded)
+        self._resident[key] = _Resident(adapter.name, slot, loading)
+
+    async def _make_room(self) -> None:
+        """Empty the slot of the adapter that was not asked for the longest, if any is idle, or wait."""
+        idle = next((key for key, one in self._resident.items() if one.idle), None)
+        if idle is not None:
+            slot = self._resident.pop(idle).slot
+            try:
+                await self._drop(slot)
+            finally:
+                self._empty.append(slot)
+            return
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _fill(
+        self, key: tuple[str | None, int], adapter: AdapterRef, slot: str, before: Delivery | None
+    ) -> Delivery:
+        try:
+            return await self._load(adapter, slot, before)
+        except BaseException:
+            del self._resident[key]
+            self._empty.append(slot)
+            raise
+
+    def _loaded(self, loading: asyncio.Task[Delivery]) -> None:
+        self._changed.set()
+        if not loading.cancelled():
+            loading.exception()  # those who asked may all be gone: then nobody else looks at it

@@ -1,0 +1,188 @@
+"""TorchTrainer: a learner whose every update is saved, so that a kill costs one update at most."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from selfplay.core import InputError, TrainingRecord
+from selfplay.learning.checkpoints import SavedLearner, load_adapter, save_adapter, save_checkpoint
+from selfplay.learning.delivery import write_delivery
+from selfplay.learning.learner import Learner
+from selfplay.learning.policy import TRAINED
+from selfplay.runtime.ray.learner_group import LearnerGroup
+
+KEPT_VERSIONS = 6
+"""Versions that stay although nobody said that they are in use: somebody may just be about to ask."""
+
+
+class TorchTrainer:
+    """See :class:`Trainer`.
+
+    ``directory/versions/000012`` holds the adapter that plays, ``directory/averages/000012`` the averaged
+    one if there is one, ``directory/learner/000012`` the trained weights, the optimizer and the metrics. A
+    version counts from the moment that the last of them is there.
+
+    Args:
+        group: one learner or several.
+        directory: of the run.
+        base_name: of the base model, for the adapters' configuration.
+        initial_lora_path: an adapter to begin with.
+    """
+
+    def __init__(
+        self, group: LearnerGroup, directory: Path, base_name: str, initial_lora_path: str | None = None
+    ) -> None:
+        self.group = group
+        self.learner: Learner = group.learners[TRAINED]
+        self.directory = directory
+        self.base_name = base_name
+        self.saved_metrics: dict[str, float] = {}
+        self.trained_records = 0
+        self._version = 0
+        self._encoded: dict[str, list[int]] = {}
+        self._started_from_adapter = initial_lora_path is not None
+        saved = self._saved()
+        if saved:
+            self._load(saved[-1])
+        elif initial_lora_path is not None:
+            weights, _ = load_adapter(Path(initial_lora_path))
+            self.learner.policy.load_adapter_state(weights, self.learner.adapter)
+            self._save_adapters(0)
+        group.start()
+
+    @property
+    def version(self) -> int:
+        """Updates that are saved."""
+        return self._version
+
+    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Make an update."""
+        metrics = self.group.update(records)
+        self.trained_records += int(metrics["records"])
+        return metrics
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """Write adapters, then the learner; the version counts when the latter is in its place."""
+        version = self.learner.version
+        self._save_adapters(version)
+        final = self._learner_directory(version)
+        scratch = final.with_name(f".{final.name}.partial")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        save_file(self.learner.tensors(), scratch / "learner.safetensors")
+        state = {
+            "version": version,
+            "samples_seen": self.learner.samples_seen,
+            "trained_records": self.trained_records,
+            "metrics": metrics,
+        }
+        (scratch / "state.json").write_text(json.dumps(state))
+        shutil.rmtree(final, ignore_errors=True)
+        scratch.rename(final)
+        self._version, self.saved_metrics = version, dict(metrics)
+        for older in self._saved()[:-2]:
+            shutil.rmtree(self._learner_directory(older), ignore_errors=True)
+
+    def path(self) -> str | None:
+        """Where the adapter that plays is."""
+        if self._version == 0 and not self._started_from_adapter:
+            return None
+        return str(self._adapter_directory("versions", self._version))
+
+    def opponent_path(self) -> str | None:
+        """Where the adapter is that others play against."""
+        if self.learner.result == self.learner.adapter:
+            return self.path()
+        return str(self._adapter_directory("averages", self._version))
+
+    def tidy(self, paths_in_use: list[str]) -> None:
+        """Delete adapters that are neither in use nor among the newest."""
+        used = {Path(path).resolve() for path in paths_in_use}
+        for kind in ("versions", "averages"):
+            old = sorted(path for path in (self.directory / kind).glob("*") if path.name.isdigit())
+            for path in old[:-KEPT_VERSIONS]:
+                if path.resolve() not in used:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of an answer; a batch asks for the same few thousands of times."""
+        ids = self._encoded.get(text)
+        if ids is None:
+            ids = self._encoded[text] = self.learner.policy.encode_answer(text)
+        return ids
+
+    def save_checkpoint(self, directory: Path, state: dict[str, Any]) -> None:
+        """Write what people keep: the adapter to use, the learner, and ``state``."""
+        learner = self.learner
+        saved = SavedLearner(learner.adapter, learner.result, learner.tensors())
+        save_checkpoint(directory, learner.policy, self.base_name, [saved], state)
+
+    def _save_adapters(self, version: int) -> None:
+        learner = self.learner
+        adapters = {"versions": learner.adapter}
+        if learner.result != learner.adapter:
+            adapters["averages"] = learner.result
+        for kind, adapter in adapters.items():
+            path = self._adapter_directory(kind, version)
+            save_adapter(path, learner.policy, self.base_name, adapter)
+            write_delivery(path, learner.policy, adapter, version)
+
+    def _adapter_directory(self, kind: str, version: int) -> Path:
+        return (self.directory / kind / f"{version:06d}").absolute()
+
+    def _learner_directory(self, version: int) -> Path:
+        return self.directory / "learner" / f"{version:06d}"
+
+    def _saved(self) -> list[int]:
+        return sorted(
+            int(path.name) for path in (self.directory / "learner").glob("*") if path.name.isdigit()
+        )
+
+    def _load(self, version: int) -> None:
+        directory = self._learner_directory(version)
+        try:
+            state = json.loads((directory / "state.json").read_text())
+            tensors = load_file(directory / "learner.safetensors")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                "run directory",
+                f"{directory} is damaged ({error})",
+                "Delete it to go on from the one before.",
+            ) from error
+        learner = self.learner
+        learner.load_tensors(tensors, version, state["samples_seen"])
+        if learner.result != learner.adapter:
+            average, _ = load_adapter(self._adapter_directory("averages", version))
+            learner.policy.load_adapter_state(average, learner.result)
+        self._version, self.saved_metrics = version, state["metrics"]
+        self.trained_records = state["trained_records"]
+
+
+KeepCheckpoint = Callable[[int, dict[str, Any]], None]
+
+
+def keep_checkpoints(
+    trainer: TorchTrainer, directory: Path, due: Callable[[int], bool], keep: int = 0
+) -> KeepCheckpoint:
+    """What a learner calls after each update: now and then a checkpoint for people is written.
+
+    Args:
+        trainer: whose.
+        directory: of the checkpoints.
+        due: whether a version gets one.
+        keep: how many of the newest stay; 0 for all.
+    """
+
+    def checkpoint(version: int, state: dict[str, Any]) -> None:
+        path = directory / f"step-{version:06d}"
+        if path.exists() or not due(version):
+            return
+        trainer.save_checkpoint(path, {"step": version, "source": state})
+        for old in sorted(directory.glob("step-*"))[:-keep] if keep else []:
+            shutil.rmtree(old, ignore_errors=True)
+
+    return checkpoint

@@ -1,0 +1,283 @@
+"""TrackerService: the tracker of a cluster. No number that it took in is lost or counted twice.
+
+Everything goes into a journal before it is answered for. A flush writes its line and then a snapshot; after a
+kill between the two the line is cut off and the flush, which nobody got an answer to, is asked for again.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from selfplay.core import InputError, Trajectory
+from selfplay.runtime.ray.journal import Journal
+from selfplay.runtime.run_names import RUNS, new_run_directory
+from selfplay.tracking.game_values import eval_values, trajectory_values
+from selfplay.tracking.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics
+from selfplay.tracking.tracker import Tracker
+from selfplay.tracking.watch_data import RunDirectorySource
+from selfplay.tracking.watch_view import RunView
+
+OWNER_FILE = ".tracker"
+SILENT_AFTER = 30.0
+"""Seconds after which an actor that sent no load is shown as silent."""
+
+
+class TrackerService:
+    """See the module, and :class:`selfplay.tracking.tracker.Tracker` for what is measured.
+
+    Answers that get lost are asked for again. So :meth:`put` knows its batches, :meth:`flush` its steps, and
+    what ``log``, ``log_learner`` and ``log_model_pool`` say twice is the same as once. ``add_trajectory``,
+    ``add_eval_episode`` and ``log_inference`` count each call.
+
+    Args:
+        run_name: the name shown by sinks and dashboards.
+        wandb_project: also send everything to this Weights & Biases project.
+        directory: the run's directory, made if missing; ``None`` takes ``runs/<run_name>`` or, where that is
+            taken, ``runs/<run_name>-2`` and so on.
+        tensorboard: also write TensorBoard scalars into the run's directory.
+        owner: who this is, the same after a restart, by which it finds the directory it chose. ``None``
+            chooses anew.
+
+    Raises:
+        InputError: the directory cannot be written or is damaged, the name cannot be a directory's, or a
+            sink's package is not installed.
+    """
+
+    def __init__(
+        self,
+        run_name: str,
+        wandb_project: str | None = None,
+        *,
+        directory: str | None = None,
+        tensorboard: bool = False,
+        owner: str | None = None,
+    ) -> None:
+        self._directory = _claim(run_name, directory, owner)
+        self._metrics = JsonlSink(self._directory / "metrics.jsonl")
+        sinks: list[Sink] = [self._metrics]
+        if wandb_project is not None:
+            sinks.append(WandbSink(wandb_project, run_name, directory=self._directory))
+        if tensorboard:
+            sinks.append(TensorBoardSink(self._directory / "tensorboard"))
+        self._tracker = Tracker(run_name, sinks=sinks)
+        self._last_numbers: dict[str, int] = {}
+        self._loads: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._journal = Journal(self._directory / "tracker")
+        self._restore()
+        lines = read_metrics(self._metrics.path)
+        self._flushed = {int(line["step"]) for line in lines}
+        self._last: Metrics = _numbers(lines[-1]) if lines else {}
+        self._source = RunDirectorySource(self._directory)
+
+    def run_directory(self) -> str:
+        """Return the absolute path of the run's directory."""
+        return str(self._directory)
+
+    def put(self, batch_id: str, values: Mapping[str, Sequence[float]], games: Mapping[str, int]) -> None:
+        """Record windowed values and count games; see :meth:`Tracker.put`.
+
+        Args:
+            batch_id: ``<sender>:<number>``. A sender's numbers rise; one that is not above its last changes
+                nothing.
+            values: new values by the metric's full name.
+            games: how many new games, by prefix.
+
+        Raises:
+            InputError: the id has no number.
+        """
+        sender, number = _parts_of(batch_id)
+        if number > self._last_numbers.get(sender, -1):
+            self._record("put", batch_id, _finite(values), dict(games))
+
+    def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
+        """Record one trained seat of a finished training game."""
+        values = trajectory_values(traj, player_id, env_id)
+        self._record("put", "", _finite(values), {f"collection-{env_id}": 1})
+
+    def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
+        """Record one evaluation game of the seat ``player_id``."""
+        values = eval_values(rewards, player_id, env_id)
+        self._record("put", "", _finite(values), {f"evaluation-{env_id}": 1})
+
+    def log_inference(self, actor: str, gpu_ids: list[int], stats: Mapping[str, float]) -> None:
+        """Record an engine's statistics as rolling means."""
+        self._record("inference", actor, list(gpu_ids), _finite(stats))
+
+    def log_learner(self, info: Mapping[str, float]) -> None:
+        """Record one learner step's figures under ``learner/``, exactly."""
+        self.log({f"learner/{name}": value for name, value in info.items()})
+
+    def log_model_pool(
+        self,
+        match_counts: Mapping[tuple[str, str], int],
+        ts_dict: Mapping[str, Mapping[str, float]],
+        exploration: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Record the model pool's state; only what changed since the last call is sent."""
+        counts = [[first, second, count] for (first, second), count in match_counts.items()]
+        self._record("pool", counts, _finite(ts_dict), _finite(exploration))
+
+    def log(self, name_value_dict: Mapping[str, float]) -> None:
+        """Record exact values under their full names; the last one given before a flush is sent."""
+        self._record("log", _finite(name_value_dict))
+
+    def flush(self, step: int) -> Metrics:
+        """Send what arrived since the last flush to every sink, as the line of ``step``, and return it.
+
+        A step that has its line already writes nothing and returns that line.
+        """
+        if step not in self._flushed:
+            self._flushed_now(self._tracker.flush(step))
+            return self._last
+        if step == self._last["step"]:
+            return self._last
+        return next(_numbers(line) for line in read_metrics(self._metrics.path) if line["step"] == step)
+
+    def flush_if_due(self, step: int | None = None) -> Metrics | None:
+        """Flush when ``Tracker.FLUSH_EVERY`` seconds have passed since the last time, else return ``None``.
+
+        Without a step it is the one after the highest, for those who count none.
+        """
+        if step is None:
+            step = max(self._flushed, default=0) + 1
+        if step in self._flushed:
+            return None
+        metrics = self._tracker.flush_if_due(step)
+        if metrics is not None:
+            self._flushed_now(metrics)
+        return metrics
+
+    def get_interface_info(self) -> dict[str, Any]:
+        """Return what a terminal interface shows: the latest statistics, ratings and metrics."""
+        return self._tracker.get_interface_info() | {"metrics": dict(self._last)}
+
+    def heartbeat(self, actor: str, load: Mapping[str, Any]) -> None:
+        """Take note of what an actor does now; forgotten when this process ends.
+
+        Args:
+            actor: its name.
+            load: numbers and words: an engine's ``tok_s``, ``running``, ``queued`` and ``idle_share``, a
+                learner's ``state``, ``step`` and ``seconds``, a buffer's ``steps`` and ``games``, a
+                collector's ``in_flight`` and ``evaluating``.
+        """
+        self._loads[actor] = time.monotonic(), dict(load)
+
+    def view(self) -> RunView:
+        """Return what there is to see: the run's directory, and the load of every actor.
+
+        An actor that has not been heard of for ``SILENT_AFTER`` seconds has ``silent_seconds`` in its load.
+        """
+        now = time.monotonic()
+        actors = {}
+        for name, (heard, load) in self._loads.items():
+            silent = now - heard
+            actors[name] = load | ({"silent_seconds": round(silent)} if silent > SILENT_AFTER else {})
+        return replace(self._source.read(), actors=actors)
+
+    def close(self) -> None:
+        """Close every sink."""
+        self._tracker.close()
+
+    def _record(self, *entry: Any) -> None:
+        self._journal.append(entry)
+        self._apply(list(entry))
+
+    def _apply(self, entry: list[Any]) -> None:
+        match entry:
+            case ["put", batch_id, values, games]:
+                self._tracker.put(values, games)
+                if batch_id:
+                    sender, number = _parts_of(batch_id)
+                    self._last_numbers[sender] = number
+            case ["inference", actor, gpu_ids, stats]:
+                self._tracker.log_inference(actor, gpu_ids, stats)
+            case ["pool", counts, ratings, exploration]:
+                matches = {(first, second): count for first, second, count in counts}
+                self._tracker.log_model_pool(matches, ratings, exploration)
+            case ["log", values]:
+                self._tracker.log(values)
+            case _:
+                raise InputError(
+                    "run directory", f"the tracker's journal has {entry[:1]}", "Start a new run."
+                )
+
+    def _flushed_now(self, metrics: Metrics) -> None:
+        self._flushed.add(int(metrics["step"]))
+        self._last = metrics
+        self._snapshot()
+
+    def _snapshot(self) -> None:
+        self._journal.snapshot(
+            {
+                "offset": self._metrics.offset(),
+                "last_numbers": self._last_numbers,
+                "tracker": self._tracker.state_dict(),
+            }
+        )
+
+    def _restore(self) -> None:
+        state, entries = self._journal.load()
+        if state is None:
+            self._snapshot()  # lines that are there already are not this tracker's to cut off
+            return
+        self._metrics.truncate(state["offset"])
+        self._last_numbers = state["last_numbers"]
+        self._tracker.load_state_dict(_numbers(state["tracker"]))
+        for entry in entries:
+            self._apply(_numbers(entry))
+
+
+def _claim(run_name: str, directory: str | None, owner: str | None) -> Path:
+    """Return the directory to use, with the owner's name in it."""
+    if directory is not None:
+        path = Path(directory)
+    elif run_name in ("", ".", "..") or "/" in run_name:
+        raise InputError("run_name", f"{run_name!r} is no name for a directory", "Leave out slashes.")
+    else:
+        path = _owned_by(owner) or new_run_directory(RUNS, run_name)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if owner is not None:
+            (path / OWNER_FILE).write_text(owner)
+    except OSError as error:
+        raise InputError(
+            "run directory", f"{path} cannot be made ({error.strerror})", "Choose a writable directory."
+        ) from error
+    return path.resolve()
+
+
+def _owned_by(owner: str | None) -> Path | None:
+    """Return the run's directory that an earlier process of this owner chose."""
+    if owner is None:
+        return None
+    return next((file.parent for file in RUNS.glob(f"*/{OWNER_FILE}") if file.read_text() == owner), None)
+
+
+def _parts_of(batch_id: str) -> tuple[str, int]:
+    sender, _, number = batch_id.rpartition(":")
+    if not number.isdecimal():
+        raise InputError("batch_id", f"{batch_id!r} has no number", "Use <sender>:<number>.")
+    return sender, int(number)
+
+
+def _finite(value: Any) -> Any:
+    """Return nested values as plain ones; all that are not finite are NaN, for JSON has one null for them."""
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if math.isfinite(value) else math.nan
+
+
+def _numbers(value: Any) -> Any:
+    """Return what was read from JSON with NaN in place of every null."""
+    if isinstance(value, dict):
+        return {name: _numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return math.nan if value is None else value

@@ -1,0 +1,179 @@
+"""An engine and a learner that only take time, for tests and benchmarks of what runs around them."""
+
+import asyncio
+import heapq
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from selfplay.core import Messages, ModelResponse, TrainingRecord
+from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.learner_service import LearnerService
+
+
+class SimulatedHost:
+    """Answers ``[check]`` after ``delay`` seconds, with tokens and the asked version."""
+
+    def __init__(
+        self, delay: float = 0.0, answer: Callable[[Messages, int | None], str] | None = None
+    ) -> None:
+        self.delay = delay
+        self.answer = answer or (lambda messages, seed: "[check]")
+        self.calls = 0
+        self.busy = 0
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+    async def complete(
+        self,
+        adapter: AdapterRef,
+        messages: Messages,
+        temperature: float,
+        max_tokens: int | None,
+        return_tokens: bool,
+        seed: int | None,
+    ) -> ModelResponse:
+        """Answer without a model."""
+        self.calls += 1
+        self.busy += 1
+        await asyncio.sleep(self.delay)
+        self.busy -= 1
+        text = self.answer(messages, seed)
+        return ModelResponse(
+            text,
+            [{"role": "assistant", "content": text}],
+            prompt_token_ids=[1, 2, 3],
+            completion_token_ids=[*text.encode(), 0],
+            completion_logprobs=[-0.5] * (len(text) + 1),
+            policy_version=adapter.version,
+        )
+
+    async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
+        """All are as likely."""
+        return [-1.0] * len(completions)
+
+    def stats(self) -> dict[str, float]:
+        """Requests under way."""
+        return {"running": float(self.busy), "queued": 0.0, "tok_s": 0.0, "idle_share": float(not self.busy)}
+
+
+class SimulatedTrainer:
+    """Learns nothing in ``seconds``. ``trained`` holds the rollout ids and versions of each update."""
+
+    def __init__(self, seconds: Callable[[], float] | float = 0.0) -> None:
+        self.seconds = seconds
+        self.version = 0
+        self.saved_metrics: dict[str, float] = {}
+        self.trained_records = 0
+        self.trained: list[list[tuple[str, int]]] = []
+        self._made: list[tuple[str, int]] = []
+
+    async def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Take time."""
+        self._made = [(record.rollout_id, record.policy_version) for record in records]
+        await asyncio.sleep(self.seconds() if callable(self.seconds) else self.seconds)
+        return {"records": float(len(records))}
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """One version more."""
+        self.trained.append(self._made)
+        self.trained_records += len(self._made)
+        self.version += 1
+        self.saved_metrics = dict(metrics)
+
+    def path(self) -> str | None:
+        """No file."""
+        return f"version-{self.version}" if self.version else None
+
+    opponent_path = path
+
+    def tidy(self, paths_in_use: list[str]) -> None:
+        """Nothing to delete."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Bytes and a stop token."""
+        return [*text.encode(), 0]
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer when nothing else is to be done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    def time(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now
+
+    def _run_once(self) -> None:
+        while self._scheduled and self._scheduled[0]._cancelled:
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0]._when)
+        super()._run_once()
+
+
+class SimulatedLearner(LearnerService):
+    """A learner service whose trainer's methods may be coroutines; nothing runs in threads."""
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        result = work(*args)
+        return await result if inspect.isawaitable(result) else result
+
+
+class RestartingHandle:
+    """A service that :meth:`kill` replaces by one that takes up its state; calls under way are repeated.
+
+    So Ray treats an actor with ``max_restarts`` and ``max_task_retries``.
+    """
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self.build = build
+        self.service = build()
+        self.kills = 0
+        self._attempts: set[asyncio.Task[Any]] = set()
+
+    def kill(self) -> None:
+        """Lose the service and every answer that is on its way."""
+        self.kills += 1
+        self.service = self.build()
+        for attempt in self._attempts:
+            attempt.cancel()
+
+    def __getattr__(self, name: str) -> "_RestartingMethod":
+        return _RestartingMethod(self, name)
+
+
+class _RestartingMethod:
+    def __init__(self, handle: RestartingHandle, name: str) -> None:
+        self.handle = handle
+        self.name = name
+
+    def remote(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
+        return asyncio.get_running_loop().create_task(self._call(args, kwargs))
+
+    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        while True:
+            attempt = asyncio.create_task(self._attempt(args, kwargs))
+            self.handle._attempts.add(attempt)
+            kills = self.handle.kills
+            try:
+                return await attempt
+            except asyncio.CancelledError:
+                if kills == self.handle.kills or asyncio.current_task().cancelling():
+                    attempt.cancel()
+                    raise
+            finally:
+                self.handle._attempts.discard(attempt)
+
+    async def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = getattr(self.handle.service, self.name)(*args, **kwargs)
+        result = await result if inspect.isawaitable(result) else result
+        await asyncio.sleep(0.001)  # the answer is on its way: a kill now loses it
+        return result

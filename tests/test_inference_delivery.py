@@ -1,0 +1,238 @@
+"""What the maker of an adapter says of it, and what an engine makes of that."""
+
+import asyncio
+import json
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
+from selfplay.inference.chat_tokens import ChatTokens
+from selfplay.inference.delivery import (
+    DELIVERY_FILE,
+    TOLERANCES,
+    Delivery,
+    DeliveryError,
+    Expectation,
+    changes_nothing,
+    check_delivery,
+    file_hash,
+    read_expectation,
+    tolerance_of,
+)
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery import canary_tokens, write_delivery
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import BASE, TRAINED
+from selfplay.learning.trie import build_plan
+from tiny_models import ARCHITECTURES, CONTEXT_LENGTH, text_prompt, tiny_policy
+
+BASE_DELIVERY = Delivery("base", 0, "", (-1.0, -2.0))
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def policy(request):
+    return tiny_policy(request.param)
+
+
+@pytest.fixture
+def saved(policy, tmp_path):
+    save_adapter(tmp_path / "000012", policy, "tiny")
+    write_delivery(tmp_path / "000012", policy, TRAINED, 12)
+    return tmp_path / "000012"
+
+
+def learners(policy, ids: list[int], adapter: str) -> list[float]:
+    plan = build_plan([ids[:1]], [ids[1:]])
+    with torch.no_grad(), policy.adapter(adapter):
+        logprobs_C = plan_logprobs(policy, plan)
+    return [float(logprobs_C[prediction]) for prediction in plan.prediction_S]
+
+
+def check(delivery: Delivery, **given_) -> None:
+    usual = {"expected_canary": None, "before": None, "changes_nothing": False, "tolerance": 0.1}
+    check_delivery(delivery, base=BASE_DELIVERY, **(usual | given_))
+
+
+# What is written
+
+
+async def test_what_the_learner_says_is_what_the_engine_finds(policy, saved):
+    said = read_expectation(saved)
+    assert said is not None
+    assert (said.version, said.sha256) == (12, file_hash(saved))
+    engine = EmbeddedEngine(policy)
+    engine.publish("default", TRAINED, 12)
+    logprobs = await engine.logprobs(canary_tokens(policy))
+    assert said.canary == pytest.approx(sum(logprobs) / len(logprobs), abs=1e-5)
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        DELIVERY_FILE,
+    ]
+
+
+def test_another_adapter_has_another_canary(policy, saved):
+    write_delivery(saved, policy, BASE, 13)
+    said = read_expectation(saved)
+    ids = canary_tokens(policy)
+    assert said.canary == pytest.approx(sum(learners(policy, ids, BASE)) / (len(ids) - 1), abs=1e-5)
+    assert said.canary != pytest.approx(sum(learners(policy, ids, TRAINED)) / (len(ids) - 1), abs=1e-2)
+
+
+def test_the_canarys_tokens_are_those_of_vllms_engine(policy):
+    ids = ChatTokens(policy.model_name).encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
+    assert canary_tokens(policy) == ids
+    assert len(ids) > 10
+
+
+def test_an_adapter_of_which_nothing_is_said_has_no_expectation(tmp_path):
+    assert read_expectation(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"version": 12, "sha256": "ab"}',
+        '{"version": "12", "sha256": "ab", "canary": -1.0}',
+        '{"version": 12, "sha256": 5, "canary": -1.0}',
+        '{"version": 12, "sha256": "ab", "canary": NaN}',
+        '{"version": true, "sha256": "ab", "canary": -1.0}',
+    ],
+)
+def test_a_damaged_file_is_named_in_a_line(tmp_path, text):
+    (tmp_path / DELIVERY_FILE).write_text(text)
+    with pytest.raises(InputError, match=r"delivery\.json is damaged") as caught:
+        read_expectation(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+said_things = st.fixed_dictionaries({}, optional=dict.fromkeys(("version", "sha256", "canary"), json_values))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60) | said_things.map(lambda said: json.dumps(said).encode()))
+def test_whatever_the_file_holds_it_is_an_expectation_or_damaged(tmp_path_factory, content):
+    directory = tmp_path_factory.mktemp("said")
+    (directory / DELIVERY_FILE).write_bytes(content)
+    try:
+        said = read_expectation(directory)
+    except InputError:
+        return
+    assert isinstance(said, Expectation)
+    assert math.isfinite(said.canary)
+    assert isinstance(said.version, int)
+
+
+# What is found
+
+
+def test_an_adapter_that_answers_like_the_base_is_not_delivered_unless_it_changes_nothing():
+    alike = Delivery("default", 3, "ab", BASE_DELIVERY.canary)
+    with pytest.raises(DeliveryError, match=r"default version 3 was not delivered: .* like the base model"):
+        check(alike)
+    check(alike, changes_nothing=True)
+
+
+def test_new_weights_must_answer_otherwise_than_the_version_before():
+    before = Delivery("default", 2, "ab", (-3.0, -4.0))
+    with pytest.raises(DeliveryError, match="exactly like version 2"):
+        check(Delivery("default", 3, "cd", before.canary), before=before)
+    check(Delivery("default", 3, "ab", before.canary), before=before)
+    check(Delivery("default", 3, "cd", (-3.0, -4.1)), before=before)
+
+
+@pytest.mark.parametrize(
+    ("expected", "delivered"), [(-3.5, True), (-3.41, True), (-3.3, False), (-3.7, False)]
+)
+def test_the_canary_is_the_learners_within_rounding(expected, delivered):
+    new = Delivery("default", 3, "cd", (-3.0, -4.0))
+    if delivered:
+        check(new, expected_canary=expected)
+        return
+    with pytest.raises(DeliveryError, match=r"the canary's log-probability is -3\.5000 a token"):
+        check(new, expected_canary=expected)
+
+
+def test_a_canary_that_is_no_number_is_not_delivered():
+    with pytest.raises(DeliveryError):
+        check(Delivery("default", 3, "cd", (math.nan, -4.0)), expected_canary=-3.5)
+
+
+def test_an_adapter_changes_nothing_until_it_was_trained(policy, saved, tmp_path):
+    untrained = tiny_policy(perturbed=False)
+    save_adapter(tmp_path / "untrained", untrained, "tiny")
+    assert changes_nothing(tmp_path / "untrained")
+    assert not changes_nothing(saved)
+
+
+def test_files_that_are_missing_or_damaged_are_named(saved):
+    (saved / "adapter_model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="is damaged"):
+        changes_nothing(saved)
+    (saved / "adapter_model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors"):
+        file_hash(saved)
+
+
+def test_the_error_survives_the_way_between_processes():
+    error = pickle.loads(pickle.dumps(DeliveryError("default", 12, "it differs")))
+    assert str(error) == "default version 12 was not delivered: it differs"
+    assert (error.name, error.version, error.problem) == ("default", 12, "it differs")
+    assert isinstance(error, SelfplayError)
+
+
+def test_every_type_of_weights_has_a_tolerance():
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert tolerance_of(dtype) == TOLERANCES[str(dtype).removeprefix("torch.")]
+
+
+# EmbeddedEngine.logprobs
+
+
+@pytest.mark.parametrize("max_batch_tokens", [2048, 7])
+async def test_log_probabilities_of_given_tokens_are_the_learners(policy, max_batch_tokens):
+    engine = EmbeddedEngine(policy, max_batch_tokens=max_batch_tokens)
+    engine.publish("default", TRAINED, 1)
+    engine.publish("base", BASE, 0)
+    ids = canary_tokens(policy)
+    for model, adapter in (("default", TRAINED), ("base", BASE)):
+        assert await engine.logprobs(ids, model=model) == pytest.approx(
+            learners(policy, ids, adapter), abs=2e-5
+        )
+
+
+async def test_log_probabilities_of_given_tokens_disturb_nobody(policy):
+    async def answers(engine: EmbeddedEngine, canaries: int) -> list[float]:
+        engine.publish("default", TRAINED, 1)
+        asked = engine.complete(text_prompt("abc"), max_tokens=20, seed=1)
+        found = await asyncio.gather(
+            asked, *(engine.logprobs(canary_tokens(policy)) for _ in range(canaries))
+        )
+        return found[0].completion_logprobs
+
+    assert await answers(EmbeddedEngine(policy), 3) == await answers(EmbeddedEngine(policy), 0)
+
+
+async def test_impossible_tokens_are_refused_and_few_have_few_log_probabilities(policy):
+    engine = EmbeddedEngine(policy, max_context=8)
+    engine.publish("default", TRAINED, 1)
+    assert await engine.logprobs([5]) == []
+    assert len(await engine.logprobs([5] * CONTEXT_LENGTH)) == CONTEXT_LENGTH - 1
+    with pytest.raises(SelfplayError, match=f"{CONTEXT_LENGTH + 1} tokens exceed the model's context"):
+        await engine.logprobs([5] * (CONTEXT_LENGTH + 1))
+    with pytest.raises(InputError, match="does not serve other"):
+        await engine.logprobs([5, 6], model="other")

@@ -1,0 +1,346 @@
+"""Several learners on shards of a batch against one learner on the whole of it."""
+
+import itertools
+import math
+import multiprocessing
+import random
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store, shard
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.policy import AVERAGE
+from tiny_models import make_record, tiny_policy
+
+ADDRESS = "127.0.0.1"
+TIMEOUT_SECONDS = 60
+RATE = 1e-3
+Records = list[TrainingRecord]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Updates to make, one for each batch, and how."""
+
+    batches: list[Records]
+    regulariser: str = "none"
+    kl_weight: float = 0.0
+    average_decay: float = 0.0
+    max_train_len: int | None = None
+    max_mismatch: float = 100.0
+
+
+@dataclass
+class Outcome:
+    """What a learner reported and what it became; arrays, because it travels between processes."""
+
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    gradients: list[np.ndarray] = field(default_factory=list)
+    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    average: dict[str, np.ndarray] = field(default_factory=dict)
+    version: int = 0
+
+
+def make_learner(case: Case) -> Learner:
+    policy = tiny_policy()
+    algorithm = Reinforce(case.regulariser, case.kl_weight)
+    algorithm.initialize(policy, max_generation_len=4, max_train_len=case.max_train_len, max_batch_tokens=48)
+    return Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(RATE, RATE, 10),
+        regulariser_weight=Schedule(0.3, 0.1, 10),
+        grad_clip=0.5,
+        average_decay=case.average_decay,
+        max_mismatch=case.max_mismatch,
+    )
+
+
+def train(learner: Learner, case: Case, group: DataParallel | None = None) -> Outcome:
+    learner.group = group
+    outcome = Outcome()
+    for records in case.batches:
+        try:
+            outcome.metrics.append(learner.update(records))
+        except (SelfplayError, IndexError) as error:
+            outcome.errors.append(f"{type(error).__name__}: {error}")
+    outcome.gradients = [
+        np.zeros(p.shape) if p.grad is None else p.grad.numpy() for p in learner.policy.adapter_parameters()
+    ]
+    outcome.tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
+    outcome.average = {k: v.numpy() for k, v in learner.policy.adapter_state(AVERAGE).items()}
+    outcome.version = learner.version
+    return outcome
+
+
+def train_as_rank_1(port: int, case: Case) -> Outcome:
+    learner = make_learner(case)
+    store = reach_store(ADDRESS, port, TIMEOUT_SECONDS)
+    group = DataParallel(1, 2, store, timeout_seconds=TIMEOUT_SECONDS)
+    outcome = train(learner, case, group)
+    group.close()
+    return outcome
+
+
+def leave_as_rank_1(port: int) -> None:
+    DataParallel(1, 2, reach_store(ADDRESS, port, TIMEOUT_SECONDS), timeout_seconds=TIMEOUT_SECONDS).close()
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[ProcessPoolExecutor]:
+    """Rank 1's process; rank 0 is this one."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+def train_together(other: ProcessPoolExecutor, case: Case) -> tuple[Outcome, Outcome]:
+    learner, store = make_learner(case), host_store(ADDRESS, TIMEOUT_SECONDS)
+    future = other.submit(train_as_rank_1, store.port, case)
+    group = DataParallel(0, 2, store, timeout_seconds=TIMEOUT_SECONDS)
+    outcome = train(learner, case, group)
+    group.close()
+    return outcome, future.result(TIMEOUT_SECONDS)
+
+
+def self_play_batch(seed: int, size: int, version: int) -> Records:
+    """Games with shared prompts, some without legal answers, some records of an older version."""
+    draw = random.Random(seed)
+    answers = [[[3, 4], [5, 6], [7]], [[5, 6], [8]], []]
+    records = []
+    for _ in range(size):
+        seat = draw.randrange(3)
+        completion = draw.choice(answers[seat] or [[9, 9, 9]])
+        records.append(
+            make_record(
+                [1, 2, 3, 4, 10 + seat, *[20 + seat] * draw.randrange(3)],
+                completion,
+                draw.choice([-1.0, 0.5, 1.0]),
+                logprobs=[-draw.random() for _ in completion],
+                alternatives=answers[seat],
+                policy_version=max(version - draw.randrange(2), 0),
+            )
+        )
+    return records
+
+
+def batches(*sizes: int) -> list[Records]:
+    return [self_play_batch(index, size, index) for index, size in enumerate(sizes)]
+
+
+def assert_close_weights(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
+    """AdamW divides a gradient by its size, so where it is nearly 0 its rounding moves a weight."""
+    assert left.keys() == right.keys()
+    for name in left:
+        difference = np.abs(left[name] - right[name])
+        assert difference.max() < RATE / 10, name
+        assert difference.mean() < RATE / 1000, name
+
+
+def assert_close_sums(left: np.ndarray, right: np.ndarray) -> None:
+    np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-3 * np.abs(right).max())
+
+
+def weights_of(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value for name, value in tensors.items() if name.startswith("weights.")}
+
+
+def assert_same_learning(outcome: Outcome, alone: Outcome) -> None:
+    for metrics, expected in zip(outcome.metrics, alone.metrics, strict=True):
+        assert metrics.keys() == expected.keys()
+        for name in metrics:
+            if name == "packed_tokens":
+                assert metrics[name] >= expected[name]
+            elif "second" not in name:
+                assert metrics[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-7), name
+    for gradient, expected_gradient in zip(outcome.gradients, alone.gradients, strict=True):
+        assert_close_sums(gradient, expected_gradient)
+    assert_close_weights(weights_of(outcome.tensors), weights_of(alone.tensors))
+    assert_close_weights(outcome.average, alone.average)
+    assert outcome.tensors.keys() == alone.tensors.keys()
+    for name in outcome.tensors.keys() - weights_of(outcome.tensors).keys():
+        assert_close_sums(outcome.tensors[name], alone.tensors[name])
+    assert outcome.errors == alone.errors
+    assert outcome.version == alone.version
+
+
+def assert_identical(left: Outcome, right: Outcome) -> None:
+    assert left.tensors.keys() == right.tensors.keys()
+    assert all(np.array_equal(left.tensors[name], right.tensors[name]) for name in left.tensors)
+    assert left.version == right.version
+
+
+LONG = [make_record([30] * 12, [5, 6], 1.0), make_record([30] * 13, [5], -1.0)]
+CASES = {
+    "plain": Case(batches(8, 8, 8)),
+    "uniform and averaged": Case(batches(9, 6, 8), regulariser="uniform", average_decay=0.5),
+    "base and KL": Case(batches(8, 5, 7), regulariser="base", kl_weight=0.3),
+    "uneven": Case(batches(3, 2, 13), regulariser="uniform"),
+    "one empty": Case([self_play_batch(5, 1, 0)], regulariser="uniform", kl_weight=0.3),
+    "too long on one shard only": Case(
+        [batch[:1] + LONG for batch in batches(4, 4)], regulariser="uniform", max_train_len=11
+    ),
+    "cut completions": Case(batches(8, 8), regulariser="uniform", max_train_len=8),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_learners_make_the_updates_of_one_on_the_whole_batch(other, name):
+    case = CASES[name]
+    outcome, of_rank_1 = train_together(other, case)
+    assert_same_learning(outcome, train(make_learner(case), case))
+    assert_identical(outcome, of_rank_1)
+    assert not outcome.errors
+
+
+def test_three_learners_make_the_updates_of_one():
+    case = Case(batches(7, 9), regulariser="uniform", average_decay=0.5)
+    learners, store = [make_learner(case) for _ in range(3)], host_store(ADDRESS, TIMEOUT_SECONDS)
+
+    def train_as(rank: int) -> Outcome:
+        own_store = store if rank == 0 else reach_store(ADDRESS, store.port, TIMEOUT_SECONDS)
+        group = DataParallel(rank, 3, own_store, timeout_seconds=TIMEOUT_SECONDS)
+        outcome = train(learners[rank], case, group)
+        group.close()
+        return outcome
+
+    with ThreadPoolExecutor(3) as threads:
+        outcomes = list(threads.map(train_as, range(3)))
+    assert_same_learning(outcomes[0], train(make_learner(case), case))
+    for outcome in outcomes[1:]:
+        assert_identical(outcomes[0], outcome)
+
+
+def test_the_cases_are_what_they_say():
+    """Without this a change of the sharding could turn them into plain ones."""
+    first, second = shard(CASES["too long on one shard only"].batches[0], 2)
+    lengths = [[len(r.prompt_token_ids) for r in part] for part in (first, second)]
+    assert max(lengths[0]) < 11 <= min(lengths[1])
+    assert sorted(map(len, shard(CASES["one empty"].batches[0], 2))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([make_record([30, 1], [2], math.nan)], "not finite"),
+        ([make_record([30, 1], [2], math.inf)], "not finite"),
+        ([make_record([30, 1], [2], logprobs=[-1e4])], "disagree"),
+        ([make_record([30, 1], [2], logprobs=[math.nan])], "disagree"),
+    ],
+)
+def test_what_is_wrong_on_one_shard_stops_all_alike_and_costs_no_weight(other, bad, message):
+    good = self_play_batch(0, 6, 0)
+    outcome, of_rank_1 = train_together(other, Case([[*good, *bad], good]))
+    assert message in outcome.errors[0]
+    assert outcome.errors == of_rank_1.errors
+    assert_same_learning(outcome, train(make_learner(Case([])), Case([[*good, *bad], good])))
+    assert_identical(outcome, of_rank_1)
+    assert outcome.version == 1
+
+
+def test_mismatch_is_judged_over_all_shards(other):
+    """That of one shard alone is over the limit, the batch's is not."""
+    records = [make_record([1, 2], [3] * 3, logprobs=[-9.0] * 3), make_record([8], [4], logprobs=[-60.0])]
+    of_all = train(make_learner(Case([])), Case([records])).metrics[0]["mismatch"]
+    of_one = train(make_learner(Case([])), Case([records[1:]])).metrics[0]["mismatch"]
+    assert of_one > of_all + 1
+    outcome, _ = train_together(other, Case([records], max_mismatch=of_all + 0.1))
+    assert outcome.metrics[0]["mismatch"] == pytest.approx(of_all, rel=1e-5)
+
+
+def test_a_batch_of_which_no_record_fits_is_refused_on_all(other):
+    case = Case([LONG, []], max_train_len=5)
+    outcome, of_rank_1 = train_together(other, case)
+    assert len(outcome.errors) == 2
+    assert all("max_train_len" in error for error in outcome.errors)
+    assert outcome.errors == of_rank_1.errors == train(make_learner(case), case).errors
+
+
+def test_a_failure_of_one_learner_is_told_to_the_others(other):
+    no_such_token = make_record([40, 10**6], [2])
+    good = self_play_batch(0, 4, 0)
+    outcome, of_rank_1 = train_together(other, Case([[*good, no_such_token], good]))
+    assert of_rank_1.errors[0].startswith("IndexError: ")
+    assert outcome.errors[0].startswith("SelfplayError: learner 1 failed: IndexError(")
+    assert outcome.version == of_rank_1.version == 1
+
+
+def test_a_learner_whose_peer_left_says_so_and_keeps_its_weights(other):
+    learner, store = make_learner(Case([])), host_store(ADDRESS, TIMEOUT_SECONDS)
+    future = other.submit(leave_as_rank_1, store.port)
+    group = DataParallel(0, 2, store, timeout_seconds=TIMEOUT_SECONDS)
+    future.result(TIMEOUT_SECONDS)
+    before = learner.tensors()
+    learner.group = group
+    with pytest.raises(PeerLost, match="lost"):
+        learner.update(self_play_batch(0, 4, 0))
+    group.close()
+    assert all(np.array_equal(tensor, before[name]) for name, tensor in learner.tensors().items())
+    assert learner.version == 0
+
+
+def test_who_is_alone_at_the_meeting_point_does_not_wait_for_ever():
+    with pytest.raises(PeerLost, match="timeout"):
+        DataParallel(0, 2, host_store(ADDRESS, 0.2), timeout_seconds=0.2)
+
+
+token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=4)
+record_lists = st.lists(st.builds(make_record, token_lists, token_lists), max_size=9)
+
+
+def tokens_of(record: TrainingRecord) -> tuple[list[int], list[int]]:
+    return record.prompt_token_ids, record.completion_token_ids
+
+
+def run_cost(run: Records) -> int:
+    """A run's first record, and what each other does not begin with like the one before it."""
+    cost = 0
+    for before, record in zip([None, *run], run, strict=False):
+        ids = record.input_ids
+        earlier = before.input_ids if before is not None else []
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(earlier, ids, strict=False))
+        cost += len(ids) - sum(1 for _ in alike)
+    return cost
+
+
+@given(record_lists, st.integers(1, 5))
+def test_shards_hold_every_record_once_in_order_and_none_is_empty_without_need(records, count):
+    shards = shard(records, count)
+    assert len(shards) == count
+    joined = [record for part in shards for record in part]
+    assert sorted(map(id, joined)) == sorted(map(id, records))
+    assert [tokens_of(r) for r in joined] == sorted(map(tokens_of, joined))
+    assert sum(1 for part in shards if part) == min(count, len(records))
+
+
+@given(record_lists.flatmap(st.permutations), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_shards_do_not_depend_on_the_order_of_records(records, count, generator):
+    shuffled = generator.sample(records, len(records))
+    by_tokens = [[tokens_of(record) for record in part] for part in shard(records, count)]
+    assert by_tokens == [[tokens_of(record) for record in part] for part in shard(shuffled, count)]
+
+
+@given(record_lists.filter(lambda records: len(records) >= 3))
+def test_the_largest_shard_is_as_small_as_cutting_can_make_it(records):
+    shards = shard(records, 3)
+    joined = [record for part in shards for record in part]
+    best = min(
+        max(run_cost(joined[:i]), run_cost(joined[i:j]), run_cost(joined[j:]))
+        for i, j in itertools.combinations(range(1, len(joined)), 2)
+    )
+    assert max(map(run_cost, shards)) == best
+
+
+def test_a_shard_holds_the_records_of_one_game_rather_than_halves_of_two():
+    rules = [[1] * 50, [2] * 50]
+    records = [make_record([*rules[game % 2], move], [3]) for game in range(8) for move in range(game)]
+    for part in shard(records, 2):
+        assert len({record.prompt_token_ids[0] for record in part}) == 1

@@ -1,0 +1,441 @@
+"""EmbeddedHost: asked for adapters by path, it loads, proves, serves and drops them."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.core import InputError, ModelResponse, SelfplayError
+from selfplay.inference.delivery import DELIVERY_FILE, Delivery, DeliveryError
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery import write_delivery
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from selfplay.learning.trie import build_plan
+from selfplay.runtime.ray import engine_host
+from selfplay.runtime.ray.engine_host import AdapterRef, EmbeddedHost
+from selfplay.runtime.ray.recent_load import WINDOW_SECONDS, RecentLoad
+from selfplay.runtime.ray.resident_adapters import ResidentAdapters
+from tiny_models import perturb_adapter, text_prompt, tiny_model, tiny_policy
+
+PROMPTS = ["a", "ab", "abc", "rules rules rules: move 1", "rules rules rules: move 2"]
+BASE_REF = AdapterRef("base", 0, None)
+
+
+@pytest.fixture(scope="module")
+def learner() -> PolicyModel:
+    """Holds adapters ``v1`` to ``v4``, with other weights each."""
+    policy = tiny_policy(perturbed=False)
+    for version in range(1, 5):
+        perturb_adapter(policy, f"v{version}", seed=version)
+    return policy
+
+
+@pytest.fixture
+def versions(learner, tmp_path) -> dict[int, AdapterRef]:
+    """The learner's adapters on disk; 0 was never trained."""
+    names = {0: "default"} | {version: f"v{version}" for version in range(1, 5)}
+    for version, name in names.items():
+        save_adapter(tmp_path / f"{version:06}", learner, "tiny", name)
+        write_delivery(tmp_path / f"{version:06}", learner, name, version)
+    return {version: AdapterRef("default", version, str(tmp_path / f"{version:06}")) for version in names}
+
+
+def build_host(max_adapters: int = 4, **options) -> EmbeddedHost:
+    limits = {"max_tokens": 8, "max_context": None, "max_queue": 500, "max_cached_tokens": 4096}
+    return EmbeddedHost(lambda: tiny_policy(perturbed=False), max_adapters=max_adapters, **(limits | options))
+
+
+async def started(max_adapters: int = 4, **options) -> EmbeddedHost:
+    host = build_host(max_adapters, **options)
+    await host.start()
+    return host
+
+
+@pytest.fixture
+def loads(monkeypatch) -> list[int]:
+    """Which versions were read from disk, in order."""
+    read, seen = engine_host._read, []
+
+    def noted(adapter: AdapterRef) -> object:
+        seen.append(adapter.version)
+        return read(adapter)
+
+    monkeypatch.setattr(engine_host, "_read", noted)
+    return seen
+
+
+async def ask(host, adapter, text="a", seed=0, max_tokens=None, temperature=1.0) -> ModelResponse:
+    return await host.complete(adapter, text_prompt(text), temperature, max_tokens, True, seed)
+
+
+async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:
+    asked = [ask(host, adapter, text, seed, **options) for text in PROMPTS for seed in seeds]
+    return await asyncio.gather(*asked)
+
+
+def assert_drawn_from(learner: PolicyModel, adapter: str, responses: list[ModelResponse]) -> None:
+    plan = build_plan([r.prompt_token_ids for r in responses], [r.completion_token_ids for r in responses])
+    with torch.no_grad(), learner.adapter(adapter):
+        logprobs_C = plan_logprobs(learner, plan)
+    expected: list[list[float]] = [[] for _ in responses]
+    for sample, prediction in zip(plan.sample_S, plan.prediction_S, strict=True):
+        expected[sample].append(float(logprobs_C[prediction]))
+    for response, logprobs in zip(responses, expected, strict=True):
+        assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)
+
+
+# Who answers
+
+
+async def test_the_adapter_that_was_asked_for_answers(learner, versions):
+    host = await started()
+    asked = {"v1": versions[1], "v2": versions[2], "v3": versions[3], BASE: BASE_REF}
+    answered = await asyncio.gather(*(ask_all(host, adapter) for adapter in asked.values()))
+    for (name, adapter), responses in zip(asked.items(), answered, strict=True):
+        assert_drawn_from(learner, name, responses)
+        assert {response.policy_version for response in responses} == {adapter.version}
+    with pytest.raises(AssertionError):  # the comparison can fail
+        assert_drawn_from(learner, "v2", answered[0])
+    assert_drawn_from(learner, BASE, await ask_all(host, versions[0]))
+
+
+async def test_answers_are_tagged_with_the_version_that_was_asked_for(versions):
+    host = await started()
+    assert (await ask(host, AdapterRef("base", 7, None))).policy_version == 7
+    assert (await ask(host, versions[3])).policy_version == 3
+
+
+async def test_scores_are_the_adapters_own(learner, versions):
+    host = await started()
+    engine = EmbeddedEngine(learner)
+    for version in (1, 2):
+        engine.publish(f"v{version}", f"v{version}", version)
+        expected = await engine.score(text_prompt("ab"), ["yes", "no"], model=f"v{version}")
+        scores = await host.score(versions[version], text_prompt("ab"), ["yes", "no"])
+        assert scores == pytest.approx(expected, abs=1e-4)
+
+
+async def test_an_adapter_of_which_its_maker_says_nothing_answers_too(learner, versions):
+    (Path(versions[1].path) / DELIVERY_FILE).unlink()
+    assert_drawn_from(learner, "v1", await ask_all(await started(), versions[1]))
+
+
+# Loading and dropping
+
+
+async def test_fifty_requests_at_once_load_an_adapter_once(learner, versions, loads):
+    host = await started()
+    responses = await asyncio.gather(*(ask(host, versions[1], seed=seed) for seed in range(50)))
+    assert loads == [1]
+    assert_drawn_from(learner, "v1", responses)
+
+
+async def test_one_name_for_many_versions_and_many_names_for_one(versions, loads):
+    host = await started()
+    same = AdapterRef("ckpt-1", 1, versions[1].path)
+    await asyncio.gather(*(ask(host, adapter) for adapter in (versions[1], same, versions[2])))
+    assert sorted(loads) == [1, 2]
+    assert host.stats()["adapters"] == 2
+
+
+async def test_the_adapter_not_asked_for_the_longest_makes_room_and_comes_back(learner, versions, loads):
+    host = await started(max_adapters=2)
+    for version in (1, 2, 1, 3, 1):
+        assert_drawn_from(learner, f"v{version}", await ask_all(host, versions[version]))
+    assert loads == [1, 2, 3]
+    assert host.stats()["adapters"] == 2
+    assert_drawn_from(learner, "v2", await ask_all(host, versions[2]))
+    assert_drawn_from(learner, "v1", await ask_all(host, versions[1]))
+    assert loads == [1, 2, 3, 2]
+
+
+async def test_an_adapter_with_a_request_under_way_is_not_dropped(learner, versions):
+    host = await started(max_adapters=1)
+    old = asyncio.create_task(ask_all(host, versions[1], max_tokens=60))
+    while not host.stats()["running"]:
+        await asyncio.sleep(0)
+    new = await ask_all(host, versions[2])
+    assert old.done()
+    assert_drawn_from(learner, "v1", await old)
+    assert_drawn_from(learner, "v2", new)
+
+
+async def test_more_adapters_than_there_is_room_for_at_once_all_answer(learner, versions):
+    host = await started(max_adapters=2)
+    rng = random.Random(0)
+    asked = [(rng.randint(1, 4), rng.choice(PROMPTS), seed, rng.randint(1, 12)) for seed in range(120)]
+    responses = await asyncio.gather(
+        *(ask(host, versions[version], text, seed, length) for version, text, seed, length in asked)
+    )
+    for version in range(1, 5):
+        mine = [response for response, one in zip(responses, asked, strict=True) if one[0] == version]
+        assert {response.policy_version for response in mine} == {version}
+        assert_drawn_from(learner, f"v{version}", mine)
+
+
+async def test_whoever_gives_up_does_not_stop_the_load_for_the_others(learner, versions, loads):
+    host = await started()
+    first = asyncio.create_task(ask(host, versions[1]))
+    while not loads:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(ask(host, versions[1]))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert_drawn_from(learner, "v1", [await second])
+    assert first.cancelled()
+    assert loads == [1]
+
+
+# Proof
+
+
+async def test_a_tampered_file_is_not_served_and_the_others_go_on(learner, versions):
+    host = await started(max_adapters=2)
+    await ask(host, versions[1])
+    weights = Path(versions[2].path) / "adapter_model.safetensors"
+    genuine = weights.read_bytes()
+    weights.write_bytes(genuine[:-1] + bytes([genuine[-1] ^ 1]))
+    found = await asyncio.gather(*(ask(host, versions[2]) for _ in range(5)), return_exceptions=True)
+    assert {type(error) for error in found} == {DeliveryError}
+    assert "default version 2 was not delivered: the weights in" in str(found[0])
+    assert "\n" not in str(found[0])
+    assert_drawn_from(learner, "v1", await ask_all(host, versions[1]))
+    weights.write_bytes(genuine)
+    assert_drawn_from(learner, "v2", await ask_all(host, versions[2]))
+
+
+def say(adapter: AdapterRef, **changed) -> None:
+    file = Path(adapter.path) / DELIVERY_FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+
+
+async def test_another_canary_than_the_learners_is_not_served(versions):
+    host = await started()
+    say(versions[2], canary=-1.234)
+    with pytest.raises(DeliveryError, match="default version 2 was not delivered: the canary's") as caught:
+        await ask(host, versions[2])
+    assert "-1.2340" in str(caught.value)
+    assert host.stats()["adapters"] == 0
+    assert host._engine.names() == ["base"]
+
+
+async def test_weights_that_never_arrive_are_caught_without_the_makers_word(learner, versions):
+    host = await started()
+    for version in (1, 2):
+        (Path(versions[version].path) / DELIVERY_FILE).unlink()
+    load = host._policy.load_adapter_state
+    host._policy.load_adapter_state = lambda state, name: None
+    with pytest.raises(DeliveryError, match="version 1 was not delivered: it answers exactly like the base"):
+        await ask(host, versions[1])
+    host._policy.load_adapter_state = lambda state, name: load(learner.adapter_state("v1"), name)
+    await ask(host, versions[1])
+    with pytest.raises(DeliveryError, match=r"version 2 was not delivered.* exactly like version 1"):
+        await ask(host, versions[2])
+
+
+async def test_what_is_missing_damaged_or_anothers_is_refused_in_a_line(versions, tmp_path):
+    host = await started(max_adapters=1)
+    with pytest.raises(SelfplayError, match="ckpt-9 version 9 is not at"):
+        await ask(host, AdapterRef("ckpt-9", 9, str(tmp_path / "000009")))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors"):
+        await ask(host, AdapterRef("default", 5, str(tmp_path / "empty")))
+    (Path(versions[1].path) / DELIVERY_FILE).write_text("{")
+    with pytest.raises(InputError, match=r"delivery\.json is damaged"):
+        await ask(host, versions[1])
+    await ask(host, versions[2])  # the one slot is free
+
+
+@pytest.mark.parametrize(
+    ("lora", "complaint"),
+    [
+        (LoraSettings(4, 16.0), "its alpha is 16.0, the engine's 8"),
+        (LoraSettings(8, 8.0), "its rank is 8, the engine's 4"),
+        (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
+    ],
+)
+async def test_an_adapter_of_another_shape_is_refused(tmp_path, lora, complaint):
+    other = PolicyModel(str(tiny_model("llama")), lora)
+    save_adapter(tmp_path / "other", other, "tiny")
+    with pytest.raises(InputError, match=complaint):
+        await ask(await started(), AdapterRef("other", 1, str(tmp_path / "other")))
+
+
+# The host
+
+
+async def test_nothing_answers_before_the_start_and_after_the_end(versions):
+    host = build_host()
+    with pytest.raises(SelfplayError, match="the engine is not running"):
+        await ask(host, BASE_REF)
+    await host.close()
+    await host.start()
+    under_way = [
+        asyncio.create_task(ask(host, adapter, max_tokens=200)) for adapter in (BASE_REF, versions[1])
+    ]
+    while not host.stats()["running"]:
+        await asyncio.sleep(0)
+    loading = asyncio.create_task(ask(host, versions[2]))
+    await asyncio.sleep(0)
+    await host.close()
+    found = await asyncio.gather(*under_way, loading, return_exceptions=True)
+    assert {type(error) for error in found} == {SelfplayError}
+    with pytest.raises(SelfplayError, match="the engine is not running"):
+        await ask(host, versions[1])
+
+
+async def test_figures_say_what_is_under_way_and_what_was_done(versions):
+    host = await started()
+    assert host.stats()["idle_share"] == 1
+    asked = asyncio.create_task(ask_all(host, versions[1], max_tokens=40))
+    while not (waiting := host.stats())["queued"]:
+        await asyncio.sleep(0)
+    assert (waiting["queued"], waiting["running"], waiting["adapters"]) == (3 * len(PROMPTS), 0, 0)
+    while not host.stats()["running"]:
+        await asyncio.sleep(0)
+    running = host.stats()
+    assert running["queued"] + running["running"] == 3 * len(PROMPTS)
+    responses = await asked
+    stats = host.stats()
+    assert stats["generated_tokens"] == sum(len(response.completion_token_ids) for response in responses)
+    assert stats["tok_s"] > 0
+    assert (stats["queued"], stats["running"], stats["adapters"]) == (0, 0, 1)
+    assert 0 < stats["idle_share"] < 1
+
+
+def test_a_host_without_room_for_an_adapter_is_refused():
+    with pytest.raises(InputError, match="max_adapters: 0 leaves no room"):
+        build_host(max_adapters=0)
+
+
+def test_who_only_knows_of_hosts_needs_no_torch():
+    code = "import sys, selfplay.runtime.ray.engine_host; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ResidentAdapters alone
+
+
+class Slots:
+    """Where adapters are put; notes what was done wrong."""
+
+    def __init__(self, number: int, failing: frozenset[int] = frozenset()) -> None:
+        self.held: dict[str, int] = {}
+        self.failing = failing
+        self.loads: Counter[int] = Counter()
+        self.adapters = ResidentAdapters([f"slot {index}" for index in range(number)], self.load, self.drop)
+
+    async def load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
+        assert slot not in self.held
+        assert adapter.version not in self.held.values()
+        assert before is None or before.name == adapter.name
+        self.loads[adapter.version] += 1
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if adapter.version in self.failing:
+            raise DeliveryError(adapter.name, adapter.version, "it fails")
+        self.held[slot] = adapter.version
+        return Delivery(adapter.name, adapter.version, "", ())
+
+    async def drop(self, slot: str) -> None:
+        await asyncio.sleep(0)
+        del self.held[slot]
+
+    async def use(self, version: int, rounds: int) -> None:
+        async with self.adapters.use(AdapterRef("default", version, str(version))) as slot:
+            for _ in range(rounds):
+                assert self.held[slot] == version
+                await asyncio.sleep(0)
+            assert self.held[slot] == version
+
+
+uses = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(0, 9)), max_size=30)
+
+
+@settings(deadline=None)
+@given(uses, st.integers(1, 4), st.frozensets(st.integers(0, 5), max_size=2), st.sets(st.integers(0, 29)))
+def test_whatever_is_asked_for_when_each_finds_its_own_adapter_and_nobody_waits_forever(
+    asked, slots, failing, cancelled
+):
+    async def run() -> None:
+        held = Slots(slots, failing)
+        tasks: list[asyncio.Task[None]] = []
+        for version, rounds, pause in asked:
+            tasks.append(asyncio.create_task(held.use(version, rounds)))
+            for _ in range(pause):
+                await asyncio.sleep(0)
+        for index in cancelled & set(range(len(tasks))):
+            tasks[index].cancel()
+        async with asyncio.timeout(20):
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        await held.adapters.settle()
+        for index, (error, (version, _, _)) in enumerate(zip(found, asked, strict=True)):
+            if isinstance(error, asyncio.CancelledError):
+                assert index in cancelled
+            elif version in failing:
+                assert isinstance(error, DeliveryError)
+            else:
+                assert error is None
+        assert len(held.held) == len(held.adapters) <= slots
+
+    asyncio.run(run())
+
+
+async def test_an_adapter_is_not_kept_out_by_others_that_are_asked_for_without_a_pause():
+    held, served = Slots(1), asyncio.Event()
+
+    async def keep_asking() -> None:
+        while not served.is_set():
+            await held.use(1, 5)
+
+    async def newcomer() -> None:
+        await held.use(2, 1)
+        served.set()
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(keep_asking() for _ in range(3)), newcomer())
+    assert held.loads[2] == 1
+
+
+# RecentLoad
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=30), st.integers(0, 9000))
+def test_the_idle_share_is_that_of_the_last_five_seconds(events, last):
+    """Times are counted in milliseconds."""
+    milliseconds: list[bool] = []  # whether anything was under way in it
+    load = RecentLoad(lambda: len(milliseconds) / 1000)
+    under_way = []
+    for pause, begins in events:
+        milliseconds += [bool(under_way)] * pause
+        if begins:
+            under_way.append(load.request())
+            under_way[-1].__enter__()
+        elif under_way:
+            under_way.pop().__exit__(None, None, None)
+    milliseconds += [bool(under_way)] * last
+    window = milliseconds[-int(WINDOW_SECONDS * 1000) :]
+    expected = window.count(False) / len(window) if window else 1.0
+    assert load.idle_share() == pytest.approx(expected, abs=1e-6)
+
+
+def test_tokens_a_second_are_those_since_the_figure_of_five_seconds_ago():
+    now = [0.0]
+    load = RecentLoad(lambda: now[0])
+    assert load.tokens_per_second(0) == 0
+    rates = []
+    for second in range(1, 12):
+        now[0] = float(second)
+        rates.append(load.tokens_per_second(10 * second if second <= 4 else 40))
+    assert rates == [10, 10, 10, 10, 8, 6, 4, 2, 0, 0, 0]

@@ -1,0 +1,210 @@
+"""Learners in processes of their own, some of which die, against one learner that nothing happens to."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.batch import Batch
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.runtime.ray.learner_group import LearnerGroup
+from tiny_models import make_record, tiny_policy
+
+RATE = 1e-3
+TIMEOUT_SECONDS = 120
+WITH_GRADIENTS = "with gradients"
+BEFORE_THE_STEP = "before the step"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Kills every process but one where a file in ``orders`` says so, once."""
+
+    orders: Path
+    survivor: int
+
+    def strike(self, when: str) -> None:
+        order = self.orders / when
+        if os.getpid() != self.survivor and order.exists():
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(Reinforce):
+    """May die with its gradients computed and nobody told."""
+
+    def __init__(self, fate: Fate) -> None:
+        super().__init__("uniform", kl_weight=0.1)
+        self.fate = fate
+
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
+        metrics = super().update(batch, regulariser_weight)
+        self.fate.strike(WITH_GRADIENTS)
+        return metrics
+
+
+def build_learners(fate: Fate) -> dict[str, Learner]:
+    policy, algorithm = tiny_policy(), Mortal(fate)
+    algorithm.initialize(policy, max_generation_len=4)
+    learner = Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(RATE, RATE, 10),
+        regulariser_weight=Schedule(0.3, 0.1, 10),
+        average_decay=0.5,
+        max_mismatch=100.0,
+    )
+    learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
+    return {"default": learner}
+
+
+def refuse_elsewhere(fate: Fate) -> dict[str, Learner]:
+    if os.getpid() != fate.survivor:
+        raise InputError("model", "it is not on this machine", "Put it there.")
+    return build_learners(fate)
+
+
+def batch_of(update: int) -> list[TrainingRecord]:
+    return [
+        make_record(
+            [1, 2, 3, 10 + number % 3, 20 + update],
+            [4 + number % 2, 7],
+            (-1.0) ** number,
+            logprobs=[-1.0, -0.5],
+            alternatives=[[4, 7], [5, 7]],
+            policy_version=update,
+        )
+        for number in range(5 + update)
+    ]
+
+
+@dataclass
+class Pair:
+    """A group of two, the learner that it must equal, and where deaths are ordered."""
+
+    group: LearnerGroup
+    alone: LearnerGroup
+    orders: Path
+
+    def update_both(self) -> None:
+        records = batch_of(self.alone.learners["default"].version)
+        metrics, expected = self.group.update(records), self.alone.update(records)
+        assert metrics.keys() == expected.keys()
+        for name in ("loss", "grad_norm", "legal_mass", "kl_to_base", "mismatch", "records", "samples_seen"):
+            assert metrics[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-6), name
+        ours, theirs = self.group.learners["default"], self.alone.learners["default"]
+        assert ours.version == theirs.version
+        for name in ("default", "average"):
+            left, right = (learner.policy.adapter_state(name) for learner in (ours, theirs))
+            assert all(float((left[key] - right[key]).abs().max()) < RATE / 10 for key in left)
+
+    def order(self, when: str) -> Path:
+        path = self.orders / when
+        path.touch()
+        return path
+
+    @property
+    def worker(self) -> Any:
+        return self.group._workers[0]
+
+
+def pid_of(worker: Any) -> int:
+    return ray.get(worker.__ray_call__.remote(lambda self: os.getpid()), timeout=TIMEOUT_SECONDS)
+
+
+def worker_tensors(worker: Any) -> dict[str, np.ndarray]:
+    def read(self: Any) -> dict[str, np.ndarray]:
+        return {name: tensor.numpy() for name, tensor in self._learners["default"].tensors().items()}
+
+    return ray.get(worker.__ray_call__.remote(read), timeout=TIMEOUT_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pair(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    orders = tmp_path_factory.mktemp("orders")
+    build = partial(build_learners, Fate(orders, os.getpid()))
+    pair = Pair(
+        LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS),
+        LearnerGroup(build, 1, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS),
+        orders,
+    )
+    pair.group.start()
+    pair.alone.start()
+    yield pair
+    pair.group.close()
+    pair.alone.close()
+
+
+def test_a_group_of_two_learns_what_one_learner_does(pair):
+    for _ in range(2):
+        pair.update_both()
+    tensors = pair.group.learners["default"].tensors()
+    theirs = worker_tensors(pair.worker)
+    assert tensors.keys() == theirs.keys()
+    assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_group_of_one_is_a_learner_and_no_more(pair):
+    assert pair.alone.learners["default"].group is None
+    assert pair.alone._workers == []
+
+
+def test_a_worker_killed_between_updates_changes_nothing(pair):
+    pair.update_both()
+    killed = pid_of(pair.worker)
+    os.kill(killed, signal.SIGKILL)
+    pair.update_both()
+    assert pid_of(pair.worker) != killed
+
+
+def test_a_worker_killed_during_an_update_changes_nothing(pair):
+    order, killed = pair.order(WITH_GRADIENTS), pid_of(pair.worker)
+    pair.update_both()
+    assert not order.exists()
+    assert pid_of(pair.worker) != killed
+    pair.update_both()
+
+
+def test_a_worker_killed_when_the_others_have_its_gradients_changes_nothing(pair):
+    order, killed = pair.order(BEFORE_THE_STEP), pid_of(pair.worker)
+    pair.update_both()
+    assert not order.exists()
+    pair.update_both()
+    assert pid_of(pair.worker) != killed
+    tensors = pair.group.learners["default"].tensors()
+    theirs = worker_tensors(pair.worker)
+    assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
+
+
+def test_what_the_learner_refuses_is_raised_and_the_group_goes_on(pair):
+    version = pair.group.learners["default"].version
+    with pytest.raises(SelfplayError, match="not finite"):
+        pair.group.update([*batch_of(version), make_record([9], [4, 7], float("nan"))])
+    pair.update_both()
+
+
+def test_workers_that_cannot_be_built_end_it_in_one_line(cluster, tmp_path):
+    build = partial(refuse_elsewhere, Fate(tmp_path, os.getpid()))
+    group = LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
+    with pytest.raises(SelfplayError, match="model: it is not on this machine") as raised:
+        group.start()
+    assert "\n" not in str(raised.value)
+    group.close()

@@ -1,0 +1,176 @@
+"""Play and learning at the same time, with a simulated engine and learner on virtual time; no Ray."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_simulation import (
+    RestartingHandle,
+    SimulatedHost,
+    SimulatedLearner,
+    SimulatedTrainer,
+    VirtualTimeLoop,
+)
+from selfplay.collection.scheduler import EnvSpec
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from selfplay.runtime.ray.buffer_service import BufferService, Demand
+from selfplay.runtime.ray.collector_service import CollectorService
+from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_service import EngineService
+from selfplay.runtime.ray.game_ledger import PlaySettings
+from selfplay.runtime.ray.pool_service import PoolService
+from selfplay.runtime.ray.tracker_service import TrackerService
+
+KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
+EPISODE = GameEpisode("kuhn_poker", 2, get_template("fewshot-chat"))
+
+
+def answer(messages: list[dict[str, str]], seed: int | None) -> str:
+    return ("Pass", "Bet")[(seed or 0) % 2]
+
+
+class Cluster:
+    """All services of a small run in this process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        games: int,
+        staleness: int,
+        move_seconds: float,
+        learn_seconds: float,
+        collectors: int = 1,
+        buffer_kind: type = StepBuffer,
+    ) -> None:
+        self.games = games
+        self.staleness = staleness
+        self.buffer = RestartingHandle(
+            lambda: BufferService(
+                buffer_kind(10_000),
+                max_staleness=staleness,
+                in_order=staleness == 0,
+                directory=str(directory / "buffer"),
+            )
+        )
+        self.pool = RestartingHandle(lambda: PoolService("mirror", 2, directory=str(directory / "pool")))
+        self.tracker = RestartingHandle(lambda: TrackerService("run", directory=str(directory / "run")))
+        self.host = SimulatedHost(move_seconds, answer)
+        self.engine = RestartingHandle(lambda: EngineService(self.host))
+        self.trainer = SimulatedTrainer(learn_seconds)
+        self.settings = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games, staleness)
+        self.collectors = [self._collector(f"Collector-{number}") for number in range(collectors)]
+        self.learner = SimulatedLearner(
+            self.trainer,
+            self.buffer,
+            self.pool,
+            self.tracker,
+            demand=Demand(games=games),
+        )
+
+    def _collector(self, name: str) -> CollectorService:
+        client = EngineClient([self.engine])
+        return CollectorService(
+            name, client, self.buffer, self.pool, self.tracker, self.settings, {"kuhn": EPISODE}
+        )
+
+    async def run(self, updates: int, saboteur=None) -> None:
+        await self.pool.add_checkpoint.remote(None, 0)
+        playing = [asyncio.create_task(self._play(number)) for number in range(len(self.collectors))]
+        disturbing = asyncio.create_task(saboteur(self)) if saboteur else None
+        try:
+            async with asyncio.timeout(100_000):
+                await self.learner.train(updates)
+        finally:
+            for task in [*playing, *([disturbing] if disturbing else [])]:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    async def _play(self, number: int) -> None:
+        """Like an actor: begun again when it is killed."""
+        while True:
+            collector = self.collectors[number]
+            try:
+                await collector.collect(self.games * (self.staleness + 1))
+                return
+            except asyncio.CancelledError:
+                if asyncio.current_task().cancelling():
+                    raise
+                self.collectors[number] = self._collector(collector.name)
+
+    def check(self, updates: int) -> None:
+        """Nothing trained twice, nothing lost, nothing too old."""
+        trained = [one for update in self.trainer.trained for one in update]
+        assert len(self.trainer.trained) == updates
+        for version, update in enumerate(self.trainer.trained):
+            assert all(0 <= version - acted <= self.staleness for _, acted in update)
+        counts = self.buffer.service.counts()
+        assert len(trained) == counts["sampled"]
+        parts = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
+        assert counts["added"] == sum(counts[part] for part in parts)
+        accounts = self.pool.service.accounts()
+        assert accounts["started"] == accounts["finished"] + accounts["failed"] + accounts["in_flight"]
+        assert accounts["failed"] == 0
+        assert self.buffer.service.games() >= self.games * updates
+
+
+def run_on_virtual_time(work) -> float:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(work)
+        return runner.get_loop().time()
+
+
+SECONDS = st.floats(0.001, 20.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    staleness=st.integers(0, 3),
+    move=SECONDS,
+    learn=SECONDS,
+    games=st.integers(1, 6),
+    collectors=st.integers(1, 3),
+    kind=st.sampled_from([StepBuffer, EpisodeBuffer]),
+)
+def test_no_record_is_ever_beyond_the_bound(
+    tmp_path_factory, staleness, move, learn, games, collectors, kind
+):
+    cluster = Cluster(
+        tmp_path_factory.mktemp("run"),
+        games=games,
+        staleness=staleness,
+        move_seconds=move,
+        learn_seconds=learn,
+        collectors=collectors,
+        buffer_kind=kind,
+    )
+    run_on_virtual_time(cluster.run(5))
+    cluster.check(5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1 << 30), staleness=st.integers(0, 2), collectors=st.integers(1, 2))
+def test_whatever_is_killed_nothing_is_lost_or_trained_twice(tmp_path_factory, seed, staleness, collectors):
+    rng = random.Random(seed)
+
+    async def disturb(cluster: Cluster) -> None:
+        while True:
+            await asyncio.sleep(rng.expovariate(1.0))
+            victim = rng.choice(["buffer", "pool", "tracker", "engine"])
+            getattr(cluster, victim).kill()
+
+    cluster = Cluster(
+        tmp_path_factory.mktemp("run"),
+        games=4,
+        staleness=staleness,
+        move_seconds=0.3,
+        learn_seconds=0.5,
+        collectors=collectors,
+    )
+    run_on_virtual_time(cluster.run(6, disturb))
+    cluster.check(6)

@@ -1,0 +1,231 @@
+"""The tracker service: killed anywhere, asked again, it writes the same metrics as one that never was."""
+
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from selfplay.core import InputError, Step, Trajectory
+from selfplay.runtime.ray.tracker_service import SILENT_AFTER, TrackerService
+from selfplay.tracking import is_wall_clock, read_metrics
+from selfplay.tracking.tracker import Tracker
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-3, 3)
+NAMES = st.sampled_from(["a", "b/c", "collection-kuhn/Reward"])
+VALUES = st.dictionaries(NAMES, st.lists(st.floats(-5, 5) | st.just(math.nan), max_size=4), max_size=3)
+GAMES = st.dictionaries(st.sampled_from(["collection-kuhn", "evaluation-kuhn"]), st.integers(0, 3))
+RATING = st.fixed_dictionaries({"mu": st.floats(-50, 50), "sigma": st.floats(0, 9)})
+POOL = st.tuples(
+    st.just("log_model_pool"),
+    st.dictionaries(st.tuples(st.sampled_from("xy"), st.sampled_from("xyz")), st.integers(0, 9)),
+    st.dictionaries(st.sampled_from("xyz"), RATING),
+    st.dictionaries(st.just("kuhn"), st.dictionaries(st.just("1-gram"), st.floats(0, 1))),
+)
+PUT = st.tuples(st.just("put"), st.sampled_from(["one", "two:2"]), VALUES, GAMES)
+REPEATABLE = st.one_of(
+    PUT,
+    POOL,
+    st.tuples(st.just("log"), st.dictionaries(NAMES, NUMBERS)),
+    st.tuples(st.just("log_learner"), st.dictionaries(NAMES, NUMBERS)),
+    st.just(("flush",)),
+)
+COUNTED = st.one_of(
+    st.tuples(st.just("log_inference"), st.just("Engine-0"), st.just([0]), st.dictionaries(NAMES, NUMBERS)),
+    st.tuples(
+        st.just("add_eval_episode"), st.fixed_dictionaries({0: NUMBERS, 1: NUMBERS}), st.just(0), st.just("g")
+    ),
+    st.tuples(st.just("add_trajectory"), st.sampled_from([-1.0, 0.0, 1.0])),
+)
+FATES = st.sampled_from(["answered", "answered", "killed", "torn", "asked again", "killed in a flush"])
+HISTORIES = st.lists(
+    st.tuples(REPEATABLE, FATES)
+    | st.tuples(COUNTED, FATES.filter(lambda fate: fate in ("answered", "killed", "torn"))),
+    max_size=15,
+)
+
+
+def trajectory(reward: float) -> Trajectory:
+    step = Step("player_0", [{"role": "user", "content": "K?"}], [{"role": "assistant", "content": "bet"}])
+    step.info = {"format_feedback": {"correct_answer_format": reward > 0}}
+    return Trajectory(0, "kuhn", reward, [step], {0: reward, 1: -reward}, num_turns=2)
+
+
+def numbered(history):
+    """Give batches and flushes their numbers, as those who make them do."""
+    for number, (call, fate) in enumerate(history):
+        if call[0] == "put":
+            yield ("put", f"{call[1]}:{number}", *call[2:]), fate
+        elif call[0] == "flush":
+            yield ("flush", number), fate
+        elif call[0] == "add_trajectory":
+            yield ("add_trajectory", trajectory(call[1]), 0, "kuhn"), fate
+        else:
+            yield call, fate
+
+
+def told(service, call):
+    answer = getattr(service, call[0])(*call[1:])
+    return measures(answer) if call[0] == "flush" else answer
+
+
+def measures(line):
+    """A line without what tells the time; what is not finite is null in the file."""
+    kept = {name: value for name, value in line.items() if not is_wall_clock(name)}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in kept.items()
+    }
+
+
+class Killed(BaseException):
+    pass
+
+
+def opened(path: Path) -> TrackerService:
+    return TrackerService("run", directory=str(path))
+
+
+def lives(path: Path, history, monkeypatch):
+    """Live through kills and repetitions; return the lines and every answer."""
+    service = opened(path)
+    answers = []
+    for call, fate in numbered(history):
+        if fate == "killed in a flush":
+            with monkeypatch.context() as patched:
+                patched.setattr(service._journal, "snapshot", kill)
+                try:
+                    told(service, call)
+                except Killed:
+                    service = opened(path)
+            answers.append(told(service, call))
+            continue
+        answers.append(told(service, call))
+        if fate == "torn":
+            newest = max((path / "tracker").glob("snapshot-*.json")).stem.replace("snapshot", "entries")
+            with (path / "tracker" / f"{newest}.jsonl").open("ab") as file:
+                file.write(b'["put","one:99999",{"a":[1')
+            with (path / "metrics.jsonl").open("ab") as file:
+                file.write(b'{"step": 99')
+        if fate != "answered":
+            service = opened(path)
+        if fate == "asked again":
+            assert told(service, call) == answers[-1]
+    return [measures(line) for line in read_metrics(path / "metrics.jsonl")], answers
+
+
+def kill(state):
+    raise Killed
+
+
+@given(history=HISTORIES)
+@example(
+    history=[(("log", {"a": 1.0}), "killed"), (("flush",), "killed in a flush"), (("flush",), "asked again")]
+)
+@example(history=[(("put", "one", {"a": [1.0]}, {}), "asked again"), (("flush",), "torn")])
+@settings(max_examples=40, deadline=None)
+def test_kills_and_repeated_calls_change_no_line(tmp_path_factory, history):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        folder = tmp_path_factory.mktemp("runs")
+        quiet = [(call, "answered") for call, _ in history]
+        expected = lives(folder / "quiet", quiet, monkeypatch)
+        assert lives(folder / "wild", history, monkeypatch) == expected
+        assert len(expected[0]) == sum(call[0] == "flush" for call, _ in history)
+
+
+def test_it_writes_what_a_tracker_in_one_process_writes(tmp_path):
+    service, tracker = opened(tmp_path / "run"), Tracker("run")
+    for each in (service, tracker):
+        each.add_trajectory(trajectory(1.0), 0, "kuhn")
+        each.add_eval_episode({0: 1.0, 1: -1.0}, 0, "kuhn")
+        each.log_inference("Engine-0", [0], {"tok_s": 5.0, "queued": 1})
+        each.log_learner({"loss": 0.5, "records": 3})
+        each.log_model_pool({("a", "b"): 2}, {"a": {"mu": 1.0, "sigma": 2.0}}, {"kuhn": {"1-gram": 0.5}})
+        each.log({"accounts/steps": 4})
+    expected = measures(tracker.flush(1))
+    assert measures(service.flush(1)) == expected
+    assert [measures(line) for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [expected]
+    ours, theirs = service.get_interface_info(), tracker.get_interface_info()
+    assert {**ours, "metrics": measures(ours["metrics"])} == {**theirs, "metrics": expected}
+
+
+def test_a_batch_counts_once_and_every_sender_has_its_own_numbers(tmp_path):
+    service = opened(tmp_path / "run")
+    for batch in ("a:1", "a:1", "b:1", "a:2", "a:1"):
+        service.put(batch, {"x": [1.0]}, {"g": 1})
+    assert service.flush(1)["g/Games"] == 3
+    service = opened(tmp_path / "run")
+    service.put("a:2", {"x": [5.0]}, {"g": 1})
+    assert "g/Games" not in service.flush(2)
+    with pytest.raises(InputError, match="batch_id: 'a' has no number"):
+        service.put("a", {}, {})
+
+
+def test_a_flushed_step_gives_its_line_again_even_much_later(tmp_path):
+    service = opened(tmp_path / "run")
+    lines = []
+    for step in (1, 2, 3):
+        service.log({"loss": step / 3, "steps": step})
+        lines.append(service.flush(step))
+    assert [service.flush(step) for step in (1, 2, 3)] == lines
+    assert [opened(tmp_path / "run").flush(step) for step in (1, 2, 3)] == lines
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
+
+
+def test_flushing_by_time_counts_on_and_never_repeats_a_step(tmp_path, monkeypatch):
+    service = opened(tmp_path / "run")
+    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 1e9)
+    assert service.flush_if_due() is None
+    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 0.0)
+    assert service.flush_if_due()["step"] == 1
+    assert service.flush_if_due(7)["step"] == 7
+    assert service.flush_if_due(7) is None
+    assert opened(tmp_path / "run").flush_if_due()["step"] == 8
+
+
+def test_lines_that_were_there_before_stay(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step":1,"wall_time":0.0}\n')
+    opened(tmp_path / "run")
+    service = opened(tmp_path / "run")
+    service.flush(2)
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
+
+
+def test_an_owner_finds_its_directory_again_and_others_get_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+
+    def directory(owner):
+        return Path(TrackerService("demo", owner=owner).run_directory())
+
+    assert [directory(owner) for owner in ("one", "two", None, "one", "two")] == [
+        runs / name for name in ("demo", "demo-2", "demo-3", "demo", "demo-2")
+    ]
+    with pytest.raises(InputError, match="no name for a directory"):
+        TrackerService("a/b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        opened(tmp_path / "file" / "run")
+
+
+def test_the_view_has_the_metrics_and_what_every_actor_does_and_can_be_sent(tmp_path, monkeypatch):
+    service = opened(tmp_path / "run")
+    service.log_learner({"loss": 0.5})
+    service.flush(1)
+    service.heartbeat("Engine-0", {"tok_s": 1.0})
+    service.heartbeat("Engine-0", {"tok_s": 2.0, "queued": 3})
+    view = pickle.loads(pickle.dumps(service.view()))
+    assert view == service.view()
+    assert (view.name, view.step, view.latest["learner/loss"]) == ("run", 1, 0.5)
+    assert view.actors == {"Engine-0": {"tok_s": 2.0, "queued": 3}}
+    from selfplay.runtime.ray import tracker_service
+
+    now = tracker_service.time.monotonic()
+    monkeypatch.setattr(tracker_service.time, "monotonic", lambda: now + SILENT_AFTER + 12)
+    service.heartbeat("Learner", {"state": "waiting"})
+    actors = service.view().actors
+    assert actors["Engine-0"]["silent_seconds"] >= SILENT_AFTER
+    assert actors["Learner"] == {"state": "waiting"}
