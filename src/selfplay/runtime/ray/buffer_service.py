@@ -59,8 +59,8 @@ class Demand:
 class Drawn:
     """The batch of an update.
 
-    ``dropped`` steps were too old for it. ``games`` training games of the run were over when it was drawn. It is
-    empty if everything was too old; then this update's batch can be asked for once more.
+    ``dropped`` steps were too old for it. ``games`` training games of the run were over when it was drawn.
+    It is empty if everything was too old; then this update's batch can be asked for once more.
     """
 
     update: int
@@ -132,6 +132,10 @@ class BufferService:
     def clear(self) -> None:
         """Remove what is stored."""
         self._note("clear")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sort_in_waiting()
         self.buffer.clear()
 
     def stop(self) -> None:
@@ -153,8 +157,8 @@ class BufferService:
         """
         new = [game for game in games if game.index not in self.seen]
         if new:
-            self._note("add_games", new)
             self._add_games(new)
+            self._note("add_games", new)
             self._changed.set()
         return not self.stopped
 
@@ -173,6 +177,11 @@ class BufferService:
     def _sort_in(self, game: FinishedGame) -> None:
         for trajectory in game.trajectories:
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+
+    def _sort_in_waiting(self) -> None:
+        for game in sorted(self._waiting, key=lambda game: game.index):
+            self._sort_in(game)
+        self._waiting = []
 
     # Batches
 
@@ -208,9 +217,7 @@ class BufferService:
         return enough or (demand.games is not None and games >= demand.games)
 
     def _draw(self, update: int, batch_size: int | None) -> Drawn:
-        for game in sorted(self._waiting, key=lambda game: game.index):
-            self._sort_in(game)
-        self._waiting = []
+        self._sort_in_waiting()
         before = self.buffer.dropped_stale
         if self.max_staleness is not None:
             self.buffer.drop_stale(update - 1, self.max_staleness)
@@ -256,7 +263,7 @@ class BufferService:
         return len(self.seen)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as the journal keeps it. A batch that is drawn and not learned is not in it: see :meth:`draw`."""
+        """Everything, as the journal keeps it; not a batch that is drawn and not learned."""
         return {
             "buffer": self.buffer.state_dict(),
             "seen": self.seen.state_dict(),
@@ -297,4 +304,4 @@ class BufferService:
         elif method == "get_batch":
             self.buffer.get_batch(args[0])
         else:
-            self.buffer.clear()
+            self._clear()

@@ -64,18 +64,26 @@ class LearnerWorker:
         for learner in self._learners.values():
             learner.average_decay = 0.0  # only rank 0's average is ever used, and saved
 
-    def load(self, states: dict[str, LearnerState]) -> None:
-        """Leave the group and take up rank 0's states, by policy."""
-        self._set_group(None)
-        for policy, state in states.items():
-            state.load_into(self._learners[policy])
+    def ready(self) -> None:
+        """Answers once the learners are built; may be called any number of times."""
 
-    def join(self, rank: int, size: int, address: str, port: int, timeout_seconds: float) -> None:
-        """Enter the group whose store rank 0 serves at ``address`` and ``port``.
+    def join(
+        self,
+        rank: int,
+        size: int,
+        address: str,
+        port: int,
+        timeout_seconds: float,
+        states: dict[str, LearnerState],
+    ) -> None:
+        """Take up rank 0's ``states``, by policy, and enter the group whose store it serves.
 
         Raises:
             PeerLost: the others did not come in time.
         """
+        self._set_group(None)
+        for policy, state in states.items():
+            state.load_into(self._learners[policy])
         store = reach_store(address, port, timeout_seconds)
         device = next(iter(self._learners.values())).policy.device
         self._set_group(DataParallel(rank, size, store, device=device, timeout_seconds=timeout_seconds))
@@ -156,7 +164,7 @@ class LearnerGroup:
 
     def _worker(self) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self._placement_group) if self._placement_group else None
-        options = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": strategy}
+        options = {"max_restarts": -1, "scheduling_strategy": strategy}
         return ray.remote(LearnerWorker).options(**self._resources, **options).remote(self._build)
 
     def _insist(self, work: Callable[[], Result]) -> Result:
@@ -175,15 +183,13 @@ class LearnerGroup:
     def _form(self) -> None:
         """Bring all workers to this rank's state and into a new group."""
         self._workers = self._workers or [self._worker() for _ in range(1, self.size)]
-        states = {policy: LearnerState.of(learner) for policy, learner in self.learners.items()}
-        reference = ray.put(states)
-        self._wait([worker.load.remote(reference) for worker in self._workers])
+        # The one call that Ray repeats after a restart: a worker that restarted is in no group.
+        self._wait([worker.ready.options(max_task_retries=-1).remote() for worker in self._workers])
+        states = ray.put({policy: LearnerState.of(learner) for policy, learner in self.learners.items()})
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         store = host_store(address, self._timeout_seconds)
         joins = [
-            worker.join.options(max_task_retries=0).remote(
-                rank, self.size, address, store.port, self._timeout_seconds
-            )
+            worker.join.remote(rank, self.size, address, store.port, self._timeout_seconds, states)
             for rank, worker in enumerate(self._workers, start=1)
         ]
         device = next(iter(self.learners.values())).policy.device
@@ -196,10 +202,7 @@ class LearnerGroup:
         if self._group is None:
             self._form()
         reference = ray.put(records)
-        # A worker that restarted is in no group: Ray must not repeat the call.
-        updates = [
-            worker.update.options(max_task_retries=0).remote(policy, reference) for worker in self._workers
-        ]
+        updates = [worker.update.remote(policy, reference) for worker in self._workers]
         try:
             return self.learners[policy].update(records)
         except PeerLost:

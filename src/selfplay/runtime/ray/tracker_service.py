@@ -65,7 +65,7 @@ class TrackerService:
         self._tracker = Tracker(run_name, sinks=sinks)
         self._last_numbers: dict[str, int] = {}
         self._loads: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._journal = Journal(self._directory / "tracker")
+        self._journal = Journal(self._directory / "state" / "tracker")
         self._restore()
         lines = read_metrics(self._metrics.path)
         self._flushed = {int(line["step"]) for line in lines}

@@ -1,0 +1,170 @@
+"""The buffer of a cluster: every game once, every batch until it is learned, and the same after a kill."""
+
+import asyncio
+import contextlib
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.core import Rollout, SelfplayError, Step, Trajectory
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
+from selfplay.runtime.ray.buffer_service import BufferService, Demand, FinishedGame
+
+LOOP = asyncio.new_event_loop()
+
+
+def game(index: int, version: int = 0, steps: int = 2, error: str | None = None) -> FinishedGame:
+    if error is not None:
+        return FinishedGame(index, [], Rollout("kuhn", id=f"train-{index:08d}", meta={"error": error}), error)
+    reward = 1.0 if index % 3 else -1.0
+    acted = [
+        Step("player_0", [{"role": "user", "content": f"{index}/{place}"}], [], [1, 2], [3], [-0.5])
+        for place in range(steps)
+    ]
+    for step in acted:
+        step.policy_version = version
+    trajectory = Trajectory(0, "kuhn", reward, acted, {0: reward, 1: -reward}, rollout_id=f"train-{index:08d}")
+    return FinishedGame(index, [trajectory])
+
+
+def service(directory=None, kind: type = StepBuffer, **options) -> BufferService:
+    baseline = ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter(tau=0.1)])
+    place = None if directory is None else str(directory)
+    return BufferService(kind(1000, None, baseline, seed=3), directory=place, **options)
+
+
+def draw(buffer: BufferService, update: int, demand: Demand):
+    return LOOP.run_until_complete(buffer.draw(update, demand, wait=0.0))
+
+
+def test_a_game_that_is_said_twice_is_stored_once():
+    buffer = service()
+    assert buffer.add_games([game(0), game(1)])
+    buffer.add_games([game(1), game(2)])
+    assert buffer.counts()["added"] == 6
+    assert buffer.games() == 3
+
+
+def test_a_batch_is_the_same_until_it_is_learned():
+    buffer = service()
+    buffer.add_games([game(index) for index in range(4)])
+    first = draw(buffer, 1, Demand(batch_size=3, games=4))
+    buffer.add_games([game(4)])
+    assert draw(buffer, 1, Demand(batch_size=3, games=4)) == first
+    buffer.learned_batch(1)
+    assert draw(buffer, 2, Demand(batch_size=3, games=4)) is None
+    assert draw(buffer, 2, Demand(batch_size=3, entries=3)).steps != first.steps
+
+
+def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
+    def rewards(order: list[int]) -> list[float]:
+        buffer = service(in_order=True)
+        buffer.add_games([game(index) for index in order])
+        return [step.reward for step in draw(buffer, 1, Demand(games=6)).steps]
+
+    assert rewards([0, 1, 2, 3, 4, 5]) == rewards([5, 2, 0, 4, 1, 3])
+
+
+def test_what_is_too_old_is_dropped_and_counts_as_consumed():
+    buffer = service(max_staleness=1)
+    buffer.add_games([game(0, version=0), game(1, version=0)])
+    drawn = draw(buffer, 3, Demand(games=2))
+    assert (drawn.steps, drawn.dropped, drawn.games) == ([], 4, 2)
+    buffer.add_games([game(2, version=2), game(3, version=1)])
+    drawn = draw(buffer, 3, Demand(games=2))
+    assert sorted(step.policy_version for step in drawn.steps) == [1, 1, 2, 2]
+    assert buffer.counts()["dropped_stale"] == 4
+
+
+def test_a_run_whose_games_fail_ends_with_their_reason():
+    buffer = service()
+    buffer.add_games([game(0), game(1, error="no such move"), game(2, error="no such move")])
+    with pytest.raises(SelfplayError, match=r"2 of 3 games failed; the last: no such move"):
+        draw(buffer, 1, Demand(games=3, failed_share=0.5))
+
+
+def test_games_of_which_nothing_can_be_trained_on_end_the_run():
+    buffer = service()
+    buffer.add_games([FinishedGame(0, [])])
+    with pytest.raises(SelfplayError, match="no step of this update's games"):
+        draw(buffer, 1, Demand(games=1))
+
+
+def test_games_for_people_are_written_with_their_update(tmp_path):
+    buffer = service(rollouts=str(tmp_path / "rollouts"))
+    shown = FinishedGame(1, game(1).trajectories, Rollout("kuhn", id="train-00000001"))
+    buffer.add_games([game(2, error="it broke"), shown, game(0)])
+    draw(buffer, 1, Demand(games=3))
+    log = RolloutLog(tmp_path / "rollouts").read(1)
+    assert [rollout.error for rollout in log] == [None, "it broke"]
+
+
+def test_who_waits_for_a_batch_hears_of_it():
+    async def scenario():
+        buffer = service()
+        waiting = asyncio.create_task(buffer.draw(1, Demand(games=1), wait=60))
+        await asyncio.sleep(0)
+        buffer.add_games([game(0)])
+        return await waiting
+
+    assert len(LOOP.run_until_complete(scenario()).steps) == 2
+
+
+CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again", "clear"]), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    calls=CALLS,
+    seed=st.integers(0, 1000),
+    kills=st.sets(st.integers(0, 30), max_size=5),
+    kind=st.sampled_from([StepBuffer, EpisodeBuffer]),
+    in_order=st.booleans(),
+    torn=st.booleans(),
+)
+def test_a_killed_buffer_is_itself_again(tmp_path_factory, calls, seed, kills, kind, in_order, torn):
+    def run(kills: set[int]) -> tuple:
+        directory = tmp_path_factory.mktemp("buffer")
+        options = {"kind": kind, "in_order": in_order, "max_staleness": 2}
+        buffer = service(directory, **options)
+        rng = random.Random(seed)
+        index, update, drawn = 0, 1, []
+        for place, call in enumerate(calls):
+            if call == "add":
+                buffer.add_games([game(index + i, version=update - 1) for i in range(rng.randrange(1, 4))])
+                index = buffer.games()
+            elif call == "again" and index:
+                buffer.add_games([game(rng.randrange(index))])
+            elif call == "draw":
+                with contextlib.suppress(SelfplayError):  # nothing is left after a clear
+                    batch = draw(buffer, update, Demand(batch_size=rng.randrange(1, 6), games=2))
+                    drawn.append(None if batch is None else batch.steps)
+            elif call == "learned" and buffer._drawn is not None:
+                buffer.learned_batch(update)
+                update += 1
+            elif call == "clear":
+                buffer.clear()
+            if place in kills:
+                if torn:
+                    entries = max(directory.glob("entries-*.jsonl"), default=None)
+                    if entries is not None:
+                        with entries.open("ab") as file:
+                            file.write(b'["add_games",[{"ind')
+                buffer = service(directory, **options)
+        return drawn, buffer.counts(), buffer.games(), buffer.state_dict()["buffer"]["transforms"]
+
+    assert run(kills) == run(set())
+
+
+def test_a_reward_that_is_no_number_is_refused_and_not_kept(tmp_path):
+    buffer = service(tmp_path)
+    broken = game(0)
+    broken.trajectories[0].final_reward = math.nan
+    with pytest.raises(SelfplayError, match="nan"):
+        buffer.add_games([broken])
+    assert service(tmp_path).games() == 0

@@ -1,0 +1,188 @@
+"""The pool of a cluster: games handed out once, ended once, and the same after a kill."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.collection.scheduler import EnvSpec
+from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.ray.game_ledger import GameResult, PlaySettings
+from selfplay.runtime.ray.pool_service import Jobs, PoolService
+
+KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
+TTT = EnvSpec("ttt", "tic_tac_toe", 2)
+LOOP = asyncio.new_event_loop()
+PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=4, max_staleness=1)
+
+
+def pool(directory=None, mode: str = "mirror") -> PoolService:
+    service = PoolService(mode, 2, directory=None if directory is None else str(directory))
+    service.add_checkpoint(None, 0)
+    service.add_fixed("random", kind="script", active=False)
+    return service
+
+
+def ask(service: PoolService, number: int, training: int = 0, evaluation: int = 0, who: str = "c") -> Jobs:
+    return LOOP.run_until_complete(service.next_jobs(who, number, training, evaluation, wait=0.0))
+
+
+def won(job) -> GameResult:
+    return GameResult(job.name, "finished", 0, [1.0, -1.0], ["[check]", "[bet]"])
+
+
+def test_no_more_games_begin_than_can_be_learned_in_time():
+    service = pool()
+    service.register("c", PLAY)
+    assert len(ask(service, 1, 100).jobs) == 8
+    assert ask(service, 2, 100).jobs == []
+    service.publish("v1", 1, consumed=4)
+    assert len(ask(service, 3, 100).jobs) == 4
+
+
+def test_a_question_that_is_asked_again_is_answered_the_same():
+    service = pool()
+    service.register("c", PLAY)
+    first = ask(service, 1, 3)
+    assert ask(service, 1, 3) == first
+    assert service.accounts()["started"] == 3
+
+
+def test_the_games_of_a_collector_that_begins_anew_are_handed_out_again():
+    service = pool()
+    service.register("c", PLAY)
+    service.register("d", PLAY)
+    had = ask(service, 1, 3, who="c").jobs
+    ask(service, 1, 2, who="d")
+    service.finish([won(had[0])])
+    assert service.register("c", PLAY) == 2
+    again = ask(service, 1, 2, who="d").jobs  # d's own first question, answered as before
+    assert [job.name for job in again] == ["train-00000003", "train-00000004"]
+    assert ask(service, 2, 2, who="d").jobs == had[1:]
+    assert service.accounts()["replayed"] == 2
+    assert service.accounts()["started"] == 5
+
+
+def test_a_game_ends_once():
+    service = pool()
+    service.register("c", replace(PLAY, evaluation=((KUHN, "fixed-random"),), eval_games_per_step=2))
+    (job,) = ask(service, 1, 0, 1).jobs
+    service.finish([won(job), won(job)])
+    service.finish([won(job)])
+    assert service.accounts()["eval_finished"] == 1
+    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1 << 20), cap=st.integers(1, 5), collectors=st.integers(1, 3))
+def test_evaluation_games_of_a_checkpoint_are_never_more_than_their_cap(seed, cap, collectors):
+    rng = random.Random(seed)
+    service = pool()
+    play = replace(
+        PLAY,
+        games_per_step=None,
+        evaluation=((KUHN, "fixed-random"), (TTT, "fixed-random")),
+        max_eval_games_per_ckpt=cap,
+    )
+    names = [f"c{number}" for number in range(collectors)]
+    for name in names:
+        service.register(name, play)
+    games: dict[tuple[str, str], int] = {}
+    lived_long = []
+    for number in range(1, 40):
+        jobs = ask(service, number, 0, rng.randrange(1, 8), who=rng.choice(names)).jobs
+        for job in jobs:
+            assert set(job.uids) == {service.current_uid(), "fixed-random"}
+            key = (job.meta.ckpt_uid, job.meta.env_id)
+            games[key] = games.get(key, 0) + 1
+        if not jobs:
+            lived_long.append(service.current_uid())
+            service.add_checkpoint(f"v{number}", number)
+    assert max(games.values(), default=0) <= cap
+    for uid in lived_long:
+        assert games[uid, "kuhn_poker"] == games[uid, "tic_tac_toe"] == cap
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "finish", "publish", "checkpoint", "register", "sample"]), st.integers(0, 99)
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(calls=CALLS, kills=st.sets(st.integers(0, 40), max_size=6), mode=st.sampled_from(["mirror", "random"]))
+def test_a_killed_pool_is_itself_again(tmp_path_factory, calls, kills, mode):
+    def run(kills: set[int]) -> dict:
+        directory = tmp_path_factory.mktemp("pool")
+        service = pool(directory, mode)
+        service.register("c", PLAY)
+        jobs, number, version = [], 0, 0
+        for place, (call, value) in enumerate(calls):
+            if call == "ask":
+                number += 1
+                jobs += ask(service, number, value % 5).jobs
+            elif call == "finish" and jobs:
+                service.finish([won(jobs.pop(value % len(jobs)))])
+            elif call == "publish":
+                version += 1
+                service.publish(f"v{version}", version, 4 * version)
+            elif call == "checkpoint":
+                service.add_checkpoint(f"v{place}", place + 1)
+            elif call == "register":
+                service.register("c", PLAY)
+                number, jobs = 0, []
+            else:
+                service.sample(service.current_uid())
+            if place in kills:
+                service = PoolService(mode, 2, directory=str(directory))
+        return {"state": service.state_dict() | {"pool": service.pool.state_dict()}, "games": service.accounts()}
+
+    assert run(kills) == run(set())
+
+
+def test_who_asks_without_being_registered_and_unknown_opponents_are_refused():
+    service = pool()
+    with pytest.raises(SelfplayError, match="not registered"):
+        ask(service, 1, 1)
+    with pytest.raises(InputError, match="fixed-nobody is not in the pool"):
+        service.register("c", replace(PLAY, evaluation=((KUHN, "fixed-nobody"),)))
+    service.register("c", PLAY)
+    with pytest.raises(InputError, match="other games"):
+        service.register("d", replace(PLAY, seed=1))
+
+
+def test_new_weights_and_the_end_wake_who_waits():
+    async def scenario() -> None:
+        service = pool()
+        service.register("c", PLAY)
+        await service.next_jobs("c", 1, 8, 0)
+        waiting = asyncio.create_task(service.next_jobs("c", 2, 1, 0, wait=60))
+        hearing = asyncio.create_task(service.newest(0, wait=60))
+        await asyncio.sleep(0)
+        service.publish("v1", 1, consumed=4)
+        assert (await hearing).policy.path == "v1"
+        assert len((await waiting).jobs) == 1
+        ending = asyncio.create_task(service.newest(1, wait=60))
+        await asyncio.sleep(0)
+        service.stop()
+        assert (await ending).stopped
+
+    LOOP.run_until_complete(scenario())
+
+
+def test_adapters_that_may_still_be_asked_for_are_in_use():
+    service = pool(mode="random")
+    service.register("c", PLAY)
+    service.add_checkpoint("v1", 1)
+    service.publish("v1", 1)
+    old = [job for job in ask(service, 1, 8).jobs if "ckpt-1" in job.uids]
+    assert old
+    for version in (2, 3, 4):
+        service.add_checkpoint(f"v{version}", version)
+    service.publish("v4", 4)
+    assert set(service.paths_in_use()) == {"v1", "v3", "v4"}
