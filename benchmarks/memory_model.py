@@ -5,11 +5,11 @@ state exists and libraries are warm, and then one update on made-up records that
 size. The figure is the most resident memory during that update, less what was resident with the model loaded
 and warm but without a learner. Adapter gradients, moments and average are in it, the base is not.
 
-Records are ``single`` (one sequence whose last quarter is sampled), ``few sampled`` (one, 16 tokens sampled) or
-``shared`` (256 tokens that all share, then branches of 48 of which 16 are sampled). Models are SmolLM2-135M
-and, with random weights, two of other shapes, some with fewer layers. Cases marked ``fit`` gave the two fitted
-factors, the others test them. glibc's allocator is set to return freed memory, so that what is resident is
-what is in use; some cases are measured with its default too, which keeps holes.
+Records are ``single`` (one sequence whose last quarter is sampled), ``few sampled`` (one, 16 tokens sampled)
+or ``shared`` (256 tokens that all share, then branches of 48, 16 of them sampled). Models are SmolLM2-135M
+and, with random weights, two of other shapes, some with fewer layers. Cases marked ``fit`` gave the two
+fitted factors, the others test them. glibc's allocator is set to return freed memory, so that what is
+resident is what is in use; some cases are measured with its default too, which keeps holes.
 
 Command:  OMP_NUM_THREADS=1 python benchmarks/memory_model.py     about 8 minutes on one core, at most 8 GB
           python benchmarks/memory_model.py --table      the tables of docs/memory.md, computed in a moment
@@ -49,7 +49,7 @@ GB = 1_000_000_000
 MEMORY_GB = (12, 16, 24, 48, 80)
 USABLE = 0.9
 CACHED_TOKENS = 8192
-MOST_TOKENS = 32_768
+MOST_TOKENS = 16_384
 PREFIX, BRANCH, ANSWER = 256, 48, 16
 # glibc comes to take tensors of up to 32 MB from a heap, which gets holes. With fixed thresholds it asks the
 # kernel for each of a megabyte and more, and gives it back.

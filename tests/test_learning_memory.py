@@ -1,11 +1,14 @@
 """The memory model counts what a policy, its optimizer and autograd really hold."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -168,6 +171,7 @@ def test_the_constants_are_those_of_the_code():
     assert list(ALL_LINEAR) == POLICY_LINEAR
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.sampled_from(sorted(DTYPES)),
@@ -196,6 +200,7 @@ def test_recomputation_needs_less_than_the_same_pass_without(name):
     assert kept[1] < kept[0] / 10
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(1, 80), st.booleans())
 def test_the_largest_pass_fits_and_so_do_all_smaller_ones(name, gigabytes, shared):
     shape, lora, memory = SHAPES[name], LoraShape(32), gigabytes * 10**9
@@ -223,3 +228,10 @@ def test_bad_input_is_named():
         adapter_parameters(SHAPES["Qwen3-4B"], LoraShape(8, ["lm_head"]))
     with pytest.raises(InputError, match="no hidden_size"):
         ModelShape.from_config({"num_attention_heads": 4})
+
+
+def test_the_page_on_memory_shows_what_the_model_computes():
+    root = Path(__file__).parents[1]
+    command = [sys.executable, str(root / "benchmarks" / "memory_model.py"), "--table"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed in (root / "docs" / "memory.md").read_text()

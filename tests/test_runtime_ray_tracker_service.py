@@ -104,7 +104,7 @@ def lives(path: Path, history, monkeypatch):
             continue
         answers.append(told(service, call))
         if fate == "torn":
-            newest = max((path / "tracker").glob("snapshot-*.json")).stem.replace("snapshot", "entries")
+            newest = max((path / "state" / "tracker").glob("snapshot-*.json")).stem.replace("snapshot", "entries")
             with (path / "tracker" / f"{newest}.jsonl").open("ab") as file:
                 file.write(b'["put","one:99999",{"a":[1')
             with (path / "metrics.jsonl").open("ab") as file:

@@ -16,13 +16,13 @@ touched. Two things are replaced:
 There is no learner, so nothing draws from the buffer; it is large enough that nothing is evicted either.
 
 In the peer's favour: a worker does not import vllm, which would cost it memory and seconds; nothing goes to
-W&B; the mock has none of the engine's 20 ms of sleep between steps; and Ray is told of as many CPUs as games
-are in flight, so that it keeps as many idle workers. ``build`` leaves it the number of cores (``--cpus``): with
-more games than cores Ray then ends idle workers and starts new ones all the time. Against it: its actors share
-the cores with the games.
+W&B; the mock has none of the engine's 20 ms of sleep between steps; and Ray is told of as many CPUs as
+games are in flight, so that it keeps as many idle workers. ``build`` leaves it the number of cores
+(``--cpus``): with more games than cores Ray then ends idle workers and starts new ones all the time.
+Against it: its actors share the cores with the games.
 
-A worker holds about 320 MB by itself: 64 games want some 23 GB. With less than MIN_FREE_GB left the script ends
-and says so.
+A worker holds about 320 MB by itself: 64 games want some 23 GB. With less than MIN_FREE_GB left the script
+ends and says so.
 
 A game counts when the ModelRegistry has rated it: ``games`` of its one policy, two for a game of two seats.
 Start-up is not measured as speed: the window opens when 2N games are finished and the number of the game
