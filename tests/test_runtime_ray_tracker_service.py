@@ -104,8 +104,9 @@ def lives(path: Path, history, monkeypatch):
             continue
         answers.append(told(service, call))
         if fate == "torn":
-            newest = max((path / "state" / "tracker").glob("snapshot-*.json")).stem.replace("snapshot", "entries")
-            with (path / "tracker" / f"{newest}.jsonl").open("ab") as file:
+            state = path / "state" / "tracker"
+            newest = max(state.glob("snapshot-*.json")).stem.replace("snapshot", "entries")
+            with (state / f"{newest}.jsonl").open("ab") as file:
                 file.write(b'["put","one:99999",{"a":[1')
             with (path / "metrics.jsonl").open("ab") as file:
                 file.write(b'{"step": 99')

@@ -167,6 +167,7 @@ class RayRun:
                 await self._evaluate_offered(evaluations, progress)
                 await asyncio.wait([learning], timeout=LOOK_EVERY)
             learning.result()
+            await self._show(parts, progress)
             await self._evaluate_offered(evaluations, progress)
         finally:
             for task in [learning, *playing]:

@@ -1,0 +1,297 @@
+"""Seed 000's actors on a real Ray cluster: its quick start, ``build``, and each actor by itself."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+
+import selfplay.ray as unstable
+from live_server import TOKEN, engine_over, running
+from ray_quick_start import NAMES, SIZES, Demo, end, quick_start, run_quick_start
+from selfplay.core import InputError, SelfplayError
+from selfplay.inference.server import create_app
+from selfplay.learning.checkpoints import load_adapter, save_adapter
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.tracking.sinks import read_metrics
+from tiny_models import perturb_adapter, tiny_model, tiny_policy
+
+UPDATES = 2
+CAP = 3
+TAK = ("SimpleTak-v0-train", 2, "qwen3-zs")
+LORA = {"lora_rank": 2, "lora_alpha": 4}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """The directory in which the cluster runs."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster(place) -> Iterator[None]:
+    here = os.getcwd()
+    os.chdir(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_SILENT", "true")
+        patch.setenv("SELFPLAY_API_KEY", TOKEN)
+        patch.delenv("OPENROUTER_API_KEY", raising=False)
+        ray.init(
+            namespace="unstable",
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=40,
+        )
+        yield
+        ray.shutdown()
+    os.chdir(here)
+
+
+@pytest.fixture(scope="module")
+def model(place) -> str:
+    """A tiny model whose context is long enough for these prompts in bytes."""
+    directory = place / "tiny"
+    shutil.copytree(tiny_model("llama"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["max_position_embeddings"] = 16384
+    (directory / "config.json").write_text(json.dumps(config))
+    return str(directory)
+
+
+@pytest.fixture(scope="module")
+def adapter(model, place) -> str:
+    """An adapter of another player."""
+    policy = PolicyModel(model, LoraSettings(2, 4.0))
+    perturb_adapter(policy, seed=5)
+    save_adapter(place / "other-player", policy, model)
+    return str(place / "other-player")
+
+
+@pytest.fixture(scope="module")
+def demo(cluster, model) -> Demo:
+    return run_quick_start(quick_start(model, "random", SIZES))
+
+
+def engine_config(model: str) -> dict[str, object]:
+    return {"model_name": model, "max_tokens": 4, "max_model_len": 8192, "lora_config": LORA}
+
+
+def games_against(snapshot: dict, uid: str) -> dict[str, int]:
+    """Games of each checkpoint against a model that is not trained."""
+    matches = snapshot["matches"]
+    return {me: sides[uid]["games"] for me, sides in matches.items() if uid in sides and me != uid}
+
+
+def error_of(form: unstable.Tracker, *args, **kwargs) -> str:
+    with pytest.raises(InputError) as caught:
+        form.remote(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# The quick start
+
+
+def check_that_it_trained_and_evaluated(demo: Demo, updates: int) -> None:
+    lines = read_metrics(demo.directory / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, updates + 1))
+    assert all(line["learner/records"] == 16 for line in lines)
+    assert set(demo.snapshot["models"]) >= {"ckpt--1", *(f"ckpt-{step + 1}" for step in range(updates))}
+    assert demo.snapshot["current_uid"] == f"ckpt-{updates}"
+    assert demo.snapshot["models"]["fixed-random"]["mu"] != 25.0
+    evaluated = games_against(demo.snapshot, "fixed-random")
+    assert sum(evaluated.values()) == demo.accounts["eval_finished"] > 0
+    assert all(games <= 32 * 2 for games in evaluated.values())  # in each of two environments
+    assert demo.accounts["failed"] == demo.accounts["eval_failed"] == 0
+    assert demo.steps["sampled"] == updates * 16
+
+
+def test_the_quick_start_ends_with_a_better_known_model(demo):
+    check_that_it_trained_and_evaluated(demo, UPDATES)
+
+
+def test_the_quick_start_changed_the_weights(demo):
+    first, last = (load_adapter(demo.directory / "versions" / f"{step:06d}")[0] for step in (1, UPDATES))
+    moved = [name for name in first if "lora_B" in name and first[name].abs().max() > 0]
+    assert len(moved) == len(first) / 2
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    assert (demo.directory / "checkpoints" / f"step-{UPDATES:06d}" / "adapter_model.safetensors").is_file()
+
+
+def test_the_actors_are_found_by_their_names(demo):
+    assert demo.named == list(NAMES)
+
+
+def test_weights_and_biases_gets_the_run_without_a_network(demo):
+    pytest.importorskip("wandb")
+    assert list((demo.directory / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_the_tracker_tells_interfaces_what_it_knows(demo):
+    assert demo.info["metrics"]["step"] == UPDATES
+    assert "ckpt--1" in demo.info["ratings"]
+
+
+@pytest.mark.slow
+def test_the_quick_start_with_a_real_model(cluster):
+    """smollm2-135m must be there already, as after any training."""
+    sizes = SIZES | {
+        '"max_tokens": 4096': '"max_tokens": 32',
+        '"max_model_len": 8192': '"max_model_len": 2048',
+    }
+    sizes |= {"max_generation_len=4096": "max_generation_len=32"}
+    demo = run_quick_start(quick_start("smollm2-135m", "random", sizes))
+    check_that_it_trained_and_evaluated(demo, UPDATES)
+
+
+# Its parts
+
+
+def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model, adapter):
+    """Against a script, an adapter and a model behind an API: three games each."""
+    engine = engine_over(tiny_policy())
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        api = f"tiny@{live.url}/v1"
+        opponents = ["random", adapter, api]
+        tracker = unstable.Tracker.remote("evaluation")
+        buffer = unstable.EpisodeBuffer.remote(100, tracker)
+        pool = unstable.ModelPool.remote("mirror", 3, tracker)
+        ray.get(pool.add_checkpoint.remote(None, -1))
+        collector = unstable.Collector.options(max_restarts=1).remote(
+            1,
+            buffer,
+            pool,
+            tracker,
+            engine_config(model),
+            training_envs=[("kuhn_poker", 2, "qwen3-zs")],
+            evaluation_envs=[("kuhn_poker", 2, "qwen3-zs")] * len(opponents),
+            evaluation_opponent=opponents,
+            max_eval_games_per_ckpt=CAP,
+        )
+        playing = collector.collect.remote(num_workers=2, num_eval_workers=4)
+        for finished in (9, 18):
+            while ray.get(pool.accounts.remote())["eval_finished"] < finished:
+                assert not ray.wait([playing], timeout=0.1)[0]
+            ray.get(pool.add_checkpoint.remote(adapter, finished))
+        while ray.get(buffer.games.remote()) < 20:
+            assert not ray.wait([playing], timeout=0.1)[0]
+        ray.get([pool.stop.remote(), buffer.stop.remote()])
+        ray.get(playing)
+        snapshot, accounts = ray.get([pool.snapshot.remote(), pool.accounts.remote()])
+        for opponent in opponents:
+            played = games_against(snapshot, f"fixed-{opponent}")
+            assert [played["ckpt--1"], played["ckpt-9"]] == [CAP, CAP]
+            assert played.get("ckpt-18", 0) <= CAP
+        assert accounts["eval_failed"] == 0
+    steps = ray.get(buffer.counts.remote())["stored"]
+    episodes = ray.get(buffer.get_batch.remote(2))
+    assert [len(steps) >= 1 for steps in episodes] == [True, True]
+    assert all(step.completion_token_ids for episode in episodes for step in episode)
+    assert ray.get(buffer.size.remote()) == steps - sum(map(len, episodes))
+    assert not ray.get(buffer.continue_collection.remote())
+
+
+def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, model):
+    """Here nobody ever makes a valid move: who begins loses."""
+    pool = unstable.ModelPool.remote("fixed", 3)
+    ray.get([pool.add_fixed.remote("base"), pool.add_checkpoint.remote(None, -1)])
+    buffer = unstable.StepBuffer.remote(100)
+    collector = unstable.Collector.remote(
+        1, buffer, pool, None, engine_config(model), [TAK], filter_opponent_invalid=True
+    )
+    playing = collector.collect.remote(4, 0)
+    while ray.get(buffer.games.remote()) < 12:
+        assert not ray.wait([playing], timeout=0.1)[0]
+    ray.get([pool.stop.remote(), buffer.stop.remote()])
+    ray.get(playing)
+    accounts, steps = ray.get([pool.accounts.remote(), buffer.counts.remote()])
+    assert 0 < accounts["filtered"] < accounts["finished"]
+    assert steps["added"] == accounts["finished"] - accounts["filtered"]
+
+
+def test_build_makes_a_whole_system_and_start_runs_it(cluster, model, adapter):
+    run = unstable.build(
+        model_name=model,
+        train_envs=[unstable.TrainEnvSpec(*TAK[:2], num_actors=1, prompt_template=TAK[2])],
+        eval_envs=[unstable.EvalEnvSpec("kuhn_poker", 2, "qwen3-zs", fixed_opponent="random")],
+        opponent_sampling_strategy="fixed",
+        fixed_opponents=[adapter],
+        max_generation_len=4,
+        batch_size=4,
+        lora_config=LORA,
+        run_name="built",
+    )
+    try:
+        assert run.start(learning_steps=1, num_collection_workers=4, num_eval_workers=2) == 1
+        snapshot = ray.get(run.model_pool.snapshot.remote())
+        assert games_against(snapshot, f"fixed-{adapter}")["ckpt--1"] > 0
+        assert "ckpt-1" in snapshot["models"]
+        directory = Path(ray.get(run.tracker.run_directory.remote()))
+        assert (directory / "versions" / "000001" / "adapter_model.safetensors").is_file()
+    finally:
+        end()
+
+
+def test_an_inference_actor_answers_prompts(cluster, model, adapter):
+    actor = unstable.VLLMActor.options(name="alone").remote(engine_config(model), None, "alone")
+    assert isinstance(ray.get(actor.submit_prompt.remote("Your move:")), str)
+    assert isinstance(ray.get(actor.submit_prompt.remote("Your move:", adapter)), str)
+    assert ray.get(actor.load.remote())["adapters"] == 1
+    with pytest.raises(SelfplayError, match="is not at /nowhere"):
+        ray.get(actor.submit_prompt.remote("Your move:", "/nowhere"))
+
+
+# What is refused before anything is started
+
+
+def test_an_api_opponent_without_its_key_is_refused_with_what_plays_here(monkeypatch):
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    error = error_of(unstable.Collector, 1, None, None, None, engine_config("m"), [TAK], [TAK])
+    assert error.startswith("evaluation_opponent: google/gemini-2.0-flash-lite-001 needs OPENROUTER_API_KEY")
+    assert "random or base" in error
+
+
+def test_gpus_that_no_node_has_are_refused(cluster):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    error = error_of(unstable.StandardLearner.options(num_gpus=1), "m", None, None, None, 1, 1, 1)
+    assert error == "num_gpus: 1 are asked for and the cluster has 0. Ask for fewer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"num_actors": 0}, "num_actors: 0 is not positive"),
+        ({"training_envs": []}, "training_envs: is empty"),
+        ({"training_envs": [("SimpleTalk-v0-train", 2, "qwen3-zs")]}, "env.id: TextArena has no environment"),
+        ({"training_envs": [("SimpleTak-v0-train", 2, "qwen4")]}, "env.template: no template 'qwen4'"),
+        ({"evaluation_opponent": "rnadom"}, "evaluation_opponent: there is no opponent 'rnadom'"),
+        ({"action_extraction": "judge"}, "action_extraction: there is no 'judge'"),
+        ({"vllm_config": {"model_name": "m", "top_p": 0.95}}, "vllm_config.top_p: must be 1"),
+        ({"vllm_config": {"model_name": "m", "max_loars": 8}}, "vllm_config: there is no 'max_loars'"),
+        ({"vllm_config": {"max_tokens": 8}}, "vllm_config: model_name is missing"),
+        (
+            {"vllm_config": {"model_name": "m", "lora_config": {"lora_dropout": 0.1}}},
+            "lora_config.lora_dropout: must be 0",
+        ),
+    ],
+)
+def test_a_collector_that_cannot_work_is_not_started(changes, complaint):
+    arguments = {
+        "num_actors": 1,
+        "step_buffer": None,
+        "model_pool": None,
+        "tracker": None,
+        "vllm_config": {"model_name": "m"},
+        "training_envs": [TAK],
+        "evaluation_envs": [TAK],
+        "evaluation_opponent": "random",
+    }
+    assert error_of(unstable.Collector, **(arguments | changes)).startswith(complaint)
