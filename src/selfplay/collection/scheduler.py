@@ -52,8 +52,8 @@ class GameScheduler:
         seed: the run's.
         temperature: at which trained seats draw.
         max_tokens: most tokens of an answer.
-        pin_evaluation: evaluation games are played by the pool's current checkpoint to their end; otherwise by
-            whatever the policy is meanwhile.
+        pin_evaluation: evaluation games are played by the pool's current checkpoint to their end; otherwise
+            by whatever the policy is meanwhile.
     """
 
     def __init__(

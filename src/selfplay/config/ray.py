@@ -9,7 +9,7 @@ class RaySettings(Settings):
     """How a run is spread over a Ray cluster; used if `run.runtime` is `ray`."""
 
     address: str | None = None
-    """Of a cluster that is there (`auto`, `ray://host:10001`); a cluster of this machine's own if not given."""
+    """Of a cluster that is there (`auto`, `HOST:6379`); if not given, one is started on this machine."""
     engines: int = Field(default=1, ge=1)
     """Inference actors, each with a copy of the base model."""
     learners: int = Field(default=1, ge=1)

@@ -32,7 +32,7 @@ NAMESPACE = "unstable"
 
 @dataclass(frozen=True)
 class TrainEnvSpec:
-    """An environment to train in; ``num_actors`` seats are the policy's and trained, the others opponents'."""
+    """An environment to train in; ``num_actors`` seats are the policy's and trained, opponents hold the rest."""
 
     env_id: str
     num_players: int

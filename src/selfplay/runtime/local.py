@@ -17,6 +17,7 @@ from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.game_source import GameSource
+from selfplay.runtime.overlap import idle_share, staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
 from selfplay.runtime.progress import RunProgress, print_ending
@@ -193,6 +194,8 @@ class LocalRun:
         learned = {}
         for policy, learner in self.learners.items():
             if records.get(policy):
+                acted = [record.policy_version for record in records[policy]]
+                self.tracker.log(staleness_shares(acted, learner.version))
                 learned[policy] = learner.update(records[policy])
         phase.learn = perf_counter() - started
         self.trained_records += int(sum(one["records"] for one in learned.values()))
@@ -212,6 +215,8 @@ class LocalRun:
         tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
         self.tracker.log(
             {
+                "overlap/learner_idle_share": idle_share(phase.play, phase.learn),
+                "overlap/engine_idle_share": idle_share(phase.learn, phase.play),
                 "time/play_seconds": phase.play,
                 "time/learn_seconds": phase.learn,
                 "time/games_per_second": played / max(phase.play, 1e-9),

@@ -10,14 +10,14 @@ from selfplay.core import Trajectory
 from selfplay.tracking.game_values import eval_values, trajectory_values
 from selfplay.tracking.sinks import Metrics, Sink, WandbSink
 
-WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "/tok_s")
+WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "_idle_share", "/idle_share", "/tok_s")
 
 
 def is_wall_clock(name: str) -> bool:
     """Say whether a metric measures this machine's time and so differs between two equal runs.
 
-    These are ``wall_time``, everything under ``time/``, and names that end in ``_seconds``,
-    ``_per_second`` or ``/tok_s`` (tokens per second, by the name inference actors use).
+    These are ``wall_time``, everything under ``time/``, and names that end in ``_seconds``, ``_per_second``,
+    ``idle_share`` or ``/tok_s`` (tokens per second, by the name inference actors use).
     """
     return name == "wall_time" or name.startswith("time/") or name.endswith(WALL_CLOCK_SUFFIXES)
 

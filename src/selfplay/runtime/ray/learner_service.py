@@ -5,13 +5,13 @@ the update after it: the buffer still has that update's batch.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
-from selfplay.core import SelfplayError, Step, TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.replay.records import records_from_steps
+from selfplay.runtime.overlap import idle_share, staleness_shares
 from selfplay.runtime.ray.buffer_service import Demand, Drawn
 
 HEARTBEAT_SECONDS = 2.0
@@ -164,13 +164,11 @@ class LearnerService:
     def _overlap(self, drawn: Drawn) -> dict[str, float]:
         """How old what was learned is, and how long each side waited for the other."""
         version = self.trainer.version
-        ages = Counter(staleness(step, version) for step in drawn.steps)
-        shares = {f"overlap/staleness_{age}": count / len(drawn.steps) for age, count in sorted(ages.items())}
         return {
-            **shares,
+            **staleness_shares((step.policy_version for step in drawn.steps), version),
             CONSUMED: float(drawn.games),
             "overlap/dropped_steps": float(drawn.dropped),
-            "overlap/learner_idle_share": self._waited / max(self._waited + self._learned, 1e-9),
+            "overlap/learner_idle_share": idle_share(self._waited, self._learned),
             "time/learn_seconds": self._learned,
             "time/wait_seconds": self._waited,
         }
@@ -220,7 +218,3 @@ class LearnerService:
                 self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-
-def staleness(step: Step, version: int) -> int:
-    """How many versions lie between the one that made a step and the one that learns from it."""
-    return version - step.policy_version

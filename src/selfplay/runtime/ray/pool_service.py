@@ -6,6 +6,7 @@ anew, and the games it had are handed out again.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,7 @@ class PoolService:
         self.policy = AdapterRef("default", 0, None)
         self.stopped = False
         self._last_answer: dict[str, tuple[int, Jobs]] = {}
+        self._registrations: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._journal = None if directory is None else Journal(Path(directory))
         self._replaying = False
@@ -195,6 +197,7 @@ class PoolService:
                 pin_evaluation=settings.max_eval_games_per_ckpt is not None,
             )
         self._last_answer.pop(collector, None)
+        self._registrations[collector] += 1
         lost = self.ledger.take_back(collector)
         self._wake()
         return lost
@@ -219,7 +222,10 @@ class PoolService:
         last = self._last_answer.get(collector)
         if last is not None and last[0] == number:
             return last[1]
+        registrations = self._registrations[collector]
         await self._until(lambda: self._room(training, evaluation), wait)
+        if self._registrations[collector] != registrations:
+            return Jobs([], self.policy, stopped=True)  # who asked is dead: its games would be lost
         if self.stopped or not self._room(training, evaluation):
             return Jobs([], self.policy, stopped=self.stopped)
         self._note("next_jobs", collector, number, training, evaluation)
