@@ -32,7 +32,7 @@ NAMESPACE = "unstable"
 
 @dataclass(frozen=True)
 class TrainEnvSpec:
-    """An environment to train in; ``num_actors`` seats are the policy's and trained, opponents hold the rest."""
+    """An environment to train in; the policy has ``num_actors`` seats, opponents have the rest."""
 
     env_id: str
     num_players: int

@@ -30,7 +30,8 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
     }
     if settings.address is None:
         options |= {"num_cpus": max(os.cpu_count() or 1, int(cores_for(settings) + 0.99))}
-        options |= {"include_dashboard": False}
+        # "local": without it Ray would join whatever cluster runs on this machine.
+        options |= {"address": "local", "include_dashboard": False}
     else:
         options |= {"address": settings.address}
     try:

@@ -18,6 +18,8 @@ from selfplay.runtime.ray.engine_service import Answer, Request
 
 QUIET_ROUNDS = 3
 RETRY_SECONDS = 0.5
+UNHEARD = -1
+"""No engine's incarnation."""
 
 
 @dataclass(eq=False)
@@ -202,6 +204,8 @@ class EngineClient(InferenceClient):
                 self._give_up(engine, SelfplayError(f"an engine failed: {error.cause}"))
                 continue
             except (RayError, TimeoutError) as error:
+                if engine.incarnation is not None:
+                    engine.incarnation = UNHEARD  # answers may be lost that it takes for fetched
                 if loop.time() - heard > self.patience:
                     self._give_up(engine, self._lost(error))
                 await asyncio.sleep(RETRY_SECONDS)

@@ -7,7 +7,6 @@ wants to know in one call, and fetches in another whatever is answered by then.
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +57,7 @@ class _Client:
     answers: list[Answer] = field(default_factory=list)
     some: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
-    last_seen: float = field(default_factory=time.monotonic)
+    last_seen: float = field(default_factory=lambda: _now())
 
 
 class EngineService:
@@ -104,7 +103,7 @@ class EngineService:
     async def submit(self, client: str, requests: list[Request]) -> int:
         """Begin with these questions; returns the incarnation."""
         known = self._clients.setdefault(client, _Client())
-        known.last_seen = time.monotonic()
+        known.last_seen = _now()
         for request in requests:
             task = asyncio.create_task(self._answer(known, request))
             known.tasks.add(task)
@@ -114,7 +113,7 @@ class EngineService:
     async def poll(self, client: str, wait: float = 1.0) -> Answers:
         """What has been answered since the last time; waits for something for up to ``wait`` seconds."""
         known = self._clients.setdefault(client, _Client())
-        known.last_seen = time.monotonic()
+        known.last_seen = _now()
         if not known.answers:
             known.some.clear()
             with contextlib.suppress(TimeoutError):
@@ -176,7 +175,11 @@ class EngineService:
 
     def _forget_clients(self) -> None:
         for name, client in list(self._clients.items()):
-            if time.monotonic() - client.last_seen > FORGET_SECONDS:
+            if _now() - client.last_seen > FORGET_SECONDS:
                 for task in client.tasks:
                     task.cancel()
                 del self._clients[name]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -45,7 +45,8 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
         directory.write_config(dump_config(config))
         _run(config, directory, console)
     except InputError:
-        directory.remove_new()
+        if not (run_dir / "learner").exists():
+            directory.remove_new()
         raise
     finally:
         directory.unlock()
@@ -123,7 +124,8 @@ class RayRun:
 
     async def _start(self, parts: Parts) -> None:
         await self.watchman.ready()
-        await asyncio.gather(*(engine.start.remote() for engine in parts.engines))
+        starts = (engine.start.options(max_task_retries=-1).remote() for engine in parts.engines)
+        await asyncio.gather(*starts)
         if await parts.pool.current_uid.remote() is None:
             await self._fill_pool(parts)
         await parts.pool.resume.remote()

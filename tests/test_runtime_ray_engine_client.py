@@ -1,0 +1,190 @@
+"""Asking engines in batches, also while they are killed; no Ray but its errors."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from ray_simulation import SimulatedHost, VirtualTimeLoop
+from selfplay.core import InputError, SelfplayError
+from selfplay.inference.delivery import DeliveryError
+from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.engine_service import FORGET_SECONDS, EngineService
+from selfplay.runtime.ray.handles import LocalHandle
+
+PROMPT = [{"role": "user", "content": "your move"}]
+
+
+class KillableHandle:
+    """An engine that Ray restarts and whose calls fail meanwhile: ``max_task_retries=0``."""
+
+    def __init__(self, build: Callable[[], EngineService]) -> None:
+        self.build = build
+        self.service: EngineService | None = build()
+        self.calls: dict[str, int] = {}
+        self._attempts: set[asyncio.Task[Any]] = set()
+
+    def kill(self) -> None:
+        self.service = None
+        for attempt in self._attempts:
+            attempt.cancel()
+
+    def restart(self) -> None:
+        self.service = self.build()
+
+    def __getattr__(self, name: str) -> Any:
+        class Method:
+            remote = staticmethod(lambda *args: asyncio.create_task(self._call(name, args)))
+
+        return Method
+
+    async def _call(self, name: str, args: tuple[Any, ...]) -> Any:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if self.service is None:
+            raise RayActorError
+        attempt = asyncio.create_task(getattr(self.service, name)(*args))
+        self._attempts.add(attempt)
+        try:
+            return await attempt
+        except asyncio.CancelledError:
+            raise RayActorError from None
+        finally:
+            self._attempts.discard(attempt)
+
+
+class FailingHost(SimulatedHost):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def complete(self, *args: Any) -> Any:
+        raise self.error
+
+
+def run(work: Any) -> Any:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(work)
+
+
+def test_questions_of_a_moment_go_in_one_call():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
+        client = EngineClient([engine])
+        answers = await asyncio.gather(*(client.complete(PROMPT) for _ in range(500)))
+        assert len(answers) == 500
+        assert engine.calls["submit"] == 1
+        assert engine.calls["poll"] < 10
+        await client.close()
+
+    run(scenario())
+
+
+def test_a_killed_engine_is_asked_again_and_every_question_is_answered():
+    async def scenario() -> int:
+        host = SimulatedHost(1.0)
+        engine = KillableHandle(lambda: EngineService(host))
+        client = EngineClient([engine])
+        asked = [asyncio.create_task(client.complete(PROMPT, seed=seed)) for seed in range(50)]
+        for _ in range(3):
+            await asyncio.sleep(0.7)
+            engine.kill()
+            await asyncio.sleep(2.0)
+            engine.restart()
+        answers = await asyncio.gather(*asked)
+        await client.close()
+        assert len(answers) == 50
+        return host.calls
+
+    assert run(scenario()) > 50
+
+
+def test_an_engine_killed_before_its_first_answer_is_asked_again():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(0.1)))
+        client = EngineClient([engine])
+        asked = asyncio.create_task(client.complete(PROMPT))
+        while "submit" not in engine.calls:
+            await asyncio.sleep(0)
+        engine.kill()
+        engine.restart()
+        await asked
+        await client.close()
+
+    run(scenario())
+
+
+def test_an_engine_that_stays_away_is_given_up_in_one_line():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
+        client = EngineClient([engine], patience=20.0)
+        asked = asyncio.create_task(client.complete(PROMPT))
+        await asyncio.sleep(0.5)
+        engine.kill()
+        with pytest.raises(SelfplayError, match="an engine has not answered for 20 s"):
+            await asked
+        assert client.fatal is not None
+        await client.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fatal"),
+    [
+        (SelfplayError("the prompt is too long"), False),
+        (InputError("max_tokens", "0 leaves no room", "Give at least 1"), False),
+        (DeliveryError("default", 7, "other weights answer"), True),
+        (ZeroDivisionError("division by zero"), False),
+    ],
+)
+def test_what_an_engine_says_reaches_who_asked(error, is_fatal):
+    async def scenario() -> None:
+        client = EngineClient([LocalHandle(EngineService(FailingHost(error), "Engine-3"))])
+        with pytest.raises(SelfplayError) as caught:
+            await client.complete(PROMPT)
+        await client.close()
+        if isinstance(error, SelfplayError):
+            assert str(caught.value) == str(error)
+        else:
+            assert "Engine-3 failed: ZeroDivisionError" in str(caught.value)
+        assert (client.fatal is not None) == is_fatal
+
+    run(scenario())
+
+
+def test_the_newest_weights_answer_and_say_so():
+    async def scenario() -> list[int | None]:
+        client = EngineClient([LocalHandle(EngineService(SimulatedHost()))])
+        versions = [(await client.complete(PROMPT)).policy_version]
+        client.follow(AdapterRef("default", 3, "v3"))
+        versions.append((await client.complete(PROMPT, model="default")).policy_version)
+        client.follow(AdapterRef("default", 2, "v2"))  # late news
+        versions.append((await client.complete(PROMPT)).policy_version)
+        client.adapters["ckpt-1"] = AdapterRef("ckpt-1", 1, "v1")
+        versions.append((await client.complete(PROMPT, model="ckpt-1")).policy_version)
+        versions.append((await client.complete(PROMPT, model="base")).policy_version)
+        with pytest.raises(SelfplayError, match="nobody said what plays as ckpt-9"):
+            await client.complete(PROMPT, model="ckpt-9")
+        await client.close()
+        return versions
+
+    assert run(scenario()) == [0, 3, 3, 1, 0]
+
+
+def test_a_client_that_is_gone_is_forgotten():
+    async def scenario() -> None:
+        host = SimulatedHost(10 * FORGET_SECONDS)
+        service = EngineService(host)
+        client = EngineClient([LocalHandle(service)])
+        asked = asyncio.create_task(client.complete(PROMPT))
+        await asyncio.sleep(1.0)
+        assert len(service._clients) == 1
+        asked.cancel()
+        await client.close()
+        await asyncio.sleep(2 * FORGET_SECONDS)
+        assert not service._clients
+
+    run(scenario())
