@@ -25,7 +25,7 @@ RECOMPUTE_ABOVE = 1536
 """As in ``logprobs``: larger passes keep only the layers' inputs."""
 STORED_DISTRIBUTIONS = 512
 """As in ``inference.engine``: so many rows of float32 log-probabilities are kept, in the host's memory."""
-LOGITS_COPIES = 7.0
+LOGITS_COPIES = 5.0
 """Float32 arrays of [rows, V] that exist at once in the backward pass of the logits; fitted."""
 WORKING_COPIES = 4.0
 """Float32 arrays of [tokens, max(I, Q)] that exist for a moment in the backward pass of a layer; fitted."""

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ray
 from ray.actor import ActorHandle
@@ -21,7 +22,7 @@ from selfplay.replay.transforms_step import StepRewardTransform
 from selfplay.runtime.ray.buffer_service import BufferService
 from selfplay.runtime.ray.engine_service import EngineService
 from selfplay.runtime.ray.engine_settings import EngineSettings
-from selfplay.runtime.ray.handles import Boxed, unboxed
+from selfplay.runtime.ray.handles import Named, found
 from selfplay.runtime.ray.pool_service import PoolService
 from selfplay.runtime.ray.remote_logger import RemoteLogger
 from selfplay.runtime.ray.tracker_service import TrackerService
@@ -86,7 +87,13 @@ class ActorForm:
             if tracker is not None:
                 kwargs["run"] = ray.get(tracker.run_directory.remote())
         actor: Any = ray.remote(self.cls).options(**self._options)
-        return actor.remote(*map(_boxed, args), **{name: _boxed(value) for name, value in kwargs.items()})
+        handle = actor.remote(*map(_by_name, args), **{name: _by_name(one) for name, one in kwargs.items()})
+        if self._options.get("name"):
+            _names[handle] = Named(self._options["name"], ray.get_runtime_context().namespace)
+        return handle
+
+
+_names: WeakKeyDictionary[Any, Named] = WeakKeyDictionary()
 
 
 def gpus_of_cluster() -> float:
@@ -95,8 +102,10 @@ def gpus_of_cluster() -> float:
     return resources.get("GPU", 0.0)
 
 
-def _boxed(argument: Any) -> Any:
-    return Boxed(argument) if isinstance(argument, ActorHandle) else argument
+def _by_name(argument: Any) -> Any:
+    if isinstance(argument, tuple | list):
+        return type(argument)(map(_by_name, argument))
+    return _names.get(argument, argument) if isinstance(argument, ActorHandle) else argument
 
 
 class TrackerActor(TrackerService):
@@ -134,7 +143,7 @@ class _BufferActor(BufferService):
         log_batches: bool = True,
         run: str | None = None,
     ) -> None:
-        tracker = unboxed(tracker)
+        tracker = found(tracker)
         buffer = self.kind(
             max_buffer_size,
             RemoteLogger(tracker) if tracker is not None else None,
@@ -180,7 +189,7 @@ class ModelPoolActor(PoolService):
         super().__init__(
             sample_mode,
             max_active_lora,
-            unboxed(tracker),
+            found(tracker),
             lag_range,
             seed=seed,
             directory=state_directory(run, "pool"),
@@ -194,7 +203,7 @@ class EngineActor(EngineService):
         super().__init__(
             settings.build_host(),
             name,
-            unboxed(tracker),
+            found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
             settings.temperature,
         )

@@ -25,7 +25,7 @@ from selfplay.runtime.ray.collector_service import CollectorService, Limits
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_settings import EngineSettings
 from selfplay.runtime.ray.game_ledger import PlaySettings
-from selfplay.runtime.ray.handles import unboxed
+from selfplay.runtime.ray.handles import found
 from selfplay.runtime.ray.learner_service import LearnerService
 from selfplay.runtime.ray.places import Places
 
@@ -42,10 +42,10 @@ class ConfigCollectorActor(CollectorService):
         collection, inference = config.collection, config.inference
         super().__init__(
             f"Collector-{number}",
-            EngineClient([unboxed(engine) for engine in engines], patience=config.ray.patience),
-            unboxed(step_buffer),
-            unboxed(model_pool),
-            unboxed(tracker),
+            EngineClient([found(engine) for engine in engines], patience=config.ray.patience),
+            found(step_buffer),
+            found(model_pool),
+            found(tracker),
             play_settings(config),
             {assembly.env_spec(env).key: assembly.build_episode(env) for env in config.envs},
             Limits(
@@ -101,9 +101,9 @@ class ConfigLearnerActor(LearnerService):
         batch = config.buffer.batch_size
         super().__init__(
             trainer,
-            unboxed(step_buffer),
-            unboxed(model_pool),
-            unboxed(tracker),
+            found(step_buffer),
+            found(model_pool),
+            found(tracker),
             demand=Demand(
                 batch,
                 entries=batch if config.collection.max_staleness else None,

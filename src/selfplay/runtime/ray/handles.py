@@ -7,18 +7,23 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Boxed:
-    """An actor's handle on its way into another actor's constructor.
+class Named:
+    """An actor's handle on its way into another actor's constructor: its name.
 
-    Ray takes a bare one for an object that may get lost, and warns of it on the terminal.
+    Ray takes the handle itself for an object that may get lost, and warns of it on the terminal.
     """
 
-    handle: Any
+    name: str
+    namespace: str
 
 
-def unboxed(argument: Any) -> Any:
-    """The handle in a box, or whatever else was given."""
-    return argument.handle if isinstance(argument, Boxed) else argument
+def found(argument: Any) -> Any:
+    """The handle of a named actor, or whatever else was given."""
+    if not isinstance(argument, Named):
+        return argument
+    import ray
+
+    return ray.get_actor(argument.name, argument.namespace)
 
 
 class LocalHandle:

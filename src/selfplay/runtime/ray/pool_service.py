@@ -71,6 +71,7 @@ class PoolService:
         self.stopped = False
         self._last_answer: dict[str, tuple[int, Jobs]] = {}
         self._registrations: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._journal = None if directory is None else Journal(Path(directory))
         self._replaying = False
@@ -207,6 +208,8 @@ class PoolService:
     ) -> Jobs:
         """Hand out up to so many games; waits until there is at least one, an end, or ``wait`` seconds pass.
 
+        Who waits without getting any is also answered when games of theirs end: they have more room then.
+
         Args:
             collector: who asks; it is registered.
             number: of the question, rising by one. The last one asked again is answered the same.
@@ -223,7 +226,8 @@ class PoolService:
         if last is not None and last[0] == number:
             return last[1]
         registrations = self._registrations[collector]
-        await self._until(lambda: self._room(training, evaluation), wait)
+        ended = self._ended[collector]
+        await self._until(lambda: self._room(training, evaluation) or self._ended[collector] > ended, wait)
         if self._registrations[collector] != registrations:
             return Jobs([], self.policy, stopped=True)  # who asked is dead: its games would be lost
         if self.stopped or not self._room(training, evaluation):
@@ -262,9 +266,11 @@ class PoolService:
         new = [one for one in results if one.name in self.ledger.in_flight]
         if not new:
             return
+        self._ended.update(self.ledger.in_flight[one.name][0] for one in new)
         self._note("finish", new)
         self._finish(new)
         self._snapshot_if_long()
+        self._wake()
 
     def _finish(self, results: list[GameResult]) -> None:
         for result in results:

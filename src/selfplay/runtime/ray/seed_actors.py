@@ -20,7 +20,7 @@ from selfplay.runtime.ray.collector_service import CollectorService, Limits
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_settings import from_vllm_config, lora_shape
 from selfplay.runtime.ray.game_ledger import PlaySettings
-from selfplay.runtime.ray.handles import unboxed
+from selfplay.runtime.ray.handles import found
 from selfplay.runtime.ray.learner_service import LearnerService
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class CollectorActor(CollectorService):
     ) -> None:
         settings = from_vllm_config(vllm_config)
         name = ray.get_runtime_context().get_actor_name() or "Collector"
-        tracker = unboxed(tracker)
+        tracker = found(tracker)
         gpus = 1 if gpus_of_cluster() else 0
         self.engines = [
             EngineForm.options(num_gpus=gpus).remote(settings, f"Engine-{number}", tracker)
@@ -155,8 +155,8 @@ class CollectorActor(CollectorService):
         super().__init__(
             name,
             EngineClient(self.engines),
-            unboxed(step_buffer),
-            unboxed(model_pool),
+            found(step_buffer),
+            found(model_pool),
             tracker,
             play,
             episodes,
@@ -229,9 +229,9 @@ class StandardLearnerActor(LearnerService):
         trainer = TorchTrainer(group, directory, model_name, initial_lora_path)
         super().__init__(
             trainer,
-            unboxed(step_buffer),
-            unboxed(model_pool),
-            unboxed(tracker),
+            found(step_buffer),
+            found(model_pool),
+            found(tracker),
             demand=Demand(batch_size, entries=math.ceil(batch_size * batch_delay_buffer)),
             add_every=save_every,
             checkpoint=keep_checkpoints(trainer, directory / ckpt_root, lambda step: step % save_every == 0),
