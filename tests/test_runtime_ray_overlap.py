@@ -86,6 +86,7 @@ class Cluster:
         try:
             async with asyncio.timeout(100_000):
                 await self.learner.train(updates)
+                await asyncio.wait(playing)
         finally:
             for task in [*playing, *([disturbing] if disturbing else [])]:
                 task.cancel()
@@ -116,6 +117,7 @@ class Cluster:
         accounts = self.pool.service.accounts()
         assert accounts["started"] == accounts["finished"] + accounts["failed"] + accounts["in_flight"]
         assert accounts["failed"] == 0
+        assert accounts["finished"] == self.buffer.service.games()
         assert self.buffer.service.games() >= self.games * updates
 
 

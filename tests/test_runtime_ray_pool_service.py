@@ -140,7 +140,10 @@ def test_a_killed_pool_is_itself_again(tmp_path_factory, calls, kills, mode):
                 service.sample(service.current_uid())
             if place in kills:
                 service = PoolService(mode, 2, directory=str(directory))
-        return {"state": service.state_dict() | {"pool": service.pool.state_dict()}, "games": service.accounts()}
+        return {
+            "state": service.state_dict() | {"pool": service.pool.state_dict()},
+            "games": service.accounts(),
+        }
 
     assert run(kills) == run(set())
 
@@ -171,6 +174,28 @@ def test_new_weights_and_the_end_wake_who_waits():
         await asyncio.sleep(0)
         service.stop()
         assert (await ending).stopped
+
+    LOOP.run_until_complete(scenario())
+
+
+def test_who_waits_for_evaluation_games_hears_when_it_has_room_for_training_games():
+    """Else a collector whose checkpoint has played its evaluation would stand still for a while."""
+
+    async def scenario() -> None:
+        service = pool()
+        service.register("c", replace(PLAY, games_per_step=None))
+        service.register("d", replace(PLAY, games_per_step=None))
+        mine = (await service.next_jobs("c", 1, 2, 1)).jobs
+        others = (await service.next_jobs("d", 1, 1, 0)).jobs
+        waiting = asyncio.create_task(service.next_jobs("c", 2, 0, 1, wait=60))
+        await asyncio.sleep(0)
+        service.finish([won(others[0])])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        service.finish([won(mine[0])])
+        assert (await waiting).jobs == []
+        assert len((await service.next_jobs("c", 3, 1, 1)).jobs) == 1
 
     LOOP.run_until_complete(scenario())
 

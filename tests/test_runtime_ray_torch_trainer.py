@@ -24,7 +24,12 @@ def learners(average: float) -> dict[str, Learner]:
     rate = Schedule(1e-2, 1e-2, 1)
     none = Schedule(0.0, 0.0, 1)
     learner = Learner(
-        policy, algorithm, learning_rate=rate, regulariser_weight=none, average_decay=average, max_mismatch=100
+        policy,
+        algorithm,
+        learning_rate=rate,
+        regulariser_weight=none,
+        average_decay=average,
+        max_mismatch=100,
     )
     return {TRAINED: learner}
 
@@ -62,10 +67,8 @@ def test_a_trainer_that_is_killed_after_any_update_makes_the_same_next_ones(tmp_
     }
     left, right = weights(whole), weights(again)
     assert all(torch.equal(left[name], right[name]) for name in left)
-    for kind in ("versions", "averages") if average else ("versions",):
-        files = [
-            load_file(tmp_path / run / kind / "000004" / "adapter_model.safetensors") for run in ("whole", "cut")
-        ]
+    for paths in (whole.path(), again.path()), (whole.opponent_path(), again.opponent_path()):
+        files = [load_file(f"{path}/adapter_model.safetensors") for path in paths]
         assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
@@ -73,7 +76,7 @@ def test_an_update_that_was_not_saved_to_its_end_did_not_happen(tmp_path):
     first = trainer(tmp_path)
     one_update(first)
     first.update(records(1))
-    first._save_adapters(2)  # and then the kill
+    first._save_adapter("versions", TRAINED, 2)  # and then the kill
     again = trainer(tmp_path)
     assert again.version == 1
     assert again.path() == str((tmp_path / "versions" / "000001").absolute())
@@ -113,7 +116,10 @@ def test_checkpoints_for_people_are_kept_when_they_are_due(tmp_path):
     for _ in range(7):
         one_update(one)
         keep(one.version, {"pool": {}})
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000004", "step-000006"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step-000004",
+        "step-000006",
+    ]
 
 
 def test_a_damaged_state_says_what_to_do(tmp_path):

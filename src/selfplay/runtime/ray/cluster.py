@@ -42,6 +42,8 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
             f"no cluster answers at {settings.address or 'this machine'} ({first_line(error)})",
             "Start one with: ray start --head",
         ) from error
+    # Whatever log_to_driver says, Ray writes pages on the terminal about actors that it restarts.
+    ray._private.worker._worker_logs_enabled = False
     try:
         yield
     finally:

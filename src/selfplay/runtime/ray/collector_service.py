@@ -118,6 +118,8 @@ class CollectorService:
             SelfplayError: no game can go on: an engine is lost, or does not answer with the right weights.
         """
         self._training.most, self._evaluation.most = num_workers, num_eval_workers
+        self._handing_on: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._handing_on.set_result(True)
         loops = [self._feed(), self._follow(), self._hand_on(), self._beat(), self._watch()]
         tasks = [asyncio.create_task(one) for one in loops]
         try:
@@ -128,6 +130,7 @@ class CollectorService:
             for task in [*tasks, *self._training.tasks, *self._evaluation.tasks]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(self._handing_on, self._hand_on_the_rest(), return_exceptions=True)
             await self.client.close()
 
     def in_flight(self) -> dict[str, int]:
@@ -197,8 +200,15 @@ class CollectorService:
             if self.client.fatal is not None:
                 raise self.client.fatal
             played, self._played = self._played, []
-            if not await self._hand_on_games(played):
+            self._handing_on = asyncio.ensure_future(self._hand_on_games(played))
+            if not await asyncio.shield(self._handing_on):
                 return
+
+    async def _hand_on_the_rest(self) -> None:
+        """What had ended when the end came: the buffer may have it already, and the pool must know."""
+        await asyncio.wait([self._handing_on])
+        if self._played:
+            await self._hand_on_games(self._played)
 
     async def _hand_on_games(self, played: list[Played]) -> bool:
         """Buffer first, then tracker and pool: what is lost between them is played and rated once more."""

@@ -86,6 +86,7 @@ class LearnerService:
         self.stopping = False
         self._waited = 0.0
         self._learned = 0.0
+        self._saved = 0.0
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; returns how many there are.
@@ -133,7 +134,9 @@ class LearnerService:
         metrics = await self._in_thread(self._learn, drawn)
         self._learned = perf_counter() - started
         self.state = "saving"
+        started = perf_counter()
         await self._in_thread(self.trainer.save, metrics | self._overlap(drawn))
+        self._saved = perf_counter() - started
         if self.trainer.version >= iterations:
             await self._stop_play()  # before new weights let new games begin
         await self._make_known()
@@ -171,6 +174,7 @@ class LearnerService:
             "overlap/learner_idle_share": idle_share(self._waited, self._learned),
             "time/learn_seconds": self._learned,
             "time/wait_seconds": self._waited,
+            "time/save_seconds": self._saved,  # of the update before: this one is not saved yet
         }
 
     async def _make_known(self) -> None:
@@ -178,7 +182,8 @@ class LearnerService:
         version = self.trainer.version
         await self._publish(int(self.trainer.saved_metrics.get(CONSUMED, 0)))
         if version and version % self.add_every == 0:
-            await self.model_pool.add_checkpoint.remote(self.trainer.opponent_path(), version)
+            opponent = await self._in_thread(self.trainer.opponent_path)
+            await self.model_pool.add_checkpoint.remote(opponent, version)
         if version:
             await self.step_buffer.learned_batch.remote(version)
             await self._track(version)

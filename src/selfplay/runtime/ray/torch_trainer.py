@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from selfplay.core import InputError, TrainingRecord
 from selfplay.learning.checkpoints import SavedLearner, load_adapter, save_adapter, save_checkpoint
@@ -15,6 +16,7 @@ from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
 from selfplay.runtime.ray.learner_group import LearnerGroup
 
+AVERAGE = "average."
 KEPT_VERSIONS = 6
 """Versions that stay although nobody said that they are in use: somebody may just be about to ask."""
 
@@ -22,9 +24,9 @@ KEPT_VERSIONS = 6
 class TorchTrainer:
     """See :class:`Trainer`.
 
-    ``directory/versions/000012`` holds the adapter that plays, ``directory/averages/000012`` the averaged
-    one if there is one, ``directory/learner/000012`` the trained weights, the optimizer and the metrics. A
-    version counts from the moment that the last of them is there.
+    ``directory/versions/000012`` holds the adapter that plays, ``directory/learner/000012`` the trained
+    weights, their average, the optimizer and the metrics; a version counts from the moment that the latter is
+    there. ``directory/averages/000012`` holds the averaged adapter of versions that others play against.
 
     Args:
         group: one learner or several.
@@ -51,7 +53,7 @@ class TorchTrainer:
         elif initial_lora_path is not None:
             weights, _ = load_adapter(Path(initial_lora_path))
             self.learner.policy.load_adapter_state(weights, self.learner.adapter)
-            self._save_adapters(0)
+            self._save_adapter("versions", self.learner.adapter, 0)
         group.start()
 
     @property
@@ -66,14 +68,14 @@ class TorchTrainer:
         return metrics
 
     def save(self, metrics: dict[str, float]) -> None:
-        """Write adapters, then the learner; the version counts when the latter is in its place."""
+        """Write the adapter, then the learner; the version counts when the latter is in its place."""
         version = self.learner.version
-        self._save_adapters(version)
+        self._save_adapter("versions", self.learner.adapter, version)
         final = self._learner_directory(version)
         scratch = final.with_name(f".{final.name}.partial")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        save_file(self.learner.tensors(), scratch / "learner.safetensors")
+        save_file(self.learner.tensors() | self._average(), scratch / "learner.safetensors")
         state = {
             "version": version,
             "samples_seen": self.learner.samples_seen,
@@ -94,10 +96,14 @@ class TorchTrainer:
         return str(self._adapter_directory("versions", self._version))
 
     def opponent_path(self) -> str | None:
-        """Where the adapter is that others play against."""
-        if self.learner.result == self.learner.adapter:
+        """Where the adapter is that others play against; it is written when somebody asks."""
+        result = self.learner.result
+        if result == self.learner.adapter:
             return self.path()
-        return str(self._adapter_directory("averages", self._version))
+        place = self._adapter_directory("averages", self._version)
+        if not place.exists():
+            self._save_adapter("averages", result, self._version)
+        return str(place)
 
     def tidy(self, paths_in_use: list[str]) -> None:
         """Delete adapters that are neither in use nor among the newest."""
@@ -121,15 +127,20 @@ class TorchTrainer:
         saved = SavedLearner(learner.adapter, learner.result, learner.tensors())
         save_checkpoint(directory, learner.policy, self.base_name, [saved], state)
 
-    def _save_adapters(self, version: int) -> None:
+    def _save_adapter(self, kind: str, adapter: str, version: int) -> None:
+        """Write an adapter and what proves it; it has its name when both are there."""
+        place = self._adapter_directory(kind, version)
+        scratch = place.with_name(f".{place.name}.made")
+        save_adapter(scratch, self.learner.policy, self.base_name, adapter)
+        write_delivery(scratch, self.learner.policy, adapter, version)
+        shutil.rmtree(place, ignore_errors=True)
+        scratch.rename(place)
+
+    def _average(self) -> dict[str, Tensor]:
         learner = self.learner
-        adapters = {"versions": learner.adapter}
-        if learner.result != learner.adapter:
-            adapters["averages"] = learner.result
-        for kind, adapter in adapters.items():
-            path = self._adapter_directory(kind, version)
-            save_adapter(path, learner.policy, self.base_name, adapter)
-            write_delivery(path, learner.policy, adapter, version)
+        if learner.result == learner.adapter:
+            return {}
+        return {f"{AVERAGE}{name}": one for name, one in learner.policy.adapter_state(learner.result).items()}
 
     def _adapter_directory(self, kind: str, version: int) -> Path:
         return (self.directory / kind / f"{version:06d}").absolute()
@@ -154,9 +165,12 @@ class TorchTrainer:
                 "Delete it to go on from the one before.",
             ) from error
         learner = self.learner
-        learner.load_tensors(tensors, version, state["samples_seen"])
+        average = {
+            name.removeprefix(AVERAGE): one for name, one in tensors.items() if name.startswith(AVERAGE)
+        }
+        own = {name: one for name, one in tensors.items() if not name.startswith(AVERAGE)}
+        learner.load_tensors(own, version, state["samples_seen"])
         if learner.result != learner.adapter:
-            average, _ = load_adapter(self._adapter_directory("averages", version))
             learner.policy.load_adapter_state(average, learner.result)
         self._version, self.saved_metrics = version, state["metrics"]
         self.trained_records = state["trained_records"]

@@ -31,6 +31,8 @@ from selfplay.runtime.run_directory import RunDirectory
 
 LOOK_EVERY = 0.25
 NAMESPACE = "selfplay-"
+HAND_ON_SECONDS = 10.0
+"""How long collectors may take, at the end, to say what became of their last games."""
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
@@ -169,6 +171,7 @@ class RayRun:
                 await self._evaluate_offered(evaluations, progress)
                 await asyncio.wait([learning], timeout=LOOK_EVERY)
             learning.result()
+            await asyncio.wait(playing, timeout=HAND_ON_SECONDS)
             await self._show(parts, progress)
             await self._evaluate_offered(evaluations, progress)
         finally:

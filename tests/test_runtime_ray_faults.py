@@ -1,0 +1,89 @@
+"""Runs on Ray whose parts are killed: they end by themselves, or say in a line why not and can be resumed."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from selfplay.collection.scheduler import EnvSpec
+from selfplay.runtime.ray.game_ledger import PlaySettings
+from selfplay.runtime.ray.pool_service import PoolService
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from playing_model import save_playing_model
+from ray_accounts import problems_of, read_books
+from ray_faults import ACTORS, Command, Faults, pid_of
+
+UPDATES = 14
+QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory) -> Iterator[Faults]:
+    """A cluster of one node, and a model to play with."""
+    directory = tmp_path_factory.mktemp("faults")
+    faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0))
+    faults.start_cluster(4)
+    yield faults
+    faults.stop_cluster()
+
+
+def kill(command: Command, name: str) -> None:
+    os.kill(pid_of(command, name), signal.SIGKILL)
+
+
+def is_there(command: Command, name: str) -> bool:
+    try:
+        ray.get_actor(name, namespace=command.namespace)
+    except ValueError:
+        return False
+    return True
+
+
+def test_every_kind_of_actor_is_killed_once_and_the_run_ends_by_itself(faults):
+    command = faults.train(0, *QUICK, updates=UPDATES)
+    for name in ACTORS.values():
+        before = command.saved()
+        assert command.wait_until(lambda before=before: command.saved() > before)
+        kill(command, name)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert problems_of(command.directory) == []
+    assert read_books(command.directory).ledger.replayed > 0
+    assert "Traceback" not in said
+
+
+def test_what_cannot_come_back_is_named_in_a_line_and_the_run_can_be_resumed(faults):
+    command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
+    assert command.wait_until(lambda: command.saved() > 0)
+    kill(command, ACTORS["buffer"])
+    said = command.end()
+    assert command.process.returncode == 1
+    assert [line for line in said.splitlines() if line.startswith("error: ")] == [said.splitlines()[-1]]
+    assert "Buffer died and cannot come back" in said
+    assert f"selfplay train --resume {command.directory}" in said
+    assert "Traceback" not in said
+    resumed = faults.resume(command.directory)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert problems_of(command.directory) == []
+
+
+async def test_games_are_not_handed_to_a_collector_that_died_while_it_waited_for_them():
+    pool = PoolService("mirror", 1)
+    pool.add_checkpoint(None, 0)
+    settings = PlaySettings((EnvSpec("kuhn", "kuhn_poker", 2),), (1.0,), (), 0, 1.0, 4, games_per_step=3)
+    pool.register("Collector-0", settings)
+    had = await pool.next_jobs("Collector-0", 1, 3, 0)
+    waiting = asyncio.create_task(pool.next_jobs("Collector-0", 2, 3, 0))
+    await asyncio.sleep(0)
+    assert pool.register("Collector-0", settings) == 3
+    assert (await waiting).jobs == []
+    again = await pool.next_jobs("Collector-0", 1, 3, 0)
+    assert again.jobs == had.jobs
