@@ -148,10 +148,10 @@ class RunView:
         return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
 
     def phases(self) -> dict[str, float]:
-        """Return the seconds of the last step by what was done: play, learn, and the rest if it is known."""
+        """Return the seconds of the last step by what was done, and the rest if it is known."""
         found = {
             name: self.latest[key]
-            for name in ("play", "learn")
+            for name in ("play", "wait", "learn", "save")
             if (key := f"time/{name}_seconds") in self.latest
         }
         spans = self.step_seconds()

@@ -52,13 +52,15 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
 
 def in_our_words(error: BaseException, who: str) -> SelfplayError:
     """What went wrong in an actor: our own errors as they are, Ray's in a line."""
-    if isinstance(error, RayTaskError) and isinstance(error.cause, SelfplayError):
-        return error.cause
+    if isinstance(error, RayTaskError) and isinstance(error.cause, SelfplayError | ActorDiedError):
+        return in_our_words(error.cause, who)
     if isinstance(error, SelfplayError):
         return error
     if isinstance(error, ActorDiedError):
+        name = re.search(r"^\s*name: (.+)$", str(error), re.MULTILINE)
+        sentence, _, _ = _reason(error).partition(". ")
         return _from_constructor(str(error)) or SelfplayError(
-            f"{who} died and cannot come back ({_reason(error)})"
+            f"{name[1] if name else who} died and cannot come back ({sentence})"
         )
     if isinstance(error, RayTaskError):
         return SelfplayError(f"{who} failed: {first_line(error.cause)}")

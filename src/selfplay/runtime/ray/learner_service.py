@@ -87,6 +87,7 @@ class LearnerService:
         self._waited = 0.0
         self._learned = 0.0
         self._saved = 0.0
+        self._update_began = perf_counter()
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; returns how many there are.
@@ -135,7 +136,7 @@ class LearnerService:
         self._learned = perf_counter() - started
         self.state = "saving"
         started = perf_counter()
-        await self._in_thread(self.trainer.save, metrics | self._overlap(drawn))
+        await self._in_thread(self.trainer.save, metrics | self._overlap(drawn) | self._speed(drawn, metrics))
         self._saved = perf_counter() - started
         if self.trainer.version >= iterations:
             await self._stop_play()  # before new weights let new games begin
@@ -177,16 +178,27 @@ class LearnerService:
             "time/save_seconds": self._saved,  # of the update before: this one is not saved yet
         }
 
+    def _speed(self, drawn: Drawn, metrics: dict[str, float]) -> dict[str, float]:
+        """Games and tokens a second, since the update before."""
+        now = perf_counter()
+        seconds, self._update_began = now - self._update_began, now
+        games = drawn.games - self.trainer.saved_metrics.get(CONSUMED, 0.0)
+        tokens = metrics.get("separate_tokens", 0.0)
+        return {
+            "time/games_per_second": games / max(seconds, 1e-9),
+            "time/trained_tokens_per_second": tokens / max(self._learned, 1e-9),
+        }
+
     async def _make_known(self) -> None:
         """Say everywhere what is saved. Done again after a kill, it changes nothing that was said."""
         version = self.trainer.version
         await self._publish(int(self.trainer.saved_metrics.get(CONSUMED, 0)))
-        if version and version % self.add_every == 0:
-            opponent = await self._in_thread(self.trainer.opponent_path)
-            await self.model_pool.add_checkpoint.remote(opponent, version)
         if version:
-            await self.step_buffer.learned_batch.remote(version)
-            await self._track(version)
+            await asyncio.gather(
+                self._join_pool(version),
+                self.step_buffer.learned_batch.remote(version),
+                self._track(version),
+            )
         if self.checkpoint is not None and version:
             state = await self.model_pool.state_for_people.remote()
             await self._in_thread(self.checkpoint, version, state)
@@ -199,6 +211,11 @@ class LearnerService:
 
     async def _publish(self, consumed: int) -> None:
         await self.model_pool.publish.remote(self.trainer.path(), self.trainer.version, consumed)
+
+    async def _join_pool(self, version: int) -> None:
+        if version % self.add_every == 0:
+            opponent = await self._in_thread(self.trainer.opponent_path)
+            await self.model_pool.add_checkpoint.remote(opponent, version)
 
     async def _track(self, version: int) -> None:
         if self.tracker is None:
@@ -222,4 +239,3 @@ class LearnerService:
                 steps, games = await self.step_buffer.size.remote(), await self.step_buffer.games.remote()
                 self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
             await asyncio.sleep(HEARTBEAT_SECONDS)
-
