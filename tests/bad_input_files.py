@@ -46,15 +46,22 @@ def hold_run(path: Path) -> int:
 
 
 def _make_runs(runs: Path) -> None:
-    for name in ("old", "done", "busy", "torn", "torn-too"):
+    for name in ("old", "done", "busy", "torn", "torn-too", "spread"):
         (runs / name).mkdir(parents=True)
         (runs / name / "config.toml").write_text(TRAINABLE)
     (runs / "notes").mkdir()
-    (runs / "done" / "checkpoints" / "step-000002").mkdir(parents=True)
-    (runs / "done" / "report.html").write_text("")
+    _finish(runs / "spread")
+    (runs / "spread" / "config.toml").write_text(TRAINABLE + '[run]\nruntime = "ray"\n')
+    _finish(runs / "done")
     (runs / "torn" / "config.toml").write_text(TRAINABLE[:30])
     _make_adapter(runs / "torn-too" / "checkpoints" / "step-000001")
     _cut(runs / "torn-too" / "checkpoints" / "step-000001" / "adapter_model.safetensors")
+
+
+def _finish(run: Path) -> None:
+    """Give a run its last checkpoint and its report."""
+    (run / "checkpoints" / "step-000002").mkdir(parents=True)
+    (run / "report.html").write_text("")
 
 
 def _make_adapter(folder: Path) -> None:

@@ -16,7 +16,7 @@ NAMESPACE = "unstable"
 
 IMPORTS = {
     "import ray, unstable\n": "import ray, selfplay.ray as unstable\n",
-    "import unstable.reward_transformations as retra\n": "import selfplay.ray.reward_transformations as retra\n",
+    "import unstable.reward_transformations": "import selfplay.ray.reward_transformations",
     'ray.init(namespace="unstable")\n': "",  # the tests share one cluster, in this namespace
 }
 SIZES = {

@@ -85,6 +85,13 @@ class SimulatedTrainer:
         self.version += 1
         self.saved_metrics = dict(metrics)
 
+    def restarted(self) -> "SimulatedTrainer":
+        """The trainer after a kill: what was made and not saved is lost."""
+        again = SimulatedTrainer(self.seconds)
+        again.version, again.trained, again.saved_metrics = self.version, self.trained, self.saved_metrics
+        again.trained_records = self.trained_records
+        return again
+
     def path(self) -> str | None:
         """No file."""
         return f"version-{self.version}" if self.version else None

@@ -28,7 +28,9 @@ def game(index: int, version: int = 0, steps: int = 2, error: str | None = None)
     ]
     for step in acted:
         step.policy_version = version
-    trajectory = Trajectory(0, "kuhn", reward, acted, {0: reward, 1: -reward}, rollout_id=f"train-{index:08d}")
+    trajectory = Trajectory(
+        0, "kuhn", reward, acted, {0: reward, 1: -reward}, rollout_id=f"train-{index:08d}"
+    )
     return FinishedGame(index, [trajectory])
 
 
@@ -93,6 +95,54 @@ def test_games_of_which_nothing_can_be_trained_on_end_the_run():
     buffer.add_games([FinishedGame(0, [])])
     with pytest.raises(SelfplayError, match="no step of this update's games"):
         draw(buffer, 1, Demand(games=1))
+
+
+def test_a_run_that_ended_so_can_go_on(tmp_path):
+    """The games that failed, or gave nothing, are consumed: others may be played in their place."""
+    buffer = service(tmp_path)
+    buffer.add_games([game(index, error="no such move") for index in range(3)])
+    with pytest.raises(SelfplayError, match="3 of 3"):
+        draw(buffer, 1, Demand(games=3, failed_share=0.5))
+    buffer = service(tmp_path)
+    assert buffer.learned_batch(0) == 3
+    buffer.add_games([FinishedGame(3, [])])
+    with pytest.raises(SelfplayError, match="no step"):
+        draw(buffer, 1, Demand(games=1))
+    buffer = service(tmp_path)
+    assert buffer.learned_batch(0) == 4
+    buffer.add_games([game(4)])
+    assert len(draw(buffer, 1, Demand(games=1, failed_share=0.5)).steps) == 2
+    assert buffer.learned_batch(0) == 4
+    assert buffer.learned_batch(1) == 5
+
+
+def test_two_learners_that_wait_get_the_same_batch():
+    """A killed learner's question may still wait when the next learner asks."""
+
+    async def scenario():
+        buffer = service()
+        waiting = [asyncio.create_task(buffer.draw(1, Demand(batch_size=2, games=2), 60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        buffer.add_games([game(0), game(1)])
+        return await asyncio.gather(*waiting)
+
+    first, second = LOOP.run_until_complete(scenario())
+    assert first == second
+
+
+def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
+    buffer = service(tmp_path)
+    with pytest.raises(SelfplayError, match="holds 0"):
+        buffer.get_batch(5)
+    assert service(tmp_path).size() == 0
+
+
+def test_whatever_a_game_leaves_in_its_info_is_kept(tmp_path):
+    buffer = service(tmp_path)
+    odd = game(0)
+    odd.trajectories[0].game_info["score"] = object()
+    buffer.add_games([odd])
+    assert service(tmp_path).games() == 1
 
 
 def test_games_for_people_are_written_with_their_update(tmp_path):

@@ -123,7 +123,7 @@ def test_an_engine_that_stays_away_is_given_up_in_one_line():
         asked = asyncio.create_task(client.complete(PROMPT))
         await asyncio.sleep(0.5)
         engine.kill()
-        with pytest.raises(SelfplayError, match="an engine has not answered for 20 s"):
+        with pytest.raises(SelfplayError, match="Engine-0 has not answered for 20 s"):
             await asked
         assert client.fatal is not None
         await client.close()
@@ -188,3 +188,22 @@ def test_a_client_that_is_gone_is_forgotten():
         assert not service._clients
 
     run(scenario())
+
+
+def test_a_client_that_was_forgotten_by_mistake_asks_again():
+    """While an engine loads its model nobody is heard, however long that takes."""
+
+    async def scenario() -> str:
+        host = SimulatedHost(10.0)
+        service = EngineService(host)
+        client = EngineClient([LocalHandle(service)])
+        asked = asyncio.create_task(client.complete(PROMPT))
+        await asyncio.sleep(1.0)
+        (known,) = service._clients.values()
+        known.last_seen -= 2 * FORGET_SECONDS
+        service._forget_clients()
+        response = await asked
+        await client.close()
+        return response.text
+
+    assert run(scenario())

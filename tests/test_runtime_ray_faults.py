@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from selfplay.collection.scheduler import EnvSpec
+from selfplay.core import SelfplayError
+from selfplay.runtime.ray import watchman
 from selfplay.runtime.ray.game_ledger import PlaySettings
 from selfplay.runtime.ray.pool_service import PoolService
 
@@ -36,14 +37,6 @@ def faults(tmp_path_factory) -> Iterator[Faults]:
 
 def kill(command: Command, name: str) -> None:
     os.kill(pid_of(command, name), signal.SIGKILL)
-
-
-def is_there(command: Command, name: str) -> bool:
-    try:
-        ray.get_actor(name, namespace=command.namespace)
-    except ValueError:
-        return False
-    return True
 
 
 def test_every_kind_of_actor_is_killed_once_and_the_run_ends_by_itself(faults):
@@ -87,3 +80,12 @@ async def test_games_are_not_handed_to_a_collector_that_died_while_it_waited_for
     assert (await waiting).jobs == []
     again = await pool.next_jobs("Collector-0", 1, 3, 0)
     assert again.jobs == had.jobs
+
+
+async def test_a_cluster_without_its_head_is_an_error(monkeypatch):
+    monkeypatch.setattr(watchman, "HEAD_PATIENCE", 0.0)
+    monkeypatch.setattr(watchman, "ASK_EVERY", 0.01)
+    one = watchman.Watchman({}, 60.0, head="127.0.0.1:1")
+    with pytest.raises(SelfplayError, match=r"the head of the cluster, .* has not answered"):
+        await one.watch()
+    assert one.head_is_lost

@@ -47,6 +47,7 @@ class Cluster:
         learn_seconds: float,
         collectors: int = 1,
         buffer_kind: type = StepBuffer,
+        mode: str = "mirror",
     ) -> None:
         self.games = games
         self.staleness = staleness
@@ -58,19 +59,20 @@ class Cluster:
                 directory=str(directory / "buffer"),
             )
         )
-        self.pool = RestartingHandle(lambda: PoolService("mirror", 2, directory=str(directory / "pool")))
+        self.pool = RestartingHandle(lambda: PoolService(mode, 2, directory=str(directory / "pool")))
         self.tracker = RestartingHandle(lambda: TrackerService("run", directory=str(directory / "run")))
         self.host = SimulatedHost(move_seconds, answer)
         self.engine = RestartingHandle(lambda: EngineService(self.host))
         self.trainer = SimulatedTrainer(learn_seconds)
+        self.learner = RestartingHandle(self._learner)
         self.settings = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games, staleness)
         self.collectors = [self._collector(f"Collector-{number}") for number in range(collectors)]
-        self.learner = SimulatedLearner(
-            self.trainer,
-            self.buffer,
-            self.pool,
-            self.tracker,
-            demand=Demand(games=games),
+        self.playing: list[asyncio.Task] = []
+
+    def _learner(self) -> SimulatedLearner:
+        self.trainer = self.trainer.restarted()
+        return SimulatedLearner(
+            self.trainer, self.buffer, self.pool, self.tracker, demand=Demand(games=self.games)
         )
 
     def _collector(self, name: str) -> CollectorService:
@@ -85,7 +87,7 @@ class Cluster:
         disturbing = asyncio.create_task(saboteur(self)) if saboteur else None
         try:
             async with asyncio.timeout(100_000):
-                await self.learner.train(updates)
+                await self.learner.train.remote(updates)
                 await asyncio.wait(playing)
         finally:
             for task in [*playing, *([disturbing] if disturbing else [])]:
@@ -96,13 +98,22 @@ class Cluster:
         """Like an actor: begun again when it is killed."""
         while True:
             collector = self.collectors[number]
+            collecting = asyncio.create_task(collector.collect(self.games * (self.staleness + 1)))
+            self.playing.append(collecting)
             try:
-                await collector.collect(self.games * (self.staleness + 1))
+                await asyncio.shield(collecting)
                 return
             except asyncio.CancelledError:
                 if asyncio.current_task().cancelling():
+                    collecting.cancel()
                     raise
                 self.collectors[number] = self._collector(collector.name)
+
+    def kill(self, victim: str) -> None:
+        if victim == "collector":
+            self.playing[-1].cancel()
+        else:
+            getattr(self, victim).kill()
 
     def check(self, updates: int) -> None:
         """Nothing trained twice, nothing lost, nothing too old."""
@@ -118,6 +129,8 @@ class Cluster:
         assert accounts["started"] == accounts["finished"] + accounts["failed"] + accounts["in_flight"]
         assert accounts["failed"] == 0
         assert accounts["finished"] == self.buffer.service.games()
+        if self.staleness == 0:
+            assert accounts["finished"] == self.games * updates
         assert self.buffer.service.games() >= self.games * updates
 
 
@@ -156,15 +169,22 @@ def test_no_record_is_ever_beyond_the_bound(
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 1 << 30), staleness=st.integers(0, 2), collectors=st.integers(1, 2))
-def test_whatever_is_killed_nothing_is_lost_or_trained_twice(tmp_path_factory, seed, staleness, collectors):
+@given(
+    seed=st.integers(0, 1 << 30),
+    staleness=st.integers(0, 2),
+    collectors=st.integers(1, 2),
+    mode=st.sampled_from(["mirror", "random", "ts-dist"]),
+    often=st.sampled_from([0.5, 2.0, 8.0]),
+)
+def test_whatever_is_killed_nothing_is_lost_or_trained_twice(
+    tmp_path_factory, seed, staleness, collectors, mode, often
+):
     rng = random.Random(seed)
 
     async def disturb(cluster: Cluster) -> None:
         while True:
-            await asyncio.sleep(rng.expovariate(1.0))
-            victim = rng.choice(["buffer", "pool", "tracker", "engine"])
-            getattr(cluster, victim).kill()
+            await asyncio.sleep(rng.expovariate(often))
+            cluster.kill(rng.choice(["buffer", "pool", "tracker", "engine", "learner", "collector"]))
 
     cluster = Cluster(
         tmp_path_factory.mktemp("run"),
@@ -173,6 +193,7 @@ def test_whatever_is_killed_nothing_is_lost_or_trained_twice(tmp_path_factory, s
         move_seconds=0.3,
         learn_seconds=0.5,
         collectors=collectors,
+        mode=mode,
     )
     run_on_virtual_time(cluster.run(6, disturb))
     cluster.check(6)

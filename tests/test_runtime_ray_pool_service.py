@@ -200,14 +200,55 @@ def test_who_waits_for_evaluation_games_hears_when_it_has_room_for_training_game
     LOOP.run_until_complete(scenario())
 
 
-def test_adapters_that_may_still_be_asked_for_are_in_use():
-    service = pool(mode="random")
+@pytest.mark.parametrize(
+    ("mode", "in_use"), [("mirror", {"v1", "v3", "v4"}), ("random", {"v1", "v2", "v3", "v4"})]
+)
+def test_adapters_that_may_still_be_asked_for_are_in_use(mode, in_use):
+    """Games under way keep theirs; where opponents are drawn, any checkpoint may become active again."""
+    service = pool(mode=mode)
     service.register("c", PLAY)
     service.add_checkpoint("v1", 1)
     service.publish("v1", 1)
-    old = [job for job in ask(service, 1, 8).jobs if "ckpt-1" in job.uids]
-    assert old
+    assert any("ckpt-1" in job.uids for job in ask(service, 1, 8).jobs)
     for version in (2, 3, 4):
         service.add_checkpoint(f"v{version}", version)
     service.publish("v4", 4)
-    assert set(service.paths_in_use()) == {"v1", "v3", "v4"}
+    assert set(service.paths_in_use()) == in_use
+
+
+def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
+    service = pool(tmp_path)
+    with pytest.raises(InputError, match="in the pool already"):
+        service.add_checkpoint("another", 0)
+    with pytest.raises(InputError, match="no such model"):
+        service.sample("ckpt-9")
+    assert PoolService("mirror", 2, directory=str(tmp_path)).current_uid() == "ckpt-0"
+
+
+def test_in_lockstep_who_is_drawn_does_not_depend_on_which_game_ended_first():
+    def drawn(order: int) -> list:
+        service = pool(mode="ts-dist")
+        for version in (1, 2):
+            service.add_checkpoint(f"v{version}", version)
+        service.register("c", replace(PLAY, max_staleness=0, games_per_step=6))
+        seen = []
+        for update in range(1, 4):
+            jobs = ask(service, 2 * update, 4).jobs
+            service.finish([won(job) for job in jobs[::order]])
+            rest = ask(service, 2 * update + 1, 4).jobs
+            service.finish([won(job) for job in rest[::order]])
+            assert LOOP.run_until_complete(service.settled(0.0))
+            service.add_checkpoint(f"w{update}", 2 + update)
+            service.publish(f"w{update}", update, 6 * update)
+            seen += [job.uids for job in jobs + rest]
+        return [*seen, service.pool.state_dict()["models"]]
+
+    assert drawn(1) == drawn(-1)
+
+
+def test_a_match_is_rated_once(tmp_path):
+    service = pool(tmp_path)
+    for _ in range(2):
+        service.push_match("step-0", [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")] * 3)
+        service = PoolService("mirror", 2, directory=str(tmp_path))
+    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 3

@@ -28,13 +28,15 @@ from selfplay.runtime.ray.remote_logger import RemoteLogger
 from selfplay.runtime.ray.tracker_service import TrackerService
 
 MAX_RESTARTS = 20
-MAX_CALLS_AT_ONCE = 1000
 STATE = "state"
 """Directory of a run in which the actors keep what they need to go on."""
 
 
 class ActorForm:
     """A class that becomes a Ray actor: ``.options(name="Tracker").remote(...)``, as Ray's own are used.
+
+    Ray runs a class with coroutines on one event loop, and any other one call at a time: a service is never
+    asked two things at once.
 
     Before anything is started, ``check`` sees the arguments, and GPUs that no node has are refused: Ray would
     wait for them for ever.
@@ -60,7 +62,6 @@ class ActorForm:
         self._options = {
             "max_restarts": MAX_RESTARTS,
             "max_task_retries": -1,
-            "max_concurrency": MAX_CALLS_AT_ONCE,
             "num_cpus": 0,
         } | options
 

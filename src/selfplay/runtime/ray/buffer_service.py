@@ -100,6 +100,7 @@ class BufferService:
         self._for_people: list[FinishedGame] = []
         self._failed: list[str] = []
         self._games_at_last_draw = 0
+        self._consumed = 0
         self._drawn: Drawn | None = None
         self._changed = asyncio.Event()
         self._rollout_log = RolloutLog(rollouts) if rollouts is not None else None
@@ -112,8 +113,8 @@ class BufferService:
 
     def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
         """Add a trajectory that no collector played."""
-        self._note("add_trajectory", trajectory, player_id, env_id)
         self.buffer.add_trajectory(trajectory, player_id, env_id)
+        self._note("add_trajectory", trajectory, player_id, env_id)
         self._changed.set()
 
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
@@ -122,8 +123,9 @@ class BufferService:
 
     def get_batch(self, batch_size: int) -> list[Any]:
         """Draw and remove a random batch at once, for whoever trains without a learner of ours."""
+        batch = self.buffer.get_batch(batch_size)
         self._note("get_batch", batch_size)
-        return self.buffer.get_batch(batch_size)
+        return batch
 
     def size(self) -> int:
         """Steps stored, those of games that are not yet sorted in too."""
@@ -131,8 +133,8 @@ class BufferService:
 
     def clear(self) -> None:
         """Remove what is stored."""
-        self._note("clear")
         self._clear()
+        self._note("clear")
 
     def _clear(self) -> None:
         self._sort_in_waiting()
@@ -193,22 +195,25 @@ class BufferService:
         Raises:
             SelfplayError: too many games failed, or nothing of them can be trained on.
         """
-        if self._drawn is not None and self._drawn.update == update:
-            return self._drawn
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                while not self._is_ready(demand):
+                while not (self._has_drawn(update) or self._is_ready(demand)):
                     self._changed.clear()
                     await self._changed.wait()
+        if self._has_drawn(update):
+            return self._drawn
         if not self._is_ready(demand):
             return None
         self._check_failures(demand)
-        self._note("draw", update, demand.batch_size)
         drawn = self._draw(update, demand.batch_size)
+        self._note("draw", update, demand.batch_size)
         self._write_rollouts(update)
         if not drawn.steps and not drawn.dropped:
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         return drawn
+
+    def _has_drawn(self, update: int) -> bool:
+        return self._drawn is not None and self._drawn.update == update
 
     def _is_ready(self, demand: Demand) -> bool:
         waiting = sum(len(game.trajectories) for game in self._waiting)
@@ -226,23 +231,37 @@ class BufferService:
         steps = [step for part in batch for step in (part if isinstance(part, list) else [part])]
         drawn = Drawn(update, steps, self.buffer.dropped_stale - before, len(self.seen))
         self._drawn = drawn if steps else None
+        if not steps:
+            self._consumed = len(self.seen)
         self._failed = []
         self._games_at_last_draw = len(self.seen)
         return drawn
 
-    def learned_batch(self, update: int) -> None:
-        """The learner has made ``update`` and saved what came of it: the batch is not needed any more."""
-        if update <= self.learned:
-            return
-        self.learned = update
-        self._drawn = None
-        if self._journal is not None:
-            self._journal.snapshot(self.state_dict())
+    def learned_batch(self, update: int) -> int:
+        """The learner has made ``update`` and saved what came of it: the batch is not needed any more.
+
+        Returns how many training games are consumed: learned, or left over by a draw that gave no batch.
+        """
+        if update > self.learned:
+            self.learned = update
+            if self._drawn is not None:
+                self._consumed = self._drawn.games
+            self._drawn = None
+            if self._journal is not None:
+                self._journal.snapshot(self.state_dict())
+        return self._consumed
 
     def _check_failures(self, demand: Demand) -> None:
-        games = len(self.seen) - self._games_at_last_draw
-        if len(self._failed) > demand.failed_share * max(games, 1):
-            raise SelfplayError(f"{len(self._failed)} of {games} games failed; the last: {self._failed[-1]}")
+        games, failed = len(self.seen) - self._games_at_last_draw, len(self._failed)
+        if failed > demand.failed_share * max(games, 1):
+            reason = self._failed[-1]
+            self._forget_failures()  # a run that is resumed plays others in their place
+            self._note("forget_failures")
+            raise SelfplayError(f"{failed} of {games} games failed; the last: {reason}")
+
+    def _forget_failures(self) -> None:
+        self._failed = []
+        self._games_at_last_draw = self._consumed = len(self.seen)
 
     def _write_rollouts(self, update: int) -> None:
         games = sorted(self._for_people, key=lambda game: (game.error is not None, game.index))
@@ -272,6 +291,7 @@ class BufferService:
             "for_people": list(self._for_people),
             "failed": self._failed,
             "games_at_last_draw": self._games_at_last_draw,
+            "consumed": self._consumed,
         }
 
     def _note(self, method: str, *args: Any) -> None:
@@ -288,6 +308,7 @@ class BufferService:
             self._for_people = msgspec.convert(state["for_people"], list[FinishedGame], strict=False)
             self._failed = state["failed"]
             self._games_at_last_draw = state["games_at_last_draw"]
+            self._consumed = state["consumed"]
         for method, *args in entries:
             self._repeat(method, args)
         self._replaying = False
@@ -303,5 +324,7 @@ class BufferService:
             self._write_rollouts(args[0])
         elif method == "get_batch":
             self.buffer.get_batch(args[0])
+        elif method == "forget_failures":
+            self._forget_failures()
         else:
             self._clear()

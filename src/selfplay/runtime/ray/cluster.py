@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.ray.addresses import knock, no_cluster
 from selfplay.runtime.ray.places import cores_for
 
 
@@ -33,21 +34,28 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
         # "local": without it Ray would join whatever cluster runs on this machine.
         options |= {"address": "local", "include_dashboard": False}
     else:
+        knock(settings.address)
         options |= {"address": settings.address}
     try:
         ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise InputError(
-            "ray.address",
-            f"no cluster answers at {settings.address or 'this machine'} ({first_line(error)})",
-            "Start one with: ray start --head",
-        ) from error
+    except Exception as error:  # Ray raises many kinds, some of them plain
+        if settings.address is None:
+            raise SelfplayError(f"Ray does not start on this machine ({first_line(error)})") from error
+        raise no_cluster(settings.address, first_line(error)) from error
     # Whatever log_to_driver says, Ray writes pages on the terminal about actors that it restarts.
     ray._private.worker._worker_logs_enabled = False
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def head_address(settings: RaySettings) -> str | None:
+    """Where the head of the connected cluster takes connections; ``None`` if only a proxy is known."""
+    if settings.address is not None and settings.address.startswith("ray://"):
+        return None
+    address: str = ray.get_runtime_context().gcs_address
+    return address
 
 
 def in_our_words(error: BaseException, who: str) -> SelfplayError:

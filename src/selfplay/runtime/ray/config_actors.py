@@ -39,7 +39,7 @@ class ConfigCollectorActor(CollectorService):
     def __init__(
         self, config: Config, number: int, engines: Any, step_buffer: Any, model_pool: Any, tracker: Any
     ) -> None:
-        collection, inference = config.collection, config.inference
+        collection = config.collection
         super().__init__(
             f"Collector-{number}",
             EngineClient([found(engine) for engine in engines], patience=config.ray.patience),
@@ -51,7 +51,7 @@ class ConfigCollectorActor(CollectorService):
             Limits(
                 collection.game_timeout,
                 collection.retries,
-                inference.max_queue,
+                calls_of_each_client(config),
                 config.tracking.games_logged,
                 collection.games_per_step,
             ),
@@ -148,6 +148,11 @@ def play_settings(config: Config) -> PlaySettings:
         max_staleness=config.collection.max_staleness,
         eval_games_per_step=alongside,
     )
+
+
+def calls_of_each_client(config: Config) -> int:
+    """Most calls that a collector, or the evaluation, may have under way: engines refuse what is more."""
+    return max(1, config.inference.max_queue // (config.ray.collectors + 1))
 
 
 def engine_settings(config: Config) -> EngineSettings:

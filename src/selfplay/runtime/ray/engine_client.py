@@ -30,6 +30,7 @@ class _Engine:
     handed over before the engine's incarnation is ``known``: a kill would not be noticed.
     """
 
+    name: str
     handle: Any
     waiting: list[Request] = field(default_factory=list)
     pending: dict[int, Request] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class EngineClient(InferenceClient):
         self.policy = AdapterRef("default", 0, None)
         self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
         self.fatal: SelfplayError | None = None
-        self._engines = [_Engine(handle) for handle in engines]
+        self._engines = [_Engine(f"Engine-{number}", handle) for number, handle in enumerate(engines)]
         self._numbers = itertools.count()
         self._futures: dict[int, asyncio.Future[Answer]] = {}
 
@@ -201,13 +202,13 @@ class EngineClient(InferenceClient):
             try:
                 answers = await asyncio.wait_for(engine.handle.poll.remote(self.name, wait), self.patience)
             except RayTaskError as error:
-                self._give_up(engine, SelfplayError(f"an engine failed: {error.cause}"))
+                self._give_up(engine, SelfplayError(f"{engine.name} failed: {error.cause}"))
                 continue
-            except (RayError, TimeoutError) as error:
+            except (RayError, TimeoutError):
                 if engine.incarnation is not None:
                     engine.incarnation = UNHEARD  # answers may be lost that it takes for fetched
                 if loop.time() - heard > self.patience:
-                    self._give_up(engine, self._lost(error))
+                    self._give_up(engine, self._lost(engine))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             heard = loop.time()
@@ -234,6 +235,5 @@ class EngineClient(InferenceClient):
         for number in list(engine.pending):
             self._take(engine, Answer(number, error=error))
 
-    def _lost(self, error: Exception) -> SelfplayError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return SelfplayError(f"an engine has not answered for {self.patience:g} s ({reason})")
+    def _lost(self, engine: _Engine) -> SelfplayError:
+        return SelfplayError(f"{engine.name} has not answered for {self.patience:g} s")

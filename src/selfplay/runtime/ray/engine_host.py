@@ -345,6 +345,9 @@ def _read(adapter: AdapterRef) -> _Files:
     sha256 = file_hash(directory)
     if expected is not None:
         check_hash(adapter.name, adapter.version, directory, sha256, expected.sha256)
+        if adapter.version and expected.version != adapter.version:
+            problem = f"the files in {directory} are version {expected.version}"
+            raise DeliveryError(adapter.name, adapter.version, problem)
     weights, config = load_adapter(directory)
     return _Files(weights, config, sha256, changes_nothing(directory), expected)
 

@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """``incarnation`` is another after the engine was killed: what it was asked before is forgotten."""
+    """``incarnation`` is another if what the client asked before is forgotten: the engine was killed, say."""
 
     incarnation: int
     answers: list[Answer] = field(default_factory=list)
@@ -54,6 +54,7 @@ class Answers:
 
 @dataclass
 class _Client:
+    incarnation: int = field(default_factory=lambda: secrets.randbits(62))
     answers: list[Answer] = field(default_factory=list)
     some: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -84,7 +85,6 @@ class EngineService:
         self.tracker = tracker
         self.gpu_ids = gpu_ids or []
         self.temperature = temperature
-        self.incarnation = secrets.randbits(62)
         self._clients: dict[str, _Client] = {}
         self._reporting: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -101,14 +101,14 @@ class EngineService:
         await asyncio.shield(self._starting)
 
     async def submit(self, client: str, requests: list[Request]) -> int:
-        """Begin with these questions; returns the incarnation."""
+        """Begin with these questions; returns the client's incarnation."""
         known = self._clients.setdefault(client, _Client())
         known.last_seen = _now()
         for request in requests:
             task = asyncio.create_task(self._answer(known, request))
             known.tasks.add(task)
             task.add_done_callback(known.tasks.discard)
-        return self.incarnation
+        return known.incarnation
 
     async def poll(self, client: str, wait: float = 1.0) -> Answers:
         """What has been answered since the last time; waits for something for up to ``wait`` seconds."""
@@ -119,7 +119,7 @@ class EngineService:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(known.some.wait(), wait)
         answers, known.answers = known.answers, []
-        return Answers(self.incarnation, answers)
+        return Answers(known.incarnation, answers)
 
     async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
         """Answer a prompt as it stands, without chat markup; see seed 000."""

@@ -61,6 +61,7 @@ class GameLedger:
     """Games in flight by name with the collector that has them, games to be played again, and accounts.
 
     ``consumed`` training games are learned, or were too old to be. ``evaluated`` counts by checkpoint.
+    ``unrated`` games wait for the others of their update. ``matches`` are evaluations that are rated.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
@@ -69,6 +70,8 @@ class GameLedger:
     in_flight: dict[str, tuple[str, Job]] = field(default_factory=dict)
     again: list[Job] = field(default_factory=list)
     evaluated: dict[str, int] = field(default_factory=dict)
+    unrated: list[tuple[Job, GameResult]] = field(default_factory=list)
+    matches: set[str] = field(default_factory=set)
 
     def hand_out(self, collector: str, job: Job) -> None:
         """A new game goes to a collector."""

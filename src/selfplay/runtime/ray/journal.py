@@ -45,7 +45,7 @@ class Journal:
     def append(self, entry: Any) -> None:
         """Add an entry; JSON-able."""
         with self._entries_file().open("ab") as file:
-            file.write(msgspec.json.encode(entry) + b"\n")
+            file.write(_encoded(entry) + b"\n")
         self.length += 1
 
     def snapshot(self, state: Any) -> None:
@@ -53,7 +53,7 @@ class Journal:
         number = self._number + 1
         path = self._snapshot_file(number)
         scratch = path.with_suffix(".partial")
-        scratch.write_bytes(msgspec.json.encode(state))
+        scratch.write_bytes(_encoded(state))
         self._entries_file(number).unlink(missing_ok=True)
         scratch.replace(path)
         self._number, self.length = number, 0
@@ -88,3 +88,8 @@ class Journal:
 
     def _entries_file(self, number: int | None = None) -> Path:
         return self.directory / f"entries-{self._number if number is None else number:06d}.jsonl"
+
+
+def _encoded(content: Any) -> bytes:
+    """As JSON. A game library may leave any object in its info: such a one is kept as its text."""
+    return msgspec.json.encode(content, enc_hook=repr)

@@ -111,7 +111,7 @@ class LearnerGroup:
         cpus: of each worker.
         gpus: of each worker.
         timeout_seconds: how long learners wait for each other, the start of a worker included.
-        placement_group: where the workers go; Ray decides without one.
+        placement_group: its bundle of a rank is that worker's place; Ray decides without one.
 
     Attributes:
         learners: rank 0's, by policy. Load a checkpoint into them before the group starts.
@@ -162,8 +162,9 @@ class LearnerGroup:
             ray.kill(worker)
         self._workers = []
 
-    def _worker(self) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(self._placement_group) if self._placement_group else None
+    def _worker(self, rank: int) -> Any:
+        group = self._placement_group
+        strategy = PlacementGroupSchedulingStrategy(group, rank) if group is not None else None
         options = {"max_restarts": -1, "scheduling_strategy": strategy}
         return ray.remote(LearnerWorker).options(**self._resources, **options).remote(self._build)
 
@@ -182,7 +183,7 @@ class LearnerGroup:
 
     def _form(self) -> None:
         """Bring all workers to this rank's state and into a new group."""
-        self._workers = self._workers or [self._worker() for _ in range(1, self.size)]
+        self._workers = self._workers or [self._worker(rank) for rank in range(1, self.size)]
         # The one call that Ray repeats after a restart: a worker that restarted is in no group.
         self._wait([worker.ready.options(max_task_retries=-1).remote() for worker in self._workers])
         states = ray.put({policy: LearnerState.of(learner) for policy, learner in self.learners.items()})

@@ -99,8 +99,7 @@ class LearnerService:
         """
         beating = asyncio.create_task(self._beat())
         try:
-            if self.trainer.version > 0 or self.trainer.path() is not None:
-                await self._make_known()
+            await self._make_known()
             while self.trainer.version < iterations and not self.stopping:
                 await self._update(iterations)
         finally:
@@ -154,7 +153,7 @@ class LearnerService:
             if drawn is not None and drawn.steps:
                 return drawn
             if drawn is not None:
-                await self._publish(drawn.games)
+                await self._publish()
             if perf_counter() - asked > self.patience:
                 raise SelfplayError(
                     f"no batch for update {update} came in {self.patience:g} s; look at the games"
@@ -192,13 +191,11 @@ class LearnerService:
     async def _make_known(self) -> None:
         """Say everywhere what is saved. Done again after a kill, it changes nothing that was said."""
         version = self.trainer.version
-        await self._publish(int(self.trainer.saved_metrics.get(CONSUMED, 0)))
         if version:
-            await asyncio.gather(
-                self._join_pool(version),
-                self.step_buffer.learned_batch.remote(version),
-                self._track(version),
-            )
+            await self._join_pool(version)
+        await self._publish()
+        if version:
+            await self._track(version)
         if self.checkpoint is not None and version:
             state = await self.model_pool.state_for_people.remote()
             await self._in_thread(self.checkpoint, version, state)
@@ -209,10 +206,16 @@ class LearnerService:
         """Do slow work aside, so that the actor answers meanwhile."""
         return await asyncio.to_thread(work, *args)
 
-    async def _publish(self, consumed: int) -> None:
-        await self.model_pool.publish.remote(self.trainer.path(), self.trainer.version, consumed)
+    async def _publish(self) -> None:
+        """Say which weights are the newest, and how many games' places are free again."""
+        version = self.trainer.version
+        consumed = await self.step_buffer.learned_batch.remote(version)
+        await self.model_pool.publish.remote(self.trainer.path(), version, consumed)
 
     async def _join_pool(self, version: int) -> None:
+        """Before the new weights let games begin: those are to meet the pool as it is then."""
+        while not await self.model_pool.settled.remote():
+            pass
         if version % self.add_every == 0:
             opponent = await self._in_thread(self.trainer.opponent_path)
             await self.model_pool.add_checkpoint.remote(opponent, version)
@@ -228,8 +231,7 @@ class LearnerService:
         }
         metrics |= {f"accounts/{name}": float(count) for name, count in games.items()}
         metrics |= {f"accounts/steps {name}": float(count) for name, count in steps.items()}
-        await self.tracker.log.remote(metrics)
-        await self.tracker.flush.remote(version)
+        await self.tracker.flush.remote(version, metrics)
 
     async def _beat(self) -> None:
         while True:

@@ -8,13 +8,12 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import socket
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
-from urllib.parse import urlsplit
 
 from selfplay.core import InputError
+from selfplay.runtime.ray.addresses import KNOCK_SECONDS, knock, no_cluster
 from selfplay.tracking.watch_view import RunView
 
 TRACKER = "Tracker"
@@ -23,8 +22,6 @@ ANSWER_SECONDS = 10.0
 """How long the tracker may take to answer."""
 JOIN_SECONDS = 60.0
 """How long joining a cluster may take; the first import of Ray takes seconds."""
-KNOCK_SECONDS = 5.0
-"""How long a cluster may take to take a connection."""
 
 
 class HandleSource:
@@ -80,7 +77,7 @@ class ClusterSource:
     """
 
     def __init__(self, address: str, run: str | None) -> None:
-        _knock(address)
+        knock(address)
         # A fresh process, not a fork: threads of this one may hold locks.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -91,7 +88,7 @@ class ClusterSource:
         answer = self._answer(JOIN_SECONDS)
         if not isinstance(answer, _Joined):
             self.close()
-            problem = answer if isinstance(answer, InputError) else _no_cluster(address, "it does not answer")
+            problem = answer if isinstance(answer, InputError) else no_cluster(address, "it does not answer")
             raise problem
 
     def read(self) -> RunView:
@@ -177,7 +174,7 @@ def _join(address: str, run: str | None) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise _no_cluster(address, _reason(error)) from error
+        raise no_cluster(address, _reason(error)) from error
     return find_tracker(run)
 
 
@@ -186,30 +183,3 @@ def _reason(error: BaseException) -> str:
     if "AuthenticationError" in f"{error!r} {error.__cause__!r}":
         return "it asks for a token: set RAY_AUTH_MODE=token, see Ray's documentation"
     return str(error).strip().split("\n")[0]
-
-
-def _no_cluster(address: str, reason: str) -> InputError:
-    return InputError(
-        "--address",
-        f"the cluster at {address} cannot be joined ({reason})",
-        "See: ray status --address ADDRESS",
-    )
-
-
-def _knock(address: str) -> None:
-    """See whether anybody answers; Ray itself would wait for minutes.
-
-    Raises:
-        InputError: nobody does, or it is no address.
-    """
-    if address == "auto":
-        return
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        if parts.hostname is None or parts.port is None:
-            raise ValueError(address)
-        socket.create_connection((parts.hostname, parts.port), timeout=KNOCK_SECONDS).close()
-    except ValueError as error:
-        raise InputError("--address", f"{address!r} is no address", "Give HOST:PORT or auto.") from error
-    except OSError as error:
-        raise _no_cluster(address, error.strerror or str(error)) from error

@@ -22,6 +22,8 @@ from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.game_ledger import GameLedger, GameResult, PlaySettings
 from selfplay.runtime.ray.journal import Journal
 
+MODES_WITHOUT_OPPONENTS = ("mirror", "fixed")
+"""Modes in which no checkpoint is drawn."""
 SNAPSHOT_EVERY = 500
 """Entries of the journal after which it is begun anew."""
 
@@ -89,10 +91,14 @@ class PoolService:
         uid = f"ckpt-{iteration}"
         if self.pool.ckpt_path(uid) == (path, "checkpoint"):
             return uid
+        self._add_checkpoint(path, iteration)
         self._note("add_checkpoint", path, iteration)
-        self.pool.add_checkpoint(path, iteration)
         self._wake()
         return uid
+
+    def _add_checkpoint(self, path: str | None, iteration: int) -> None:
+        self._rate_held_games()
+        self.pool.add_checkpoint(path, iteration)
 
     def add_fixed(
         self,
@@ -106,8 +112,9 @@ class PoolService:
         uid = f"fixed-{name}"
         if self.pool.ckpt_path(uid) == (name, kind):
             return uid
+        self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
         self._note("add_fixed", name, prior_mu, kind=kind, active=active)
-        return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
+        return uid
 
     def current_uid(self) -> str | None:
         """Uid of the latest checkpoint."""
@@ -123,15 +130,31 @@ class PoolService:
 
     def sample(self, uid_me: str) -> str:
         """Choose an opponent by the sample mode."""
+        uid = self.pool.sample(uid_me)
         self._note("sample", uid_me)
-        return self.pool.sample(uid_me)
+        return uid
 
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
     ) -> None:
         """Rate a two-player game that no collector played."""
-        self._note("push_game_outcome", uid_me, uid_opp, final_reward, list(action_seq), env_id)
         self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
+        self._note("push_game_outcome", uid_me, uid_opp, final_reward, list(action_seq), env_id)
+
+    def push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
+        """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
+
+        A match whose ``key`` is known changes nothing.
+        """
+        if key in self.ledger.matches:
+            return
+        self._push_match(key, games)
+        self._note("push_match", key, games)
+
+    def _push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
+        self.ledger.matches.add(key)
+        for uid_me, uid_opp, reward, env_id in games:
+            self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
 
     def snapshot(self) -> dict[str, Any]:
         """The pool as JSON-able data, for people."""
@@ -148,11 +171,15 @@ class PoolService:
         new = AdapterRef("default", version, path)
         if version < self.policy.version or (new, consumed) == (self.policy, self.ledger.consumed):
             return
+        self._publish(path, version, consumed)
         self._note("publish", path, version, consumed)
-        self.policy, self.ledger.consumed = new, consumed
         self._wake()
         self._tell_tracker()
         self._snapshot_if_long()
+
+    def _publish(self, path: str | None, version: int, consumed: int) -> None:
+        self._rate_held_games()
+        self.policy, self.ledger.consumed = AdapterRef("default", version, path), consumed
 
     async def newest(self, known_version: int, wait: float = 5.0) -> Jobs:
         """Wait until there are other weights than those known, or an end; after ``wait`` seconds answer."""
@@ -160,8 +187,13 @@ class PoolService:
         return Jobs([], self.policy, stopped=self.stopped)
 
     def paths_in_use(self) -> list[str]:
-        """Adapters that may still be asked for: the policy's, active checkpoints', of games under way."""
+        """Adapters that may still be asked for: the policy's, checkpoints', those of games under way.
+
+        Where checkpoints are drawn as opponents, one that is not active may become so again.
+        """
         uids = {*self.pool.active_checkpoints(), *self.ledger.uids()}
+        if self.pool.sample_mode not in MODES_WITHOUT_OPPONENTS:
+            uids |= {one.uid for one in self.pool.opponents() if one.kind == "checkpoint"}
         current = self.pool.current_uid()
         if current is not None:
             uids.add(current)
@@ -182,8 +214,9 @@ class PoolService:
         for _, uid in settings.evaluation:
             if uid not in known:
                 raise InputError("evaluation_opponent", f"{uid} is not in the pool", "Call add_fixed first.")
+        lost = self._register(collector, settings)
         self._note("register", collector, settings)
-        return self._register(collector, settings)
+        return lost
 
     def _register(self, collector: str, settings: PlaySettings) -> int:
         if self.scheduler is None:
@@ -232,8 +265,9 @@ class PoolService:
             return Jobs([], self.policy, stopped=True)  # who asked is dead: its games would be lost
         if self.stopped or not self._room(training, evaluation):
             return Jobs([], self.policy, stopped=self.stopped)
+        answer = self._next_jobs(collector, number, training, evaluation)
         self._note("next_jobs", collector, number, training, evaluation)
-        return self._next_jobs(collector, number, training, evaluation)
+        return answer
 
     def _next_jobs(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
         assert self.scheduler is not None
@@ -267,16 +301,41 @@ class PoolService:
         if not new:
             return
         self._ended.update(self.ledger.in_flight[one.name][0] for one in new)
-        self._note("finish", new)
         self._finish(new)
+        self._note("finish", new)
         self._snapshot_if_long()
         self._wake()
 
     def _finish(self, results: list[GameResult]) -> None:
         for result in results:
             job = self.ledger.end(result)
-            if job is not None and result.status == "finished":
-                self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
+            if job is None or result.status != "finished":
+                continue
+            if self._in_lockstep() and job.meta.type == "train":
+                self.ledger.unrated.append((job, result))
+            else:
+                self._rate(job, result)
+
+    async def settled(self, wait: float = 5.0) -> bool:
+        """Wait until every training game has ended; outside lockstep that never is, and nobody waits."""
+        await self._until(lambda: not self._in_lockstep() or not self.ledger.accounts.in_flight, wait)
+        return not self._in_lockstep() or not self.ledger.accounts.in_flight
+
+    def _rate_held_games(self) -> None:
+        """In lockstep games are rated when all of an update have ended, in the order of their numbers.
+
+        So who is drawn and how they are rated does not depend on which game ended first.
+        """
+        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].meta.index):
+            self._rate(job, result)
+        self.ledger.unrated = []
+
+    def _rate(self, job: Job, result: GameResult) -> None:
+        self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
+
+    def _in_lockstep(self) -> bool:
+        settings = self.settings
+        return settings is not None and settings.games_per_step is not None and settings.max_staleness == 0
 
     def stop(self) -> None:
         """Nothing is played any more."""
@@ -393,5 +452,7 @@ class PoolService:
             self._next_jobs(*args)
         elif method == "finish":
             self._finish(msgspec.convert(args[0], list[GameResult]))
+        elif method in ("add_checkpoint", "publish", "push_match"):
+            getattr(self, f"_{method}")(*args)
         else:
             getattr(self, method)(*args, **kwargs)

@@ -131,7 +131,8 @@ class CollectorActor(CollectorService):
         seed: int = 0,
     ) -> None:
         settings = from_vllm_config(vllm_config)
-        name = ray.get_runtime_context().get_actor_name() or "Collector"
+        context = ray.get_runtime_context()
+        name = context.get_actor_name() or f"Collector-{context.get_actor_id()}"
         tracker = found(tracker)
         gpus = 1 if gpus_of_cluster() else 0
         self.engines = [
@@ -139,6 +140,8 @@ class CollectorActor(CollectorService):
             for number in range(num_actors)
         ]
         names = opponents_of(evaluation_envs, evaluation_opponent)
+        for opponent in names:
+            check_opponent_name(opponent, "evaluation_opponent")  # here the environment may lack a key
         play = PlaySettings(
             environments=tuple(map(env_of, training_envs)),
             weights=(1.0,) * len(training_envs),
@@ -218,7 +221,7 @@ class StandardLearnerActor(LearnerService):
             temperature=temperature,
             seed=seed,
         )
-        directory = Path(run or "runs/unnamed")
+        directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
         group = LearnerGroup(
             functools.partial(learners_from_seed_settings, settings),
             num_learners,

@@ -124,12 +124,14 @@ class TrackerService:
         """Record exact values under their full names; the last one given before a flush is sent."""
         self._record("log", _finite(name_value_dict))
 
-    def flush(self, step: int) -> Metrics:
+    def flush(self, step: int, metrics: Mapping[str, float] | None = None) -> Metrics:
         """Send what arrived since the last flush to every sink, as the line of ``step``, and return it.
 
-        A step that has its line already writes nothing and returns that line.
+        ``metrics`` are exact values of this step. A step that has its line already takes and writes nothing
+        and returns that line.
         """
         if step not in self._flushed:
+            self.log(metrics or {})
             self._flushed_now(self._tracker.flush(step))
             return self._last
         if step == self._last["step"]:

@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
 from rich.console import Console
 
@@ -20,8 +19,8 @@ from selfplay.core import Arena, InputError, SelfplayError
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations, comparison_of
 from selfplay.runtime.progress import RunProgress, print_ending
-from selfplay.runtime.ray.cluster import connected, in_our_words
-from selfplay.runtime.ray.config_actors import TO_EVALUATE, Parts
+from selfplay.runtime.ray.cluster import connected, head_address, in_our_words
+from selfplay.runtime.ray.config_actors import TO_EVALUATE, Parts, calls_of_each_client
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.places import Places
@@ -45,6 +44,7 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
     directory = RunDirectory.create(run_dir)
     try:
         directory.write_config(dump_config(config))
+        (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
     except InputError:
         if not (run_dir / "learner").exists():
@@ -102,27 +102,34 @@ class RayRun:
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
         places = await asyncio.to_thread(Places, self.config.ray)
-        parts = await asyncio.to_thread(Parts, self.config, self.directory.path.absolute(), places)
+        try:
+            parts = await asyncio.to_thread(Parts, self.config, self.directory.path.absolute(), places)
+        except ValueError as error:  # how Ray says that a name is taken
+            places.remove()
+            raise InputError(
+                "--name",
+                f"the cluster has actors of a run {self.directory.path.name}",
+                "Wait until they have ended, or choose another name",
+            ) from error
+        self.watchman = Watchman(parts.by_name(), self.config.ray.patience, head_address(self.config.ray))
         try:
             await self._run(parts)
         finally:
-            parts.end()
-            places.remove()
+            if not self.watchman.head_is_lost:
+                parts.end()
+                places.remove()
 
     async def _run(self, parts: Parts) -> None:
         config = self.config
-        self.watchman = Watchman(parts.by_name(), config.ray.patience)
         unit, size = assembly.unit_of_play(config)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, parts)
         with RunProgress(self.console, config.learning.steps, unit, size) as progress:
             progress.say("starting the actors")
             await self._guard(self._start(parts))
             evaluations = self._evaluations(parts)
-            if not any(self.directory.evaluation.iterdir()) and not self.directory.saved_steps():
-                progress.say("evaluating the untrained model")
-                await self._guard(self._evaluate(evaluations, 0, None, progress))
+            await self._guard(self._evaluate_offered(parts, evaluations, progress))
             await self._guard(self._train(parts, evaluations, progress))
-        await self._finish(parts)
+        await self._guard(self._finish(parts))
 
     async def _start(self, parts: Parts) -> None:
         await self.watchman.ready()
@@ -168,12 +175,12 @@ class RayRun:
                     if one.done():
                         one.result()  # it ends after the learner unless something is wrong
                 await self._show(parts, progress)
-                await self._evaluate_offered(evaluations, progress)
+                await self._evaluate_offered(parts, evaluations, progress)
                 await asyncio.wait([learning], timeout=LOOK_EVERY)
             learning.result()
             await asyncio.wait(playing, timeout=HAND_ON_SECONDS)
             await self._show(parts, progress)
-            await self._evaluate_offered(evaluations, progress)
+            await self._evaluate_offered(parts, evaluations, progress)
         finally:
             for task in [learning, *playing]:
                 task.cancel()
@@ -185,33 +192,42 @@ class RayRun:
         away = ", ".join(f"{name} is away" for name in self.watchman.away)
         progress.show(learner["step"], games, learner["metrics"], away)
 
-    async def _evaluate_offered(self, evaluations: Evaluations, progress: RunProgress) -> None:
+    async def _evaluate_offered(self, parts: Parts, evaluations: Evaluations, progress: RunProgress) -> None:
+        """Evaluate the adapters that lie there; what was cut short is done again."""
         offered = sorted((self.directory.path / TO_EVALUATE).glob("step-*"))
         for place in offered:
             step = int(place.name.removeprefix("step-"))
-            await self._evaluate(evaluations, step, str(place.absolute()), progress)
+            adapter = str(place.absolute()) if step else None
+            await self._evaluate(parts, evaluations, AdapterRef(f"version {step}", step, adapter), progress)
             shutil.rmtree(place, ignore_errors=True)
 
     async def _evaluate(
-        self, evaluations: Evaluations, step: int, adapter: str | None, progress: RunProgress
+        self, parts: Parts, evaluations: Evaluations, adapter: AdapterRef, progress: RunProgress
     ) -> None:
-        settings = self.config.evaluation
-        full = step in (0, self.config.learning.steps)
-        client = evaluations.arena.client
+        settings, step = self.config.evaluation, adapter.version
+        client, ratings = evaluations.arena.client, evaluations.pool
         assert isinstance(client, EngineClient)
-        client.policy = AdapterRef(f"version {step}", step, adapter)
-        games = settings.games if full else settings.games_during
-        progress.evaluated(step, await evaluations.run(step, games, progress))
+        assert isinstance(ratings, HeldRatings)
+        client.policy = adapter
+        ratings.uid = f"ckpt-{step}"
+        games = settings.games if step in (0, self.config.learning.steps) else settings.games_during
+        summary = await evaluations.run(step, games, progress)
+        if client.fatal is not None:
+            raise client.fatal
+        if await parts.pool.ckpt_path.remote(ratings.uid) is not None:
+            await parts.pool.push_match.remote(f"step-{step}", ratings.games)
+        ratings.games = []
+        progress.evaluated(step, summary)
 
     def _evaluations(self, parts: Parts) -> Evaluations:
         config = self.config
         arena = Arena(
             EngineClient(parts.engines, patience=config.ray.patience),
-            max_calls=config.inference.max_queue,
+            max_calls=calls_of_each_client(config),
             episode_timeout=config.collection.game_timeout,
             retries=config.collection.retries,
         )
-        return Evaluations(config, arena, RemoteRatings(parts.pool), "default", self.directory.evaluation)
+        return Evaluations(config, arena, HeldRatings(), "default", self.directory.evaluation)
 
     def _interrupt(self, parts: Parts) -> None:
         if self.stopping:
@@ -240,22 +256,22 @@ class RayRun:
         )
 
 
-class RemoteRatings:
-    """The pool's ratings, for evaluations: a game's outcome is sent and not waited for."""
+class HeldRatings:
+    """The games of an evaluation, held until all of it is done: then the pool rates them, once."""
 
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
+    def __init__(self) -> None:
+        self.uid = ""
+        self.games: list[tuple[str, str, float, str]] = []
 
     def current_uid(self) -> str | None:
-        """Uid of the latest checkpoint."""
-        uid: str | None = ray.get(self.pool.current_uid.remote())
-        return uid
+        """Who is evaluated."""
+        return self.uid
 
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
     ) -> None:
-        """Rate a game."""
-        self.pool.push_game_outcome.remote(uid_me, uid_opp, final_reward, action_seq, env_id)
+        """Hold a game."""
+        self.games.append((uid_me, uid_opp, final_reward, env_id))
 
 
 def account_lines(games: dict[str, int], steps: dict[str, int], trained: int) -> list[str]:

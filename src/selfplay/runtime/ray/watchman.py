@@ -6,10 +6,13 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError
 
-from selfplay.core import SelfplayError
+from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.ray.addresses import knock
 from selfplay.runtime.ray.cluster import in_our_words
 
 ASK_EVERY = 2.0
+HEAD_PATIENCE = 30.0
+"""Seconds that a cluster's head may be away. After 60 Ray ends every process, without a word of ours."""
 
 
 class Watchman:
@@ -18,11 +21,14 @@ class Watchman:
     Args:
         actors: handles by name.
         patience: seconds that one may be away.
+        head: where the cluster's head answers; ``None`` does not look.
     """
 
-    def __init__(self, actors: dict[str, Any], patience: float) -> None:
+    def __init__(self, actors: dict[str, Any], patience: float, head: str | None = None) -> None:
         self.actors = actors
         self.patience = patience
+        self.head = head
+        self.head_is_lost = False
         self.away: dict[str, float] = {}
 
     async def ready(self) -> None:
@@ -45,9 +51,27 @@ class Watchman:
         """Never ends, but with an error.
 
         Raises:
-            SelfplayError: an actor is dead for good, or away for longer than ``patience``.
+            SelfplayError: an actor is dead for good, or away for longer than ``patience``, or the head is
+                lost: then nothing can be asked of Ray any more.
         """
-        await asyncio.gather(*(self._watch(name, actor) for name, actor in self.actors.items()))
+        watches = [self._watch(name, actor) for name, actor in self.actors.items()]
+        if self.head is not None:
+            watches.append(self._watch_head(self.head))
+        await asyncio.gather(*watches)
+
+    async def _watch_head(self, head: str) -> None:
+        last = monotonic()
+        while True:
+            try:
+                await asyncio.to_thread(knock, head)
+                last = monotonic()
+            except InputError:
+                if monotonic() - last > HEAD_PATIENCE:
+                    self.head_is_lost = True
+                    raise SelfplayError(
+                        f"the head of the cluster, {head}, has not answered for {HEAD_PATIENCE:g} s"
+                    ) from None
+            await asyncio.sleep(ASK_EVERY)
 
     async def _watch(self, name: str, actor: Any) -> None:
         last = monotonic()

@@ -1,0 +1,197 @@
+"""Games a second and memory on Ray: our collector beside unstable-rl's, with the same answers.
+
+Both play TextArena's KuhnPoker-v0-train in mirror mode on a Ray cluster of this machine, with the prompt
+template ``qwen3-zs``, no error allowance and answers from peers/mock_answers.py at no cost; tracker, ratings
+and step buffer with the same reward transformations get every game, and nobody learns. Ours are the actors of
+a run (see simulated_cluster.py) with one collector and one engine; what the peer runs is in
+peers/unstable_games.py.
+
+They run in turn; the ratio is the median over rounds. The gate, in every round: both finish games, and the
+average number of turns differs by less than 5 percent. Memory is the most in the window, workers as PSS.
+A number of games for which the peer finds too little memory is measured for ours alone.
+
+Command:  python benchmarks/against_unstable.py --unstable PYTHON [--rounds 3] [--seconds 30]
+Needs:    this package with Ray, and tests/. PYTHON: an interpreter of an environment of its own, see the
+          peer's script. Linux.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+
+import ray
+
+from measuring import print_table
+from ray_processes import cpu_seconds, memory_mb
+from selfplay.core import Messages
+from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
+from selfplay.replay.transforms_sampling import ComposeSamplingRewardTransforms, NormalizeRewardsByEnv
+from selfplay.replay.transforms_step import (
+    ComposeStepRewardTransforms,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+)
+from simulated_cluster import HERE, Actors, Play, cluster
+
+IN_FLIGHT = (16, 64, 128)
+MOST_DIFFERENCE = 0.05
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a window."""
+
+    episodes_per_second: float
+    turns_per_episode: float
+    workers_mb: float
+    daemons_mb: float
+    cpu_ms: float
+
+
+class MockAnswer:
+    """The peers' mock, asked with messages; an engine has one, made in its process."""
+
+    def __call__(self, messages: Messages, seed: int | None) -> str:
+        if not hasattr(self, "_answers"):
+            from mock_answers import MockAnswers
+
+            self._answers = MockAnswers()
+        answer: str = self._answers.answer(messages[-1]["content"])
+        return answer
+
+
+def ours(in_flight: int, seconds: float) -> Measured:
+    """Our actors on the cluster that is connected."""
+    play = Play("KuhnPoker-v0-train", "qwen3-zs", MockAnswer(), 0.0, in_flight)
+    transforms = (
+        ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter()]),
+        ComposeStepRewardTransforms([RewardForFormat(1.5), PenaltyForInvalidMove(1.0, -1.0)]),
+        ComposeSamplingRewardTransforms([NormalizeRewardsByEnv(True)]),
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        actors = Actors(Path(directory), play, transforms)
+        playing = actors.start_play()
+        try:
+            actors.wait_for_games(playing, 2 * in_flight)
+            measured = watch(actors, seconds)
+            actors.stop_play(playing)
+        finally:
+            actors.kill()
+    return measured
+
+
+def watch(actors: Actors, seconds: float) -> Measured:
+    """Count games and cost for so many seconds."""
+    memory = [memory_mb()]
+    started, cpu = perf_counter(), sum(cpu_seconds().values())
+    games, turns = actors.finished(), added_steps(actors)
+    while (left := started + seconds - perf_counter()) > 0:
+        sleep(min(left, seconds / 4))
+        memory.append(memory_mb())
+    games, elapsed = actors.finished() - games, perf_counter() - started
+    turns, cpu = added_steps(actors) - turns, sum(cpu_seconds().values()) - cpu
+    most = max(memory, key=lambda sample: sample["workers"])
+    return Measured(games / elapsed, turns / games, most["workers"], most["daemons"], 1000 * cpu / games)
+
+
+def added_steps(actors: Actors) -> int:
+    """Turns that have reached the buffer."""
+    return int(ray.get(actors.buffer.counts.remote())["added"])
+
+
+def peer(python: str, in_flight: int, seconds: float) -> Measured | str:
+    """The peer's games; in words, why there are none."""
+    command = [python, str(HERE / "peers" / "unstable_games.py")]
+    command += ["--games", str(in_flight), "--seconds", str(seconds)]
+    own_cluster = os.environ | {"RAY_ADDRESS": "local"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=own_cluster)
+    if done.returncode != 0:
+        return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return Measured(
+        found["episodes_per_second"],
+        found["turns_per_episode"],
+        found["workers_mb"],
+        found["daemons_mb"],
+        1000 * found["cpu_seconds_per_episode"],
+    )
+
+
+def check(ours: Measured, peers: Measured) -> None:
+    """The gate.
+
+    Raises:
+        SystemExit: they do not play the same games.
+    """
+    difference = abs(ours.turns_per_episode / peers.turns_per_episode - 1)
+    if min(ours.episodes_per_second, peers.episodes_per_second) <= 0 or difference > MOST_DIFFERENCE:
+        raise SystemExit(
+            f"not the same games: {ours.turns_per_episode:.2f} turns here and "
+            f"{peers.turns_per_episode:.2f} there"
+        )
+
+
+def row(name: str, in_flight: int, rounds: list[Measured], ratio: str) -> list[str]:
+    """Of the table: medians over rounds."""
+    return [
+        name,
+        str(in_flight),
+        f"{median(one.episodes_per_second for one in rounds):,.4g}",
+        f"{median(one.turns_per_episode for one in rounds):.2f}",
+        f"{median(one.workers_mb for one in rounds):,.0f}",
+        f"{median(one.daemons_mb for one in rounds):,.0f}",
+        f"{median(one.cpu_ms for one in rounds):.3g}",
+        ratio,
+    ]
+
+
+HEADER = ["", "in flight", "episodes/s", "turns", "workers, MB", "daemons, MB", "CPU ms/episode", "ratio"]
+
+
+def compare(arguments: argparse.Namespace, in_flight: int) -> list[list[str]]:
+    """The rows for so many games in flight."""
+    us: list[Measured] = []
+    them: list[Measured] = []
+    reason = ""
+    for _ in range(arguments.rounds):
+        with cluster():
+            us.append(ours(in_flight, arguments.seconds))
+        if not reason:
+            found = peer(arguments.unstable, in_flight, arguments.seconds)
+            if isinstance(found, str):
+                reason = found
+            else:
+                check(us[-1], found)
+                them.append(found)
+    if not them:
+        print(f"unstable-rl with {in_flight} games in flight: {reason}", file=sys.stderr)
+        return [row("selfplay", in_flight, us, "")]
+    pairs = zip(us, them, strict=False)
+    ratio = median(here.episodes_per_second / there.episodes_per_second for here, there in pairs)
+    return [row("selfplay", in_flight, us, f"{ratio:.1f}"), row("unstable-rl", in_flight, them, "1")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--unstable", metavar="PYTHON", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each window")
+    parser.add_argument("--in-flight", type=int, nargs="*", default=IN_FLIGHT)
+    arguments = parser.parse_args()
+    rows = []
+    for in_flight in arguments.in_flight:
+        rows += compare(arguments, in_flight)
+    print_table(HEADER, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A tiny Llama that answers in Kuhn poker's words, so that its games go on for some moves.
+
+Which word it says is nearly random, which is all that tests of the machinery around it need.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from selfplay.envs.catalog import make_game
+from selfplay.envs.templates import get_template
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from tiny_models import tiny_model
+
+WORDS = ("check", "bet", "fold", "call")
+CONTEXT_LENGTH = 16384
+LESSONS = 60
+RATE = 1e-2
+
+
+def save_playing_model(directory: Path) -> Path:
+    """Save the model in ``directory``, which is made; takes a few seconds on one core."""
+    shutil.copytree(tiny_model("llama"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["max_position_embeddings"] = CONTEXT_LENGTH
+    (directory / "config.json").write_text(json.dumps(config))
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    _teach(model, *_lesson(tokenizer))
+    model.save_pretrained(directory)
+    return directory
+
+
+def _lesson(tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of the prompt of a first move with each word as the answer, and the targets at its end.
+
+    Their shapes are (words, tokens) and (words, answer tokens); after a shorter answer a target is -100.
+    """
+    messages = get_template("fewshot-chat").messages(make_game("kuhn_poker", 2, seed=0), 0)
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer.encode(text, add_special_tokens=False)
+    stop = tokenizer.eos_token_id
+    answers = [[*tokenizer.encode(word, add_special_tokens=False), stop] for word in WORDS]
+    longest = max(map(len, answers))
+    ids = [prompt + answer + [stop] * (longest - len(answer)) for answer in answers]
+    targets = [answer + [-100] * (longest - len(answer)) for answer in answers]
+    return torch.tensor(ids), torch.tensor(targets)
+
+
+def _teach(model: torch.nn.Module, ids: torch.Tensor, targets: torch.Tensor) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for _ in range(LESSONS):
+        logits = model(input_ids=ids, logits_to_keep=targets.shape[1] + 1).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

@@ -1,0 +1,367 @@
+"""Kill the parts of a run on Ray at random moments: does it end by itself, with balanced accounts?
+
+    python benchmarks/ray_faults.py [--kills 10] [--victims engine ...] [--seed 0] [--keep DIRECTORY]
+
+The runs are ``selfplay train`` of Kuhn poker with a tiny model, half of the kills in lockstep and half with
+play and learning at the same time, on Ray's own test cluster on this machine. ``node`` kills one of three
+nodes; ``driver`` the command itself, which is then resumed. ``lost`` kills the only node that has room: the
+command must end and say so in a line, and the run must be resumable.
+
+Seconds count from the kill until the actor answers again (for a node: all of them; for the driver: all that
+the resumed command has made; for a lost node: until the command has ended), and until an update is saved.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from playing_model import save_playing_model
+from ray_accounts import problems_of, read_books
+
+ACTORS = {
+    "engine": "Engine-0",
+    "collector": "Collector-0",
+    "buffer": "Buffer",
+    "pool": "ModelPool",
+    "tracker": "Tracker",
+    "learner": "Learner",
+}
+VICTIMS = [*ACTORS, "node", "driver", "lost"]
+UPDATES = 20
+KILLS_OF_A_RUN = 5
+SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+QUIET = {"log_to_driver": False, "logging_level": 40}
+LIMIT_SECONDS = 900.0
+
+
+@dataclass
+class Command:
+    """``selfplay train`` in a process of its own, on a cluster."""
+
+    directory: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def namespace(self) -> str:
+        """Of the run's actors."""
+        return f"selfplay-{self.directory.name}"
+
+    def saved(self) -> int:
+        """Updates that are saved."""
+        names = [path.name for path in (self.directory / "learner").glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until ``condition`` holds; whether it does before the command ends."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.05)
+        return condition()
+
+    def end(self) -> str:
+        """Wait for its end; returns what it printed."""
+        try:
+            said, _ = self.process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            said, _ = self.process.communicate()
+            return f"{said}\nkilled after {LIMIT_SECONDS:g} s"
+        return said
+
+
+@dataclass
+class Tally:
+    """What came of the kills of one victim."""
+
+    kills: int = 0
+    runs: int = 0
+    right: int = 0
+    replayed: int = 0
+    answers: list[float] = field(default_factory=list)
+    updates: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def row(self, victim: str) -> str:
+        """A line of the table."""
+        figures = f"{self.kills} | {self.right} of {self.runs} | {_seconds(self.answers)}"
+        return f"| {victim} | {figures} | {_seconds(self.updates)} | {self.replayed} |"
+
+    def judge(self, run: Path, code: int, said: str) -> None:
+        """Look at a run that has ended."""
+        self.runs += 1
+        problems = [f"it ended with {code}: {said[-1500:]}"] if code else problems_of(run)
+        self.right += not problems
+        self.problems += [f"{run.name}: {problem}" for problem in problems]
+        if (run / "state").exists() and not code:
+            self.replayed += read_books(run).ledger.replayed
+
+
+def _seconds(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f}, {max(values):.1f}" if values else "-"
+
+
+class Faults:
+    """Runs and kills, on one cluster at a time.
+
+    Args:
+        directory: of the runs.
+        model: directory of the model.
+        rng: chooses the moments.
+    """
+
+    def __init__(self, directory: Path, model: Path, rng: random.Random) -> None:
+        self.directory = directory
+        self.model = model
+        self.rng = rng
+        self.runs = 0
+        self.tally = Tally()
+        self.cluster: Any = None
+        self.commands: list[Command] = []
+
+    def start_cluster(self, *cpus: int) -> None:
+        """Start a cluster with a node for each number of CPUs and join it; the first is its head."""
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False}
+        )
+        ray._common.utils.reset_ray_address()  # or every other ray.init() on this machine would join it
+        for more in cpus[1:]:
+            self.cluster.add_node(num_cpus=more)
+        ray.init(address=self.cluster.address, **QUIET)
+
+    def stop_cluster(self) -> None:
+        """End it, and the commands that still run on it."""
+        for command in self.commands:
+            if command.process.poll() is None:
+                command.process.kill()
+                command.process.wait()
+        ray.shutdown()
+        self.cluster.shutdown()
+
+    def train(self, staleness: int, *more: str, updates: int = UPDATES) -> Command:
+        """Start a new run."""
+        self.runs += 1
+        name = f"run-{self.runs}"
+        arguments = [
+            "quickstart",
+            "--runtime=ray",
+            f"--address={self.cluster.address}",
+            f"--name={name}",
+            f"--run.directory={self.directory}",
+            f"--model.name={self.model}",
+            "--model.threads=1",
+            "--model.dtype=float32",
+            "--lora.rank=2",
+            "--inference.max_tokens=6",
+            "--learning.max_generation_len=6",
+            f"--learning.steps={updates}",
+            "--collection.games_per_step=32",
+            "--collection.concurrency=48",
+            f"--collection.max_staleness={staleness}",
+            "--evaluation.every=6",
+            "--evaluation.games=8",
+            "--evaluation.games_during=8",
+            "--evaluation.opponents=['random']",
+            "--run.save_every=5",
+            *more,
+        ]
+        return self._start([*SELFPLAY, "train", *arguments], self.directory / name)
+
+    def resume(self, run: Path) -> Command:
+        """Continue a run."""
+        return self._start([*SELFPLAY, "train", "--resume", str(run)], run)
+
+    def _start(self, command: list[str], run: Path) -> Command:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        self.commands.append(Command(run, process))
+        return self.commands[-1]
+
+    def moments(self, kills: int) -> list[int]:
+        """After how many updates to kill, in order."""
+        return sorted(self.rng.randrange(UPDATES // 2) for _ in range(kills))
+
+    def wait_for_moment(self, command: Command, saved: int) -> bool:
+        """Wait until so many updates are saved, and some time more; whether the run still goes on."""
+        there = command.wait_until(lambda: command.saved() >= saved and answers(command, *ACTORS.values()))
+        time.sleep(self.rng.uniform(0.0, 1.5))
+        return there and command.process.poll() is None and command.saved() < UPDATES
+
+    def recover(self, command: Command, killed: float, before: int, *names: str) -> None:
+        """Measure from the kill until the actors answer and until an update is saved."""
+        if command.wait_until(lambda: answers(command, *names)):
+            self.tally.answers.append(time.monotonic() - killed)
+        if command.wait_until(lambda: command.saved() > before):
+            self.tally.updates.append(time.monotonic() - killed)
+
+    # What is done to a run
+
+    def kill_actor(self, victim: str, kills: int, staleness: int) -> None:
+        """Kill an actor's process some times in one run."""
+        command = self.train(staleness)
+        for moment in self.moments(kills):
+            if not self.wait_for_moment(command, moment):
+                break
+            before, pid = command.saved(), pid_of(command, ACTORS[victim])
+            os.kill(pid, signal.SIGKILL)
+            self.tally.kills += 1
+            killed = time.monotonic()
+            command.wait_until(lambda pid=pid: not alive(pid))
+            self.recover(command, killed, before, ACTORS[victim])
+        said = command.end()
+        self.tally.judge(command.directory, command.process.returncode, said)
+
+    def kill_node(self, kills: int, staleness: int) -> None:
+        """Kill one of the nodes that are not the head, some times in one run; each time a new one comes."""
+        command = self.train(staleness, "--ray.engines=2", "--ray.collectors=2")
+        names = [*ACTORS.values(), "Engine-1", "Collector-1"]
+        for moment in self.moments(kills):
+            if not self.wait_for_moment(command, moment):
+                break
+            before, killed = command.saved(), time.monotonic()
+            node = self.rng.choice(sorted(self.cluster.worker_nodes, key=lambda one: one.node_id))
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.tally.kills += 1
+            self.recover(command, killed, before, *names)
+            self.cluster.add_node(num_cpus=2)
+        said = command.end()
+        self.tally.judge(command.directory, command.process.returncode, said)
+
+    def kill_driver(self, kills: int, staleness: int) -> None:
+        """Kill the command and resume it, some times in one run."""
+        command = self.train(staleness)
+        for moment in self.moments(kills):
+            if not self.wait_for_moment(command, moment):
+                break
+            before, killed = command.saved(), time.monotonic()
+            command.process.kill()
+            command.process.wait()
+            self.tally.kills += 1
+            command = self.resume(command.directory)
+            self.recover(command, killed, before, *ACTORS.values())
+        said = command.end()
+        self.tally.judge(command.directory, command.process.returncode, said)
+
+    def lose_node(self, staleness: int) -> None:
+        """Kill the only node with room; the command must say so and end, and the run must be resumable."""
+        self.start_cluster(0, 2)
+        try:
+            command = self.train(staleness, "--ray.patience=60")
+            self.wait_for_moment(command, self.moments(1)[0])
+            killed = time.monotonic()
+            self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
+            self.tally.kills += 1
+            said, code = command.end(), command.process.returncode
+            self.tally.answers.append(time.monotonic() - killed)
+            lines = [line for line in said.splitlines() if "selfplay train --resume" in line]
+            print(f"  lost: ended with {code} and: {' '.join(said.split())[-400:]}", flush=True)
+            if code != 1 or "Traceback" in said or not lines:
+                self.tally.problems.append(f"ended with {code} and: {said[-1500:]}")
+            self.cluster.add_node(num_cpus=2)
+            command = self.resume(command.directory)
+            said = command.end()
+            self.tally.judge(command.directory, command.process.returncode, said)
+        finally:
+            self.stop_cluster()
+
+    def strike(self, victim: str, kills: int) -> Tally:
+        """All kills of one victim, half of them in lockstep."""
+        self.tally = Tally()
+        if victim == "lost":
+            for number in range(kills):
+                self.lose_node(number % 2)
+            return self.tally
+        self.start_cluster(*((1, 2, 2) if victim == "node" else (4,)))
+        try:
+            for staleness, wanted in ((0, (kills + 1) // 2), (1, kills)):
+                while self.tally.kills < wanted and not self.tally.problems:
+                    self.strike_once(victim, wanted - self.tally.kills, staleness)
+        finally:
+            self.stop_cluster()
+        return self.tally
+
+    def strike_once(self, victim: str, kills: int, staleness: int) -> None:
+        """One run with up to so many kills, fewer if it ends before."""
+        kills = min(kills, KILLS_OF_A_RUN)
+        if victim == "node":
+            self.kill_node(kills, staleness)
+        elif victim == "driver":
+            self.kill_driver(kills, staleness)
+        else:
+            self.kill_actor(victim, kills, staleness)
+
+
+def pid_of(command: Command, name: str, timeout: float = 60.0) -> int:
+    """The process of an actor.
+
+    Raises:
+        ValueError: there is no such actor.
+        RayError: it does not answer.
+    """
+    handle = ray.get_actor(name, namespace=command.namespace)
+    pid: int = ray.get(handle.__ray_call__.remote(lambda actor: os.getpid()), timeout=timeout)
+    return pid
+
+
+def answers(command: Command, *names: str) -> bool:
+    """Whether the actors are there and answer."""
+    try:
+        for name in names:
+            pid_of(command, name, timeout=5.0)
+    except (ValueError, ray.exceptions.RayError):
+        return False
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether there is a process."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def main() -> None:
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="leave the runs in this directory")
+    options = parser.parse_args()
+    rows, problems = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = (options.keep or Path(scratch)).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        model = save_playing_model(Path(scratch) / "model")
+        for victim in options.victims:
+            rng = random.Random(f"{options.seed} {victim}")
+            tally = Faults(directory / victim, model, rng).strike(victim, options.kills)
+            rows.append(tally.row(victim))
+            print(rows[-1], *tally.problems, sep="\n  ", flush=True)
+            problems += tally.problems
+    print("\n| victim | kills | runs that ended right | s until it answers (median, max) | "
+          "s until the next update (median, max) | games replayed |")  # fmt: skip
+    print("|---|---|---|---|---|---|", *rows, sep="\n")
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

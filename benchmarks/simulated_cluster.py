@@ -1,0 +1,273 @@
+"""The actors of a run on a Ray cluster of this machine, with engines and a learner that only take time.
+
+Tracker, buffer, model pool, collectors, engine clients and journals are those of a run; the engines' host and
+the learner's trainer are the simulated ones of the tests.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PATHS = [str(HERE), str(HERE / "peers"), str(HERE.parent / "tests")]
+sys.path += [path for path in PATHS if path not in sys.path]
+
+import ray  # noqa: E402
+
+from ray_simulation import SimulatedHost, SimulatedTrainer  # noqa: E402
+from selfplay.collection.scheduler import EnvSpec  # noqa: E402
+from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
+from selfplay.envs.game_episode import GameEpisode  # noqa: E402
+from selfplay.envs.templates import get_template  # noqa: E402
+from selfplay.runtime.ray.actors import (  # noqa: E402
+    ActorForm,
+    ModelPoolActor,
+    StepBufferActor,
+    TrackerActor,
+)
+from selfplay.runtime.ray.buffer_service import Demand  # noqa: E402
+from selfplay.runtime.ray.collector_service import CollectorService, Limits  # noqa: E402
+from selfplay.runtime.ray.engine_client import EngineClient  # noqa: E402
+from selfplay.runtime.ray.engine_host import AdapterRef  # noqa: E402
+from selfplay.runtime.ray.engine_service import EngineService  # noqa: E402
+from selfplay.runtime.ray.game_ledger import PlaySettings  # noqa: E402
+from selfplay.runtime.ray.handles import found  # noqa: E402
+from selfplay.runtime.ray.learner_service import LearnerService  # noqa: E402
+
+MAX_TOKENS = 8
+BUFFER_STEPS = 100_000
+
+AnswerFn = Callable[[Messages, int | None], str]
+
+
+class Host(SimulatedHost):
+    """A simulated host that knows when nobody asked it anything: from and to on the machine's clock."""
+
+    def __init__(self, delay: float, answer: AnswerFn) -> None:
+        super().__init__(delay, answer)
+        self.idle: list[tuple[float, float]] = []
+        self._free_since = perf_counter()
+
+    async def complete(
+        self,
+        adapter: AdapterRef,
+        messages: Messages,
+        temperature: float,
+        max_tokens: int | None,
+        return_tokens: bool,
+        seed: int | None,
+    ) -> ModelResponse:
+        """Answer without a model."""
+        if self.busy == 0:
+            self.idle.append((self._free_since, perf_counter()))
+        response = await super().complete(adapter, messages, temperature, max_tokens, return_tokens, seed)
+        if self.busy == 0:
+            self._free_since = perf_counter()
+        return response
+
+
+class Engine(EngineService):
+    """An inference actor with a simulated host."""
+
+    def __init__(self, delay: float, answer: AnswerFn, name: str, tracker: Any) -> None:
+        self.simulated = Host(delay, answer)
+        super().__init__(self.simulated, name, found(tracker))
+
+    def idle_seconds(self, first: float, last: float) -> float:
+        """For how long, between two times, nobody asked anything."""
+        return sum(max(0.0, min(end, last) - max(begin, first)) for begin, end in self.simulated.idle)
+
+
+class Collector(CollectorService):
+    """A collector as an actor."""
+
+    def __init__(
+        self,
+        name: str,
+        engines: Sequence[Any],
+        buffer: Any,
+        pool: Any,
+        tracker: Any,
+        settings: PlaySettings,
+        template: str,
+    ) -> None:
+        env = settings.environments[0]
+        super().__init__(
+            name,
+            EngineClient([found(engine) for engine in engines]),
+            found(buffer),
+            found(pool),
+            found(tracker),
+            settings,
+            {env.key: GameEpisode(env.env_id, env.num_players, get_template(template))},
+            Limits(max_calls=16_384),
+        )
+
+
+@dataclass(frozen=True)
+class Update:
+    """When an update was saved, on the machine's clock, and its metrics."""
+
+    saved_at: float
+    metrics: dict[str, float]
+
+
+class Trainer(SimulatedTrainer):
+    """Takes its time in the learner's thread, as a real one does."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.updates: list[Update] = []
+
+    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Take time."""
+        self._made = [(record.rollout_id, record.policy_version) for record in records]
+        sleep(self.seconds)
+        return {"records": float(len(records))}
+
+    def save(self, metrics: dict[str, float]) -> None:
+        """One version more."""
+        super().save(metrics)
+        self.updates.append(Update(perf_counter(), dict(metrics)))
+
+
+class Learner(LearnerService):
+    """A learner with a simulated trainer."""
+
+    def __init__(self, seconds: float, demand: Demand, buffer: Any, pool: Any, tracker: Any) -> None:
+        self.simulated = Trainer(seconds)
+        super().__init__(self.simulated, found(buffer), found(pool), found(tracker), demand=demand)
+
+    def updates(self) -> list[Update]:
+        """What was made."""
+        return self.simulated.updates
+
+
+@dataclass(frozen=True)
+class Play:
+    """What is played, and how.
+
+    ``games_per_update`` is ``None`` where nobody learns and games are started without bound.
+    """
+
+    env_id: str
+    template: str
+    answer: AnswerFn
+    delay: float
+    in_flight: int
+    collectors: int = 1
+    engines: int = 1
+    games_per_update: int | None = None
+    max_staleness: int = 0
+
+    def env(self) -> EnvSpec:
+        """As the scheduler sees it."""
+        return EnvSpec(self.env_id, self.env_id, 2)
+
+    def settings(self) -> PlaySettings:
+        """As the pool sees it."""
+        return PlaySettings(
+            (self.env(),),
+            (1.0,),
+            (),
+            seed=0,
+            temperature=1.0,
+            max_tokens=MAX_TOKENS,
+            games_per_step=self.games_per_update,
+            max_staleness=self.max_staleness,
+        )
+
+
+class Actors:
+    """The actors of one run. ``transforms`` are the buffer's three, ``None`` for none."""
+
+    runs = count()
+
+    def __init__(self, directory: Path, play: Play, transforms: Sequence[Any] = (None, None, None)) -> None:
+        run, bounded = str(directory), play.games_per_update is not None
+        self.play = play
+        self.number = next(self.runs)
+        self.tracker = self._form(TrackerActor, "Tracker").remote("benchmark", directory=run)
+        self.buffer = self._form(StepBufferActor, "Buffer").remote(
+            BUFFER_STEPS,
+            self.tracker,
+            *transforms,
+            max_staleness=play.max_staleness if bounded else None,
+            in_order=bounded and play.max_staleness == 0,
+            run=run,
+        )
+        self.pool = self._form(ModelPoolActor, "ModelPool").remote("mirror", 1, self.tracker, run=run)
+        ray.get(self.pool.add_checkpoint.remote(None, 0))
+        self.engines = [
+            self._form(Engine, f"Engine-{number}", max_task_retries=0).remote(
+                play.delay, play.answer, f"Engine-{number}", self.tracker
+            )
+            for number in range(play.engines)
+        ]
+        self.collectors = [
+            self._form(Collector, f"Collector-{number}").remote(
+                f"Collector-{number}",
+                tuple(self.engines),
+                self.buffer,
+                self.pool,
+                self.tracker,
+                play.settings(),
+                play.template,
+            )
+            for number in range(play.collectors)
+        ]
+        self.learner: Any = None
+
+    def _form(self, cls: type, name: str, **options: Any) -> ActorForm:
+        return ActorForm(cls, name=f"{name}-of-{self.number}", **options)
+
+    def add_learner(self, seconds: float) -> None:
+        """A learner whose updates take so long; each waits for ``games_per_update`` games."""
+        demand = Demand(games=self.play.games_per_update)
+        self.learner = self._form(Learner, "Learner").remote(
+            seconds, demand, self.buffer, self.pool, self.tracker
+        )
+
+    def start_play(self) -> list[Any]:
+        """Let the collectors play; returns what to wait for after :meth:`stop_play`."""
+        share, more = divmod(self.play.in_flight, self.play.collectors)
+        ray.get([one.__ray_ready__.remote() for one in [*self.collectors, *self.engines]])
+        return [one.collect.remote(share + (i < more)) for i, one in enumerate(self.collectors)]
+
+    def stop_play(self, playing: list[Any]) -> None:
+        """End it."""
+        ray.get([self.buffer.stop.remote(), self.pool.stop.remote()])
+        ray.get(playing)
+
+    def wait_for_games(self, playing: list[Any], games: int) -> None:
+        """Wait until so many are finished; raises what ends a collector meanwhile."""
+        while self.finished() < games:
+            ended, _ = ray.wait(playing, timeout=0.2)
+            ray.get(ended)
+
+    def finished(self) -> int:
+        """Games that were played to their end and rated."""
+        return int(ray.get(self.pool.accounts.remote())["finished"])
+
+    def kill(self) -> None:
+        """End all processes."""
+        learner = [self.learner] if self.learner is not None else []
+        for actor in [*self.collectors, *learner, *self.engines, self.buffer, self.pool, self.tracker]:
+            ray.kill(actor)
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """A cluster of this machine's own for as long as the body runs."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=40)
+    try:
+        yield
+    finally:
+        ray.shutdown()
