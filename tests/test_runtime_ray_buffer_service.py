@@ -154,6 +154,18 @@ def test_games_for_people_are_written_with_their_update(tmp_path):
     assert [rollout.error for rollout in log] == [None, "it broke"]
 
 
+def test_who_waits_for_a_batch_hears_that_none_will_come():
+    async def scenario():
+        buffer = service()
+        waiting = asyncio.create_task(buffer.draw(1, Demand(games=1), wait=60))
+        await asyncio.sleep(0)
+        buffer.fail("an engine is lost")
+        return await waiting
+
+    with pytest.raises(SelfplayError, match="an engine is lost"):
+        LOOP.run_until_complete(scenario())
+
+
 def test_who_waits_for_a_batch_hears_of_it():
     async def scenario():
         buffer = service()

@@ -155,6 +155,20 @@ def test_what_an_engine_says_reaches_who_asked(error, is_fatal):
     run(scenario())
 
 
+def test_an_engine_that_answers_nonsense_is_no_silence():
+    class Nonsense(EngineService):
+        async def poll(self, client: str, wait: float = 1.0) -> Any:
+            return "nonsense"
+
+    async def scenario() -> None:
+        client = EngineClient([LocalHandle(Nonsense(SimulatedHost()))])
+        with pytest.raises(SelfplayError, match="asking an engine failed"):
+            await client.complete(PROMPT)
+        assert client.fatal is not None
+
+    run(scenario())
+
+
 def test_the_newest_weights_answer_and_say_so():
     async def scenario() -> list[int | None]:
         client = EngineClient([LocalHandle(EngineService(SimulatedHost()))])

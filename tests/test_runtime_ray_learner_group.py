@@ -132,7 +132,9 @@ def worker_tensors(worker: Any) -> dict[str, np.ndarray]:
 def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
     yield
     ray.shutdown()
 

@@ -21,7 +21,8 @@ CLUSTER = """
     import ray
     from selfplay.runtime.ray.tracker_service import TrackerService
 
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": 40}
+    context = ray.init(address="local", num_cpus=2, **quiet)
     trackers = []
     for line in sys.stdin:
         words = line.split()
@@ -139,7 +140,7 @@ def waiting_tracker():
 
 @pytest.fixture(scope="module")
 def joined():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
     yield
     ray.shutdown()
 

@@ -90,7 +90,8 @@ class ActorForm:
         actor: Any = ray.remote(self.cls).options(**self._options)
         handle = actor.remote(*map(_by_name, args), **{name: _by_name(one) for name, one in kwargs.items()})
         if self._options.get("name"):
-            _names[handle] = Named(self._options["name"], ray.get_runtime_context().namespace)
+            namespace = self._options.get("namespace") or ray.get_runtime_context().namespace
+            _names[handle] = Named(self._options["name"], namespace)
         return handle
 
 

@@ -96,6 +96,7 @@ class BufferService:
         self.seen = SeenNumbers()
         self.learned = 0
         self.stopped = False
+        self.failure: str | None = None
         self._waiting: list[FinishedGame] = []
         self._for_people: list[FinishedGame] = []
         self._failed: list[str] = []
@@ -143,6 +144,11 @@ class BufferService:
     def stop(self) -> None:
         """Tell collectors to stop. What is stored stays."""
         self.stopped = True
+        self._changed.set()
+
+    def fail(self, reason: str) -> None:
+        """No more games will come: whoever waits for a batch is told why."""
+        self.failure = reason
         self._changed.set()
 
     def continue_collection(self) -> bool:
@@ -193,15 +199,17 @@ class BufferService:
         The batch of the update that was drawn last is the same again.
 
         Raises:
-            SelfplayError: too many games failed, or nothing of them can be trained on.
+            SelfplayError: too many games failed, nothing of them can be trained on, or no more will come.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                while not (self._has_drawn(update) or self._is_ready(demand)):
+                while not (self._has_drawn(update) or self._is_ready(demand) or self.failure):
                     self._changed.clear()
                     await self._changed.wait()
         if self._has_drawn(update):
             return self._drawn
+        if self.failure is not None:
+            raise SelfplayError(self.failure)
         if not self._is_ready(demand):
             return None
         self._check_failures(demand)

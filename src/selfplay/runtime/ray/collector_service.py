@@ -126,6 +126,9 @@ class CollectorService:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+        except SelfplayError as error:
+            await self.step_buffer.fail.remote(str(error))
+            raise
         finally:
             for task in [*tasks, *self._training.tasks, *self._evaluation.tasks]:
                 task.cancel()

@@ -94,6 +94,8 @@ class EngineClient(InferenceClient):
             SelfplayError: what the engine says, or that it is lost.
         """
         if model is not None and model not in self.adapters and is_api_model(model):
+            # A prompt that is to have no chat markup is a user's message to an API.
+            messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(
                 messages, temperature, max_tokens, return_tokens, seed=seed
             )
@@ -142,6 +144,7 @@ class EngineClient(InferenceClient):
         engine.some.set()
         if engine.task is None:
             engine.task = asyncio.create_task(self._serve(engine))
+            engine.task.add_done_callback(self._tell_failure)
         try:
             answer = await future
         finally:
@@ -151,6 +154,15 @@ class EngineClient(InferenceClient):
                 self.fatal = answer.error
             raise answer.error
         return answer
+
+    def _tell_failure(self, task: "asyncio.Task[None]") -> None:
+        """If serving an engine broke, nobody may wait for its answers in silence."""
+        if task.cancelled() or task.exception() is None:
+            return
+        self.fatal = SelfplayError(f"asking an engine failed: {task.exception()!r}")
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(self.fatal)
 
     def _engine_for_this_game(self, number: int) -> _Engine:
         episode = current_episode.get()

@@ -140,7 +140,8 @@ class EngineService:
 
     async def _answer(self, client: _Client, request: Request) -> None:
         try:
-            await self.start()
+            if self._starting is None or not self._starting.done():
+                await self.start()
             if request.completions is not None:
                 scores = await self.host.score(request.adapter, request.messages, request.completions)
                 answer = Answer(request.number, scores=scores)
