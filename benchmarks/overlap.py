@@ -149,12 +149,13 @@ def main() -> None:
     )
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--staleness", type=int, nargs="*", default=STALENESS, choices=STALENESS)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
     arguments = parser.parse_args()
     rows = []
     with cluster():
         for play, learn in TIMES:
             for max_staleness in arguments.staleness:
-                cell = Cell(play, learn, max_staleness)
+                cell = Cell(play * arguments.scale, learn * arguments.scale, max_staleness)
                 rows.append(row(cell, measure(cell, arguments.updates)))
                 print(rows[-1], flush=True)
     print_table(HEADER, rows)

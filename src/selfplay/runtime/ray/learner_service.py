@@ -88,6 +88,7 @@ class LearnerService:
         self._learned = 0.0
         self._saved = 0.0
         self._update_began = perf_counter()
+        self._telling: asyncio.Task[None] | None = None
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; returns how many there are.
@@ -102,6 +103,7 @@ class LearnerService:
             await self._make_known()
             while self.trainer.version < iterations and not self.stopping:
                 await self._update(iterations)
+            await self._told()
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
@@ -134,6 +136,7 @@ class LearnerService:
         metrics = await self._in_thread(self._learn, drawn)
         self._learned = perf_counter() - started
         self.state = "saving"
+        await self._told()
         started = perf_counter()
         await self._in_thread(self.trainer.save, metrics | self._overlap(drawn) | self._speed(drawn, metrics))
         self._saved = perf_counter() - started
@@ -194,13 +197,22 @@ class LearnerService:
         if version:
             await self._join_pool(version)
         await self._publish()
-        if version:
-            await self._track(version)
         if self.checkpoint is not None and version:
             state = await self.model_pool.state_for_people.remote()
             await self._in_thread(self.checkpoint, version, state)
+        self._telling = asyncio.create_task(self._tell(version))
+
+    async def _tell(self, version: int) -> None:
+        """What may be done while the next batch is drawn and learned, but before that is saved."""
+        if version:
+            await self._track(version)
         in_use = await self.model_pool.paths_in_use.remote()
         await self._in_thread(self.trainer.tidy, in_use)
+
+    async def _told(self) -> None:
+        """Everything about the saved version is said."""
+        if self._telling is not None:
+            await self._telling
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         """Do slow work aside, so that the actor answers meanwhile."""
