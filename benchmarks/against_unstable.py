@@ -124,6 +124,14 @@ def peer(python: str, in_flight: int, seconds: float) -> Measured | str:
     )
 
 
+def too_large(in_flight: int) -> str:
+    """Why the peer cannot play so many games here; empty if it can. It would find out after minutes."""
+    needed = PEER_MB + PEER_MB_A_GAME * in_flight
+    words = Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()
+    free = int(words[0]) / 1024
+    return f"it needs about {needed / 1024:.0f} GB, {free / 1024:.0f} are free" if needed > free else ""
+
+
 def check(ours: Measured, peers: Measured) -> None:
     """The gate.
 
@@ -152,6 +160,9 @@ def row(name: str, in_flight: int, rounds: list[Measured], ratio: str) -> list[s
     ]
 
 
+PEER_MB, PEER_MB_A_GAME = 2500, 325
+"""Memory of the peer's actors, and of the process that plays a game; measured with 16 and 32 games."""
+
 HEADER = ["", "in flight", "episodes/s", "turns", "workers, MB", "daemons, MB", "CPU ms/episode", "ratio"]
 
 
@@ -159,7 +170,7 @@ def compare(arguments: argparse.Namespace, in_flight: int) -> list[list[str]]:
     """The rows for so many games in flight."""
     us: list[Measured] = []
     them: list[Measured] = []
-    reason = ""
+    reason = too_large(in_flight)
     for _ in range(arguments.rounds):
         with cluster():
             us.append(ours(in_flight, arguments.seconds))
