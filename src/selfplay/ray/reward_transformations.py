@@ -1,24 +1,20 @@
 """Reward transforms, where seed 000 has them. ``replay`` is their home."""
 
-from selfplay.replay.transforms_final import (
+from selfplay.replay import (
     ComposeFinalRewardTransforms,
-    FinalRewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    WinDrawLossFormatter,
-)
-from selfplay.replay.transforms_sampling import (
     ComposeSamplingRewardTransforms,
+    ComposeStepRewardTransforms,
+    FinalRewardTransform,
     NormalizeRewards,
     NormalizeRewardsByEnv,
-    SamePromptBaseline,
-    SamplingRewardTransform,
-)
-from selfplay.replay.transforms_step import (
-    ComposeStepRewardTransforms,
     PenaltyForInvalidMove,
     RewardForFormat,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    SamePromptBaseline,
+    SamplingRewardTransform,
     StepRewardTransform,
+    WinDrawLossFormatter,
 )
 
 __all__ = [

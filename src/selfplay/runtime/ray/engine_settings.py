@@ -111,6 +111,10 @@ def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def say_nothing(line: str) -> None:
+    """A model that is fetched or converted says so nowhere: an actor has no terminal."""
+
+
 def _policy_model(settings: EngineSettings) -> "PolicyModel":
     from selfplay.config.settings import ModelSettings
     from selfplay.learning.policy import LoraSettings
@@ -120,7 +124,7 @@ def _policy_model(settings: EngineSettings) -> "PolicyModel":
         name=settings.model, dtype=settings.dtype, device=settings.device, threads=settings.threads
     )
     lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
-    return build_policy(model, lora, 0, _say_nothing)
+    return build_policy(model, lora, 0, say_nothing)
 
 
 def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
@@ -128,7 +132,7 @@ def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
     from selfplay.learning.model_files import resolve_model
 
     return VLLMEngine(
-        str(resolve_model(settings.model, _say_nothing)),
+        str(resolve_model(settings.model, say_nothing)),
         max_tokens=settings.max_tokens,
         max_context=settings.max_context,
         max_queue=settings.max_queue,
@@ -138,7 +142,3 @@ def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
         dtype=settings.dtype,
         gpu_memory=settings.gpu_memory,
     )
-
-
-def _say_nothing(line: str) -> None:
-    """A model that is fetched or converted says so nowhere: an actor has no terminal."""

@@ -226,8 +226,9 @@ class LearnerService:
 
     async def _join_pool(self, version: int) -> None:
         """Before the new weights let games begin: those are to meet the pool as it is then."""
-        while not await self.model_pool.settled.remote():
-            pass
+        settled = False
+        while not settled:
+            settled = await self.model_pool.settled.remote()
         if version % self.add_every == 0:
             opponent = await self._in_thread(self.trainer.opponent_path)
             await self.model_pool.add_checkpoint.remote(opponent, version)

@@ -1,9 +1,10 @@
-"""LearnerSettings: what a learner actor runs, and how it is built there and in its helpers."""
+"""What a learner actor runs: how its learner is built there, and in its helpers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from selfplay.config.settings import Config
+from selfplay.runtime.ray.engine_settings import say_nothing
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
@@ -37,7 +38,7 @@ def learners_from_config(config: Config) -> "dict[str, Learner]":
     from selfplay.runtime.assembly import build_learner, build_policy
 
     lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
-    policy = build_policy(config.model, lora, config.seed, _say_nothing)
+    policy = build_policy(config.model, lora, config.seed, say_nothing)
     return {TRAINED: build_learner(config.learning, config, policy)}
 
 
@@ -52,7 +53,7 @@ def learners_from_seed_settings(settings: SeedLearnerSettings) -> "dict[str, Lea
         name=settings.model, dtype=settings.dtype, device=settings.device, threads=settings.threads
     )
     lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
-    policy = build_policy(model, lora, settings.seed, _say_nothing)
+    policy = build_policy(model, lora, settings.seed, say_nothing)
     settings.algorithm.initialize(
         policy,
         max_generation_len=settings.max_generation_len,
@@ -69,7 +70,3 @@ def learners_from_seed_settings(settings: SeedLearnerSettings) -> "dict[str, Lea
         grad_clip=settings.grad_clip,
     )
     return {TRAINED: learner}
-
-
-def _say_nothing(line: str) -> None:
-    """An actor has no terminal."""

@@ -23,13 +23,13 @@ from selfplay.runtime.ray.cluster import connected, head_address, in_our_words
 from selfplay.runtime.ray.config_actors import TO_EVALUATE, Parts, calls_of_each_client
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.live_view import NAMESPACE
 from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.watchman import Watchman
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
 
 LOOK_EVERY = 0.25
-NAMESPACE = "selfplay-"
 HAND_ON_SECONDS = 10.0
 """How long collectors may take, at the end, to say what became of their last games."""
 
