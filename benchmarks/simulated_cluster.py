@@ -23,6 +23,7 @@ import ray  # noqa: E402
 from ray_simulation import SimulatedHost, SimulatedTrainer  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
+from selfplay.core.garbage import look_for_garbage_seldom  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
 from selfplay.runtime.ray.actors import (  # noqa: E402
@@ -76,6 +77,7 @@ class Engine(EngineService):
     """An inference actor with a simulated host."""
 
     def __init__(self, delay: float, answer: AnswerFn, name: str, tracker: Any) -> None:
+        look_for_garbage_seldom()  # like the inference actor of a run
         self.simulated = Host(delay, answer)
         super().__init__(self.simulated, name, found(tracker))
 

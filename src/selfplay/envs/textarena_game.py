@@ -50,6 +50,7 @@ class TextArenaGame(Game):
         self._generators = generators_of(env_id)
         self._env, self._bare = self._call(self._start, error_allowance)
         self.state = self._bare.state
+        self._draws_when_read = type(self._bare).get_observation is not ta.Env.get_observation
         self._family = family_of(type(self._bare).__name__)
         self._rules = [self._prompt_of(pid) for pid in range(num_players)]
         self._observation: str | None = None
@@ -67,15 +68,15 @@ class TextArenaGame(Game):
         bare.state.error_allowance = error_allowance
         return env, bare
 
-    def _call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call into TextArena with this game's own randomness.
+    def _call(self, function: Callable[..., T], *args: Any, draws: bool = True) -> T:
+        """Call into TextArena with this game's own randomness, if the call may draw.
 
         Raises:
             EpisodeError: TextArena raised; the game cannot go on.
         """
         self._calls += 1
         try:
-            if not self._generators.python:
+            if not (self._generators.python and draws):
                 return function(*args)
             return self._generators.call(self._seed + self._calls, function, *args)
         except Exception as error:
@@ -155,7 +156,7 @@ class TextArenaGame(Game):
 
     def _read(self, pid: int) -> str:
         """Take the current player's observation from TextArena, which hands each out once."""
-        _, text = self._call(self._env.get_observation)
+        _, text = self._call(self._env.get_observation, draws=self._draws_when_read)
         text = str(text).strip()
         prompt = self._rules[pid]
         start = text.find(prompt, 0, len(prompt) + _PROMPT_TAG_LENGTH) if prompt else -1

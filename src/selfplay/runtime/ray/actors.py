@@ -14,6 +14,7 @@ import ray
 from ray.actor import ActorHandle
 
 from selfplay.core import InputError
+from selfplay.core.garbage import look_for_garbage_seldom
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
 from selfplay.replay.transforms_final import FinalRewardTransform
@@ -121,6 +122,7 @@ class TrackerActor(TrackerService):
         directory: str | None = None,
         tensorboard: bool = False,
     ) -> None:
+        look_for_garbage_seldom()
         owner = ray.get_runtime_context().get_actor_id()
         super().__init__(run_name, wandb_project, directory=directory, tensorboard=tensorboard, owner=owner)
 
@@ -145,6 +147,7 @@ class _BufferActor(BufferService):
         log_batches: bool = True,
         run: str | None = None,
     ) -> None:
+        look_for_garbage_seldom()
         tracker = found(tracker)
         buffer = self.kind(
             max_buffer_size,
@@ -188,6 +191,7 @@ class ModelPoolActor(PoolService):
         seed: int = 0,
         run: str | None = None,
     ) -> None:
+        look_for_garbage_seldom()
         super().__init__(
             sample_mode,
             max_active_lora,
@@ -202,6 +206,7 @@ class EngineActor(EngineService):
     """An inference actor. Its model is loaded with the first question, or by :meth:`start`."""
 
     def __init__(self, settings: EngineSettings, name: str, tracker: Any = None) -> None:
+        look_for_garbage_seldom()
         super().__init__(
             settings.build_host(),
             name,
