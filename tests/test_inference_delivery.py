@@ -103,10 +103,12 @@ def test_an_adapter_of_which_nothing_is_said_has_no_expectation(tmp_path):
         "{",
         "[]",
         '{"version": 12, "sha256": "ab"}',
-        '{"version": "12", "sha256": "ab", "canary": -1.0}',
-        '{"version": 12, "sha256": 5, "canary": -1.0}',
-        '{"version": 12, "sha256": "ab", "canary": NaN}',
-        '{"version": true, "sha256": "ab", "canary": -1.0}',
+        '{"version": 12, "sha256": "ab", "canary": -1.0}',
+        '{"version": "12", "sha256": "ab", "canary": -1.0, "base": -1.0}',
+        '{"version": 12, "sha256": 5, "canary": -1.0, "base": -1.0}',
+        '{"version": 12, "sha256": "ab", "canary": NaN, "base": -1.0}',
+        '{"version": 12, "sha256": "ab", "canary": -1.0, "base": NaN}',
+        '{"version": true, "sha256": "ab", "canary": -1.0, "base": -1.0}',
     ],
 )
 def test_a_damaged_file_is_named_in_a_line(tmp_path, text):
@@ -236,3 +238,30 @@ async def test_impossible_tokens_are_refused_and_few_have_few_log_probabilities(
         await engine.logprobs([5] * (CONTEXT_LENGTH + 1))
     with pytest.raises(InputError, match="does not serve other"):
         await engine.logprobs([5, 6], model="other")
+
+
+# Updates too small to be seen
+
+
+def test_an_update_that_nobody_can_see_is_delivered():
+    """At a low rate the first updates of a 16-bit model change no number that it gives."""
+    tiny = Delivery("default", 1, "a", BASE_DELIVERY.canary, -1.5001)
+    check(tiny, expected_canary=-1.5001, expected_base=-1.5)
+    check(
+        Delivery("default", 2, "b", (-1.0, -1.9)),
+        expected_canary=-1.4502,
+        expected_base=-1.5,
+        before=Delivery("default", 1, "a", (-1.0, -1.9), -1.4501),
+    )
+
+
+def test_what_its_maker_can_see_must_be_seen():
+    with pytest.raises(DeliveryError, match="exactly like the base model"):
+        check(Delivery("default", 1, "a", BASE_DELIVERY.canary), expected_canary=-1.45, expected_base=-1.5)
+    with pytest.raises(DeliveryError, match="exactly like version 1"):
+        check(
+            Delivery("default", 2, "b", (-1.0, -1.9)),
+            expected_canary=-1.40,
+            expected_base=-1.5,
+            before=Delivery("default", 1, "a", (-1.0, -1.9), -1.45),
+        )

@@ -13,7 +13,7 @@ import secrets
 import tempfile
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -225,6 +225,7 @@ class VLLMEngine(InferenceClient):
         version: int,
         *,
         expected_canary: float | None = None,
+        expected_base: float | None = None,
         expected_hash: str | None = None,
         before: Delivery | None = None,
     ) -> Delivery:
@@ -239,6 +240,7 @@ class VLLMEngine(InferenceClient):
             version: what its answers are tagged with.
             expected_canary: mean log-probability, at temperature 1, of the tokens of :attr:`canary` but the
                 first, by whoever made the adapter.
+            expected_base: the same of the base model.
             expected_hash: SHA-256 of the weight file, by whoever made it.
             before: of the version that this one follows, if another name stood for that; it must answer
                 otherwise than this one.
@@ -262,9 +264,11 @@ class VLLMEngine(InferenceClient):
             lora = await self._load_adapter(name, version, adapter_path)
             try:
                 new = await self._deliver(name, version, lora, sha256)
+                new.delivery = replace(new.delivery, expected=expected_canary)
                 check_delivery(
                     new.delivery,
                     expected_canary=expected_canary,
+                    expected_base=expected_base,
                     before=replaced.delivery if replaced else before,
                     base=self._base.delivery,
                     changes_nothing=untrained,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.learning.checkpoints import ADAPTER_FILE
 from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import PolicyModel
+from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.learning.trie import build_plan
 
 DELIVERY_FILE = "delivery.json"
@@ -25,7 +26,8 @@ def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: 
     """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``.
 
     It holds ``version``, ``sha256`` (of the weight file, in hexadecimal) and ``canary``: the mean
-    log-probability of the canary's tokens but the first, at temperature 1, by one forward pass.
+    log-probability of the canary's tokens but the first, at temperature 1, by one forward pass. ``base`` is
+    the same of the base model: how far the two lie apart says whether an engine can tell them apart.
 
     Args:
         directory: has the adapter's files.
@@ -35,10 +37,21 @@ def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: 
     """
     with (directory / ADAPTER_FILE).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    said = {"version": version, "sha256": sha256, "canary": _mean_canary(policy, adapter)}
+    said = {
+        "version": version,
+        "sha256": sha256,
+        "canary": _mean_canary(policy, adapter),
+        "base": _base_canary(policy),
+    }
     scratch = directory / f".{DELIVERY_FILE}.partial"
     scratch.write_text(json.dumps(said))
     scratch.replace(directory / DELIVERY_FILE)
+
+
+@lru_cache(maxsize=4)
+def _base_canary(policy: PolicyModel) -> float:
+    """The base model stays as it is, so one pass is enough."""
+    return _mean_canary(policy, BASE)
 
 
 def _mean_canary(policy: PolicyModel, adapter: str) -> float:

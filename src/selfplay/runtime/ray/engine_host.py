@@ -224,10 +224,13 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         engine.publish(slot, slot, adapter.version)
         try:
             canary = await engine.logprobs(self._canary, model=slot)
-            delivery = Delivery(adapter.name, adapter.version, files.sha256, tuple(canary))
+            said = files.expected
+            expected = said.canary if said else None
+            delivery = Delivery(adapter.name, adapter.version, files.sha256, tuple(canary), expected)
             check_delivery(
                 delivery,
-                expected_canary=files.expected.canary if files.expected else None,
+                expected_canary=expected,
+                expected_base=said.base if said else None,
                 before=before,
                 base=self._base,
                 changes_nothing=files.changes_nothing,
@@ -285,6 +288,7 @@ class VLLMHost(_Host["VLLMEngine"]):
                 directory,
                 adapter.version,
                 expected_canary=expected.canary if expected else None,
+                expected_base=expected.base if expected else None,
                 expected_hash=expected.sha256 if expected else None,
                 before=before,
             )
