@@ -7,6 +7,7 @@ gets the same batch until it says that it has learned it.
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,24 @@ class FinishedGame:
     trajectories: list[Trajectory]
     rollout: Rollout | None = None
     error: str | None = None
+
+
+class Games(list[FinishedGame]):
+    """Games that travel between processes as msgpack: Ray's own way looks at every object by itself.
+
+    A game library may leave any object in its info: such a one becomes its text.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "Games"], tuple[bytes]]:
+        """How to pack and unpack them."""
+        return _unpacked_games, (msgspec.msgpack.encode(list(self), enc_hook=repr),)
+
+
+def _unpacked_games(packed: bytes) -> Games:
+    return Games(_GAMES.decode(packed))
+
+
+_GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
 
 
 @dataclass(frozen=True)

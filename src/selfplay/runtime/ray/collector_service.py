@@ -11,10 +11,10 @@ from typing import Any
 
 from selfplay.collection.collector import Played, opponent_was_invalid
 from selfplay.collection.scheduler import Job
-from selfplay.core import Arena, Episode, Role, SelfplayError, trajectories_of
+from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
 from selfplay.core.garbage import no_garbage_collection
 from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.runtime.ray.buffer_service import FinishedGame
+from selfplay.runtime.ray.buffer_service import FinishedGame, Games
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.game_ledger import GameResult, PlaySettings
 from selfplay.runtime.ray.pool_service import Jobs
@@ -223,8 +223,8 @@ class CollectorService:
         ]
         wanted = True
         if training:
-            wanted = await self.step_buffer.add_games.remote(training)
-        await self._track(played, results)
+            wanted = await self.step_buffer.add_games.remote(Games(training))
+        await self._track(played, results, {one.index: one.trajectories for one in training})
         await self.model_pool.finish.remote(results)
         return wanted
 
@@ -245,7 +245,9 @@ class CollectorService:
         trajectories = trajectories_of(rollout) if result.status == "finished" else []
         return FinishedGame(index, trajectories, rollout if is_shown else None, rollout.error)
 
-    async def _track(self, played: list[Played], results: list[GameResult]) -> None:
+    async def _track(
+        self, played: list[Played], results: list[GameResult], trajectories: dict[int, list[Trajectory]]
+    ) -> None:
         if self.tracker is None:
             return
         values: defaultdict[str, list[float]] = defaultdict(list)
@@ -261,7 +263,7 @@ class CollectorService:
             else:
                 measured = [
                     (f"collection-{env_id}", trajectory_values(trajectory, trajectory.pid, env_id))
-                    for trajectory in trajectories_of(one.rollout)
+                    for trajectory in trajectories[one.job.meta.index]
                 ]
             for prefix, found in measured:
                 games[prefix] += 1

@@ -14,7 +14,7 @@ from selfplay.core.context import current_episode
 from selfplay.inference.delivery import DeliveryError
 from selfplay.runtime.ray.api_models import api_client, is_adapter, is_api_model
 from selfplay.runtime.ray.engine_host import AdapterRef
-from selfplay.runtime.ray.engine_service import Answer, Request
+from selfplay.runtime.ray.engine_service import Answer, Request, Requests
 
 QUIET_ROUNDS = 3
 RETRY_SECONDS = 0.5
@@ -188,7 +188,7 @@ class EngineClient(InferenceClient):
 
     async def _hand_over(self, engine: _Engine, requests: list[Request]) -> None:
         try:
-            await engine.handle.submit.remote(self.name, requests)
+            await engine.handle.submit.remote(self.name, Requests(requests))
         except RayError:
             await asyncio.sleep(RETRY_SECONDS)
             engine.waiting += [request for request in requests if request.number in engine.pending]

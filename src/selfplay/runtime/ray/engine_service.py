@@ -7,9 +7,11 @@ wants to know in one call, and fetches in another whatever is answered by then.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from selfplay.core import Messages, ModelResponse, SelfplayError
 from selfplay.core.errors import reason_of
@@ -34,6 +36,21 @@ class Request:
     completions: list[str] | None = None
 
 
+class Requests(list[Request]):
+    """Questions that travel between processes as msgpack: Ray's own way looks at every object by itself."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "Requests"], tuple[bytes]]:
+        """How to pack and unpack them."""
+        return _unpacked_requests, (msgspec.msgpack.encode(list(self)),)
+
+
+def _unpacked_requests(packed: bytes) -> Requests:
+    return Requests(_REQUESTS.decode(packed))
+
+
+_REQUESTS = msgspec.msgpack.Decoder(list[Request])
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came of a question: a response, scores, or an error."""
@@ -50,6 +67,19 @@ class Answers:
 
     incarnation: int
     answers: list[Answer] = field(default_factory=list)
+
+    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer]]]:
+        """Errors travel as Ray sends them, everything else as msgpack; see :class:`Requests`."""
+        good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
+        bad = [one for one in self.answers if one.error is not None]
+        return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad)
+
+
+def _unpacked_answers(incarnation: int, packed: bytes, bad: list[Answer]) -> Answers:
+    return Answers(incarnation, [*(Answer(*one) for one in _GOOD_ANSWERS.decode(packed)), *bad])
+
+
+_GOOD_ANSWERS = msgspec.msgpack.Decoder(list[tuple[int, ModelResponse | None, list[float] | None]])
 
 
 @dataclass

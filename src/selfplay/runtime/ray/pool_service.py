@@ -7,7 +7,7 @@ anew, and the games it had are handed out again.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,17 @@ class Jobs:
     policy: AdapterRef
     adapters: dict[str, AdapterRef] = field(default_factory=dict)
     stopped: bool = False
+
+    def __reduce__(self) -> "tuple[Callable[[bytes], Jobs], tuple[bytes]]":
+        """They travel between processes as msgpack: Ray's own way looks at every object by itself."""
+        return _unpacked_jobs, (msgspec.msgpack.encode(self),)
+
+
+def _unpacked_jobs(packed: bytes) -> Jobs:
+    return _JOBS.decode(packed)
+
+
+_JOBS = msgspec.msgpack.Decoder(Jobs)
 
 
 class PoolService:
