@@ -3,14 +3,15 @@
 Both play TextArena's KuhnPoker-v0-train in mirror mode on a Ray cluster of this machine, with the prompt
 template ``qwen3-zs``, no error allowance and answers from peers/mock_answers.py at no cost; tracker, ratings
 and step buffer with the same reward transformations get every game, and nobody learns. Ours are the actors of
-a run (see simulated_cluster.py) with one collector and one engine; what the peer runs is in
-peers/unstable_games.py.
+a run (see simulated_cluster.py), with as many engines as collectors: one of each, or ``--collectors`` where
+each has MANY games to play. What the peer runs is in peers/unstable_games.py.
 
 They run in turn; the ratio is the median over rounds. The gate, in every round: both finish games, and the
 average number of turns differs by less than 5 percent. Memory is the most in the window, workers as PSS.
-A number of games for which the peer finds too little memory is measured for ours alone.
+A number of games for which the peer finds too little memory is measured for ours alone. The last line
+compares each one's best.
 
-Command:  python benchmarks/against_unstable.py --unstable PYTHON [--rounds 3] [--seconds 30]
+Command:  python benchmarks/against_unstable.py --unstable PYTHON [--collectors 1] [--rounds 3] [--seconds 30]
 Needs:    this package with Ray, and tests/. PYTHON: an interpreter of an environment of its own, see the
           peer's script. Linux.
 """
@@ -40,7 +41,9 @@ from selfplay.replay.transforms_step import (
 )
 from simulated_cluster import HERE, Actors, Play, cluster
 
-IN_FLIGHT = (16, 64, 128)
+IN_FLIGHT = (4, 16, 32, 256, 1024, 4096)
+MANY = 256
+"""Games for one more collector."""
 MOST_DIFFERENCE = 0.05
 
 
@@ -67,9 +70,12 @@ class MockAnswer:
         return answer
 
 
-def ours(in_flight: int, seconds: float) -> Measured:
+def ours(in_flight: int, seconds: float, collectors: int = 1) -> Measured:
     """Our actors on the cluster that is connected."""
-    play = Play("KuhnPoker-v0-train", "qwen3-zs", MockAnswer(), 0.0, in_flight)
+    answer = MockAnswer()
+    play = Play(
+        "KuhnPoker-v0-train", "qwen3-zs", answer, 0.0, in_flight, collectors=collectors, engines=collectors
+    )
     transforms = (
         ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter()]),
         ComposeStepRewardTransforms([RewardForFormat(1.5), PenaltyForInvalidMove(1.0, -1.0)]),
@@ -146,12 +152,18 @@ def check(ours: Measured, peers: Measured) -> None:
         )
 
 
-def row(name: str, in_flight: int, rounds: list[Measured], ratio: str) -> list[str]:
+def speed(rounds: list[Measured]) -> float:
+    """Episodes a second, the median over rounds."""
+    return median(one.episodes_per_second for one in rounds)
+
+
+def row(name: str, in_flight: int, collectors: int, rounds: list[Measured], ratio: str) -> list[str]:
     """Of the table: medians over rounds."""
     return [
         name,
         str(in_flight),
-        f"{median(one.episodes_per_second for one in rounds):,.4g}",
+        str(collectors),
+        f"{speed(rounds):,.0f}" if speed(rounds) >= 1000 else f"{speed(rounds):.3g}",
         f"{median(one.turns_per_episode for one in rounds):.2f}",
         f"{median(one.workers_mb for one in rounds):,.0f}",
         f"{median(one.daemons_mb for one in rounds):,.0f}",
@@ -163,17 +175,29 @@ def row(name: str, in_flight: int, rounds: list[Measured], ratio: str) -> list[s
 PEER_MB, PEER_MB_A_GAME = 2500, 325
 """Memory of the peer's actors, and of the process that plays a game; measured with 16 and 32 games."""
 
-HEADER = ["", "in flight", "episodes/s", "turns", "workers, MB", "daemons, MB", "CPU ms/episode", "ratio"]
+HEADER = [
+    "",
+    "in flight",
+    "collectors",
+    "episodes/s",
+    "turns",
+    "workers, MB",
+    "daemons, MB",
+    "CPU ms/episode",
+    "ratio",
+]
 
 
-def compare(arguments: argparse.Namespace, in_flight: int) -> list[list[str]]:
-    """The rows for so many games in flight."""
+def compare(
+    arguments: argparse.Namespace, in_flight: int, collectors: int
+) -> tuple[list[Measured], list[Measured]]:
+    """Rounds of ours and of the peer's; none of the peer's where it finds too little memory."""
     us: list[Measured] = []
     them: list[Measured] = []
     reason = too_large(in_flight)
     for _ in range(arguments.rounds):
         with cluster():
-            us.append(ours(in_flight, arguments.seconds))
+            us.append(ours(in_flight, arguments.seconds, collectors))
         if not reason:
             found = peer(arguments.unstable, in_flight, arguments.seconds)
             if isinstance(found, str):
@@ -183,10 +207,7 @@ def compare(arguments: argparse.Namespace, in_flight: int) -> list[list[str]]:
                 them.append(found)
     if not them:
         print(f"unstable-rl with {in_flight} games in flight: {reason}", file=sys.stderr)
-        return [row("selfplay", in_flight, us, "")]
-    pairs = zip(us, them, strict=False)
-    ratio = median(here.episodes_per_second / there.episodes_per_second for here, there in pairs)
-    return [row("selfplay", in_flight, us, f"{ratio:.1f}"), row("unstable-rl", in_flight, them, "1")]
+    return us, them
 
 
 def main() -> None:
@@ -197,11 +218,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each window")
     parser.add_argument("--in-flight", type=int, nargs="*", default=IN_FLIGHT)
+    parser.add_argument("--collectors", type=int, default=1, help=f"each with {MANY} games at least")
     arguments = parser.parse_args()
     rows = []
+    ours_best = theirs_best = 0.0
     for in_flight in arguments.in_flight:
-        rows += compare(arguments, in_flight)
+        collectors = min(arguments.collectors, max(1, in_flight // MANY))
+        us, them = compare(arguments, in_flight, collectors)
+        ours_best = max(ours_best, speed(us))
+        ratio = ""
+        if them:
+            theirs_best = max(theirs_best, speed(them))
+            pairs = zip(us, them, strict=False)
+            ratio = (
+                f"{median(one.episodes_per_second / other.episodes_per_second for one, other in pairs):.1f}"
+            )
+            rows.append(row("unstable-rl", in_flight, 1, them, "1"))
+        rows.append(row("selfplay", in_flight, collectors, us, ratio))
     print_table(HEADER, rows)
+    if theirs_best:
+        print(
+            f"each at its best: {ours_best:,.0f} and {theirs_best:.3g} episodes/s, {ours_best / theirs_best:.1f}"
+        )
 
 
 if __name__ == "__main__":

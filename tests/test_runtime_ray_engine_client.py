@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError
 from ray_simulation import SimulatedHost, VirtualTimeLoop
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.delivery import DeliveryError
-from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_client import SHARES, EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.engine_service import FORGET_SECONDS, EngineService
 from selfplay.runtime.ray.handles import LocalHandle
@@ -77,6 +77,21 @@ def test_questions_of_a_moment_go_in_one_call():
         assert len(answers) == 500
         assert engine.calls["submit"] == 1
         assert engine.calls["poll"] < 10
+        await client.close()
+
+    run(scenario())
+
+
+def test_what_games_ask_next_goes_in_shares_and_not_when_the_last_of_them_has_moved():
+    async def game(client: EngineClient) -> None:
+        for _ in range(2):
+            await client.complete(PROMPT)
+
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
+        client = EngineClient([engine])
+        await asyncio.gather(*(game(client) for _ in range(400)))
+        assert 1 + SHARES <= engine.calls["submit"] <= 3 * SHARES
         await client.close()
 
     run(scenario())

@@ -17,6 +17,9 @@ from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.engine_service import Answer, Request, Requests
 
 QUIET_ROUNDS = 3
+SHARES, SMALLEST_SHARE = 4, 16
+"""What is handed over together: this part of all questions, and at least so many. All at once would cost
+least, but then the engine idles while the games move, and the games while it answers."""
 RETRY_SECONDS = 0.5
 UNHEARD = -1
 """No engine's incarnation."""
@@ -194,10 +197,14 @@ class EngineClient(InferenceClient):
             engine.waiting += [request for request in requests if request.number in engine.pending]
             engine.some.set()
 
+    def _share(self) -> int:
+        """How many questions, or answers, go on together."""
+        return max(SMALLEST_SHARE, len(self._futures) // SHARES)
+
     async def _let_others_ask(self, engine: _Engine) -> None:
-        """Wait until some rounds of the event loop brought no new question."""
+        """Wait until there are enough questions, or some rounds of the event loop brought no new one."""
         quiet, before = 0, len(engine.waiting)
-        while quiet < QUIET_ROUNDS:
+        while quiet < QUIET_ROUNDS and len(engine.waiting) < self._share():
             await asyncio.sleep(0)
             quiet = quiet + 1 if len(engine.waiting) == before else 0
             before = len(engine.waiting)
@@ -225,8 +232,11 @@ class EngineClient(InferenceClient):
                 continue
             heard = loop.time()
             self._meet(engine, answers.incarnation)
-            for answer in answers.answers:
+            share = self._share()
+            for number, answer in enumerate(answers.answers, start=1):
                 self._take(engine, answer)
+                if number % share == 0:
+                    await asyncio.sleep(0)  # these games move before the others hear
 
     def _meet(self, engine: _Engine, incarnation: int) -> None:
         """If another incarnation answers, it was never asked what the former one was: ask again."""
