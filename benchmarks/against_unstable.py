@@ -237,9 +237,8 @@ def main() -> None:
         rows.append(row("selfplay", in_flight, collectors, us, ratio))
     print_table(HEADER, rows)
     if theirs_best:
-        print(
-            f"each at its best: {ours_best:,.0f} and {theirs_best:.3g} episodes/s, {ours_best / theirs_best:.1f}"
-        )
+        ratio = f"{ours_best / theirs_best:.1f}"
+        print(f"each at its best: {ours_best:,.0f} and {theirs_best:.3g} episodes/s, ratio {ratio}")
 
 
 if __name__ == "__main__":
