@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selfplay.core import InputError, ModelResponse, SelfplayError
@@ -364,6 +364,7 @@ uses = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(0, 9
 
 @settings(deadline=None)
 @given(uses, st.integers(1, 4), st.frozensets(st.integers(0, 5), max_size=2), st.sets(st.integers(0, 29)))
+@example([(0, 0, 0), (0, 0, 0), (1, 0, 8)], 1, frozenset(), {2})  # cancelled while it makes room
 def test_whatever_is_asked_for_when_each_finds_its_own_adapter_and_nobody_waits_forever(
     asked, slots, failing, cancelled
 ):

@@ -64,6 +64,7 @@ class ResidentAdapters:
         self._load = load
         self._drop = drop
         self._resident: dict[tuple[str | None, int], _Resident] = {}  # the last is the one asked for last
+        self._emptying: set[asyncio.Task[None]] = set()
         self._queue = asyncio.Lock()
         self._changed = asyncio.Event()
 
@@ -88,9 +89,9 @@ class ResidentAdapters:
             self._changed.set()
 
     async def settle(self) -> None:
-        """Wait until nothing is being loaded."""
+        """Wait until nothing is being loaded or dropped."""
         loading = [one.loading for one in self._resident.values()]
-        await asyncio.gather(*loading, return_exceptions=True)
+        await asyncio.gather(*loading, *self._emptying, return_exceptions=True)
 
     async def _begin_to_load(self, key: tuple[str | None, int], adapter: AdapterRef) -> None:
         proofs = [one.delivery for one in self._resident.values() if one.name == adapter.name]
@@ -106,14 +107,25 @@ class ResidentAdapters:
         """Empty the slot of the adapter that was not asked for the longest, if any is idle, or wait."""
         idle = next((key for key, one in self._resident.items() if one.idle), None)
         if idle is not None:
-            slot = self._resident.pop(idle).slot
-            try:
-                await self._drop(slot)
-            finally:
-                self._empty.append(slot)
+            emptying = asyncio.create_task(self._empty_slot(self._resident.pop(idle).slot))
+            self._emptying.add(emptying)
+            emptying.add_done_callback(self._emptied)
+            await asyncio.shield(emptying)  # whoever asked may go away: the slot is emptied all the same
             return
         self._changed.clear()
         await self._changed.wait()
+
+    async def _empty_slot(self, slot: str) -> None:
+        try:
+            await self._drop(slot)
+        finally:
+            self._empty.append(slot)
+
+    def _emptied(self, emptying: "asyncio.Task[None]") -> None:
+        self._emptying.discard(emptying)
+        self._changed.set()
+        if not emptying.cancelled():
+            emptying.exception()
 
     async def _fill(
         self, key: tuple[str | None, int], adapter: AdapterRef, slot: str, before: Delivery | None
