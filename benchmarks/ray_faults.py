@@ -179,13 +179,14 @@ class Faults:
             "--run.save_every=5",
             *more,
         ]
-        return self._start([*SELFPLAY, "train", *arguments], self.directory / name)
+        return self.start([*SELFPLAY, "train", *arguments], self.directory / name)
 
     def resume(self, run: Path) -> Command:
         """Continue a run."""
-        return self._start([*SELFPLAY, "train", "--resume", str(run)], run)
+        return self.start([*SELFPLAY, "train", "--resume", str(run)], run)
 
-    def _start(self, command: list[str], run: Path) -> Command:
+    def start(self, command: list[str], run: Path) -> Command:
+        """Start a command that trains."""
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

@@ -412,8 +412,6 @@ class Config(Settings):
     def _runtime_can(self) -> "Config":
         if self.run.runtime == "local" and self.inference.engine == "vllm":
             raise InputError("inference.engine", "vllm needs a cluster's actors", 'Set run.runtime = "ray"')
-        if self.run.runtime == "ray" and self.program is not None:
-            raise InputError("run.runtime", "ray is for games, not for programs", 'Set it to "local"')
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError("ray", "is for runs on a cluster", 'Set run.runtime = "ray", or leave it out')
         return self

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import shutil
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.learning.checkpoints import ADAPTER_FILE
+from selfplay.learning.checkpoints import ADAPTER_FILE, save_adapter
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.learning.trie import build_plan
@@ -20,6 +21,17 @@ def canary_tokens(policy: PolicyModel) -> list[int]:
     """Token ids of the canary."""
     ids: list[int] = policy.tokenizer(CANARY_TEXT, add_special_tokens=False).input_ids
     return ids[:MAX_CANARY_TOKENS]
+
+
+def save_proven_adapter(
+    directory: Path, policy: PolicyModel, base_name: str, adapter: str, version: int
+) -> None:
+    """Write an adapter with its ``delivery.json``; ``directory`` is there when both are."""
+    scratch = directory.with_name(f".{directory.name}.made")
+    save_adapter(scratch, policy, base_name, adapter)
+    write_delivery(scratch, policy, adapter, version)
+    shutil.rmtree(directory, ignore_errors=True)
+    scratch.rename(directory)
 
 
 def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:

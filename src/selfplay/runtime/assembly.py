@@ -44,6 +44,7 @@ from selfplay.replay.transforms_step import (
     RewardForFormat,
     StepRewardTransform,
 )
+from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.tracking.tracker import Tracker
 
 
@@ -144,6 +145,17 @@ def build_arena(config: Config, engine: EmbeddedEngine) -> Arena:
 def unit_of_play(config: Config) -> tuple[str, int | None]:
     """What is played in an update, and how many: ``("games", 1536)``; ``None`` where the program decides."""
     return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
+
+
+def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
+    """Where a run's metrics go, its own file first."""
+    sinks: list[Sink] = [metrics]
+    project = config.tracking.wandb_project
+    if project is not None:
+        sinks.append(WandbSink(project, directory.name, directory=directory))
+    if config.tracking.tensorboard:
+        sinks.append(TensorBoardSink(directory / "tensorboard"))
+    return sinks
 
 
 def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:

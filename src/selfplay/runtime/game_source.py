@@ -7,7 +7,8 @@ from rich.console import Group
 
 from selfplay.collection.collector import Collector, Played
 from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
-from selfplay.learning.policy import TRAINED
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
 from selfplay.runtime import assembly
@@ -20,15 +21,15 @@ from selfplay.runtime.source import Parts
 class GameSource:
     """See :class:`Source`. All trained seats belong to the policy ``default``."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, model: PolicyModel, engine: EmbeddedEngine) -> None:
         config = self.config = parts.config
         self.parts = parts
         batch_log = BatchLog(parts.directory.batches) if config.buffer.log_batches else None
         self.buffer = assembly.build_buffer(config, parts.tracker, batch_log)
         self.pool = assembly.build_pool(config, parts.tracker)
-        self.opponents = FrozenOpponents(config, self.pool, parts.model, parts.engine, parts.directory)
+        self.opponents = FrozenOpponents(config, self.pool, model, engine, parts.directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
-        self.arena = self._build_arena()
+        self.arena = self._build_arena(engine)
         self.evaluations = Evaluations(
             config, self.arena, self.pool, parts.results[TRAINED], parts.directory.evaluation
         )
@@ -42,11 +43,11 @@ class GameSource:
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
-        self.encode_answer = assembly.answer_encoder(parts.model)
+        self.encode_answer = assembly.answer_encoder(model)
 
-    def _build_arena(self) -> Arena:
+    def _build_arena(self, engine: EmbeddedEngine) -> Arena:
         config = self.config
-        arena = assembly.build_arena(config, self.parts.engine)
+        arena = assembly.build_arena(config, engine)
         for env in config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):

@@ -17,14 +17,15 @@ from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.game_source import GameSource
-from selfplay.runtime.overlap import idle_share, staleness_shares
+from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
 from selfplay.runtime.progress import RunProgress, print_ending
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
 from selfplay.runtime.source import Parts, Source
-from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
+from selfplay.runtime.update_figures import learned_figures, turn_figures
+from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
 
 
@@ -101,30 +102,25 @@ class LocalRun:
         }
         self.engine = assembly.build_engine(config, self.model)
         self.metrics = JsonlSink(directory.metrics_file)
-        self.tracker = Tracker(directory.path.name, sinks=self._sinks())
+        self.tracker = Tracker(
+            directory.path.name, sinks=assembly.build_sinks(config, self.metrics, directory.path)
+        )
         self.rollout_log = RolloutLog(directory.rollouts)
         parts = Parts(
             config,
             directory,
-            self.model,
-            self.engine,
             self.tracker,
             self.rollout_log,
             {policy: learner.result for policy, learner in self.learners.items()},
         )
-        self.source: Source = ProgramSource(parts, program) if program is not None else GameSource(parts)
+        self.source: Source = (
+            ProgramSource(parts, program, self.engine)
+            if program is not None
+            else GameSource(parts, self.model, self.engine)
+        )
         self.step = 0
         self.trained_records = 0
         self.stopping = False
-
-    def _sinks(self) -> list[Sink]:
-        sinks: list[Sink] = [self.metrics]
-        project = self.config.tracking.wandb_project
-        if project is not None:
-            sinks.append(WandbSink(project, self.directory.path.name, directory=self.directory.path))
-        if self.config.tracking.tensorboard:
-            sinks.append(TensorBoardSink(self.directory.path / "tensorboard"))
-        return sinks
 
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
@@ -208,19 +204,10 @@ class LocalRun:
         self, learned: dict[str, dict[str, float]], phase: _Phase, played: int
     ) -> dict[str, float]:
         stats = self.engine.stats
-        for policy, metrics in learned.items():
-            kept = {k: v for k, v in metrics.items() if not k.endswith(("_seconds", "_second"))}
-            prefix = "learner" if len(self.learners) == 1 else f"learner/{policy}"
-            self.tracker.log({f"{prefix}/{name}": value for name, value in kept.items()})
-        tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
+        self.tracker.log(learned_figures(learned, alone=len(self.learners) == 1))
+        self.tracker.log(turn_figures(learned, phase.play, phase.learn, played))
         self.tracker.log(
             {
-                "overlap/learner_idle_share": idle_share(phase.play, phase.learn),
-                "overlap/engine_idle_share": idle_share(phase.learn, phase.play),
-                "time/play_seconds": phase.play,
-                "time/learn_seconds": phase.learn,
-                "time/games_per_second": played / max(phase.play, 1e-9),
-                "time/trained_tokens_per_second": tokens / max(phase.learn, 1e-9),
                 "time/generated_tokens_per_second": stats.generated_tokens / max(phase.play, 1e-9),
                 "inference/generated_tokens": float(stats.generated_tokens),
                 "inference/computed_tokens": float(stats.computed_tokens),

@@ -8,7 +8,14 @@ from typing import Any
 
 from rich.console import Group
 
-from selfplay.core import Arena, GenerateResult, SelfplayError, TrainingBatch, TrainingRecord
+from selfplay.core import (
+    Arena,
+    GenerateResult,
+    InferenceClient,
+    SelfplayError,
+    TrainingBatch,
+    TrainingRecord,
+)
 from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
@@ -27,11 +34,11 @@ class ProgramSource:
     Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
     """
 
-    def __init__(self, parts: Parts, arena: Arena) -> None:
+    def __init__(self, parts: Parts, arena: Arena, client: InferenceClient) -> None:
         self.config = parts.config
         self.parts = parts
         self.arena = arena
-        arena.client = parts.engine
+        arena.client = client
         arena.model_without_role = BASE
         arena.set_concurrency(min(self.config.collection.concurrency, self.config.inference.max_queue))
         self.policy_of = {role.id: role.policy for role in arena.roles.values()}

@@ -7,8 +7,6 @@ from rich.console import Group
 
 from selfplay.config.settings import Config
 from selfplay.core import TrainingRecord
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import PolicyModel
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime.progress import RunProgress
 from selfplay.runtime.run_directory import RunDirectory
@@ -21,8 +19,6 @@ class Parts:
 
     config: Config
     directory: RunDirectory
-    model: PolicyModel
-    engine: EmbeddedEngine
     tracker: Tracker
     rollout_log: RolloutLog
     results: dict[str, str]

@@ -192,6 +192,27 @@ def threads_of_each(config: Config) -> int:
     return max(1, cores // busy)
 
 
+def with_threads(config: Config) -> Config:
+    """The configuration that a learner gets: with the number of its threads."""
+    model = config.model.model_copy(update={"threads": threads_of_each(config)})
+    return config.model_copy(update={"model": model})
+
+
+def start_engines(config: Config, place: Places, tracker: Any) -> list[Any]:
+    """The inference actors of a run, by number; the tracker may be ``None``."""
+    settings = config.ray
+    return [
+        EngineForm.options(
+            name=f"Engine-{number}",
+            num_cpus=settings.cpus_per_engine,
+            num_gpus=settings.gpus_per_engine,
+            max_restarts=settings.max_restarts,
+            **place.engine(number),
+        ).remote(engine_settings(config), f"Engine-{number}", tracker)
+        for number in range(settings.engines)
+    ]
+
+
 class Parts:
     """The actors of a run, by name and in their places.
 
@@ -246,17 +267,7 @@ class Parts:
                 run=str(run),
             )
         )
-        self.engines = [
-            EngineForm.options(
-                name=f"Engine-{number}",
-                num_cpus=settings.cpus_per_engine,
-                num_gpus=settings.gpus_per_engine,
-                **restarts,
-                **place.engine(number),
-            ).remote(engine_settings(config), f"Engine-{number}", self.tracker)
-            for number in range(settings.engines)
-        ]
-        threads = config.model.model_copy(update={"threads": threads_of_each(config)})
+        self.engines = start_engines(config, place, self.tracker)
         self.learner = (
             ActorForm(ConfigLearnerActor, **restarts)
             .options(
@@ -266,7 +277,7 @@ class Parts:
                 **place.learner(),
             )
             .remote(
-                config.model_copy(update={"model": threads}),
+                with_threads(config),
                 str(run),
                 self.buffer,
                 self.pool,

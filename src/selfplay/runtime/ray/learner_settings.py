@@ -1,5 +1,6 @@
 """What a learner actor runs: how its learner is built there, and in its helpers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -32,14 +33,14 @@ class SeedLearnerSettings:
     seed: int = 0
 
 
-def learners_from_config(config: Config) -> "dict[str, Learner]":
-    """The learner that a configuration describes, by its policy's name."""
-    from selfplay.learning.policy import TRAINED, LoraSettings
+def learners_from_config(config: Config, policies: Sequence[str] = ("default",)) -> "dict[str, Learner]":
+    """The learners that a configuration describes, by their policies' names; they share one model."""
+    from selfplay.learning.policy import LoraSettings
     from selfplay.runtime.assembly import build_learner, build_policy
 
     lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
-    policy = build_policy(config.model, lora, config.seed, say_nothing)
-    return {TRAINED: build_learner(config.learning, config, policy)}
+    model = build_policy(config.model, lora, config.seed, say_nothing, policies)
+    return {policy: build_learner(config.learning, config, model, policy) for policy in policies}
 
 
 def learners_from_seed_settings(settings: SeedLearnerSettings) -> "dict[str, Learner]":

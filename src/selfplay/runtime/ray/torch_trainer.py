@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError, TrainingRecord
-from selfplay.learning.checkpoints import SavedLearner, load_adapter, save_adapter, save_checkpoint
-from selfplay.learning.delivery import write_delivery
+from selfplay.learning.checkpoints import SavedLearner, load_adapter, save_checkpoint
+from selfplay.learning.delivery import save_proven_adapter
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
 from selfplay.runtime.ray.learner_group import LearnerGroup
@@ -128,13 +128,8 @@ class TorchTrainer:
         save_checkpoint(directory, learner.policy, self.base_name, [saved], state)
 
     def _save_adapter(self, kind: str, adapter: str, version: int) -> None:
-        """Write an adapter and what proves it; it has its name when both are there."""
         place = self._adapter_directory(kind, version)
-        scratch = place.with_name(f".{place.name}.made")
-        save_adapter(scratch, self.learner.policy, self.base_name, adapter)
-        write_delivery(scratch, self.learner.policy, adapter, version)
-        shutil.rmtree(place, ignore_errors=True)
-        scratch.rename(place)
+        save_proven_adapter(place, self.learner.policy, self.base_name, adapter, version)
 
     def _average(self) -> dict[str, Tensor]:
         learner = self.learner

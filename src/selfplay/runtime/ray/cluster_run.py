@@ -1,0 +1,127 @@
+"""ClusterRun: what every run on a Ray cluster does, whatever is played: build its actors, watch them, end."""
+
+import asyncio
+import signal
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Protocol, TypeVar
+
+from ray.exceptions import RayError
+from rich.console import Console
+
+from selfplay.config.settings import Config
+from selfplay.core import InputError
+from selfplay.runtime import assembly
+from selfplay.runtime.progress import RunProgress
+from selfplay.runtime.ray.cluster import head_address, in_our_words
+from selfplay.runtime.ray.places import Places
+from selfplay.runtime.ray.watchman import Watchman
+from selfplay.runtime.run_directory import RunDirectory
+
+
+class RunActors(Protocol):
+    """The actors of a run."""
+
+    engines: list[Any]
+
+    def by_name(self) -> dict[str, Any]:
+        """Handles, as they are called in errors."""
+
+    def end(self) -> None:
+        """Kill all of them; what matters is in the run's directory."""
+
+
+Parts = TypeVar("Parts", bound=RunActors)
+
+
+class ClusterRun(ABC, Generic[Parts]):
+    """One run on the cluster that is connected."""
+
+    def __init__(self, config: Config, directory: RunDirectory, console: Console) -> None:
+        self.config = config
+        self.directory = directory
+        self.console = console
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Train to the end, or until interrupted."""
+        places = await asyncio.to_thread(Places, self.config.ray)
+        try:
+            parts = await asyncio.to_thread(self.build_parts, places)
+        except ValueError as error:  # how Ray says that a name is taken
+            places.remove()
+            raise InputError(
+                "--name",
+                f"the cluster has actors of a run {self.directory.path.name}",
+                "Wait until they have ended, or choose another name",
+            ) from error
+        self.watchman = Watchman(parts.by_name(), self.config.ray.patience, head_address(self.config.ray))
+        try:
+            await self._run(parts)
+        finally:
+            if not self.watchman.head_is_lost:
+                parts.end()
+                places.remove()
+
+    @abstractmethod
+    def build_parts(self, places: Places) -> Parts:
+        """Start the actors."""
+
+    @abstractmethod
+    async def train(self, parts: Parts, progress: RunProgress) -> None:
+        """Play and learn until there are as many updates as are wanted, or ``stopping``."""
+
+    @abstractmethod
+    async def finish(self, parts: Parts) -> None:
+        """Say how it ended."""
+
+    async def prepare(self, parts: Parts) -> None:
+        """Called when every actor is there and every engine has its model."""
+
+    def stop(self, parts: Parts) -> None:
+        """Called when the run is to end after the update that is being made."""
+
+    async def _run(self, parts: Parts) -> None:
+        unit, size = assembly.unit_of_play(self.config)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, parts)
+        with RunProgress(self.console, self.config.learning.steps, unit, size) as progress:
+            progress.say("starting the actors")
+            await self._guard(self._start(parts))
+            await self._guard(self.train(parts, progress))
+        await self._guard(self.finish(parts))
+
+    async def _start(self, parts: Parts) -> None:
+        await self.watchman.ready()
+        starts = (engine.start.options(max_task_retries=-1).remote() for engine in parts.engines)
+        await asyncio.gather(*starts)
+        await self.prepare(parts)
+
+    async def _guard(self, work: Any) -> None:
+        """Do ``work`` for as long as every actor is there."""
+        watching = asyncio.create_task(self.watchman.watch())
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([watching, working], return_when=asyncio.FIRST_COMPLETED)
+            for task in (working, watching):
+                if task.done():
+                    try:
+                        task.result()
+                    except RayError as error:
+                        raise in_our_words(error, "the run") from error
+        finally:
+            for task in (watching, working):
+                task.cancel()
+            await asyncio.gather(watching, working, return_exceptions=True)
+
+    def _interrupt(self, parts: Parts) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+        self.stop(parts)
+        self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
+
+    def say_stopped(self, step: int) -> None:
+        """Say that it stopped before its end."""
+        self.console.print(
+            f"stopped after update {step} of {self.config.learning.steps}; saved. "
+            f"Continue with: selfplay train --resume {self.directory.path}"
+        )

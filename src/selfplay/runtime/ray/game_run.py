@@ -1,0 +1,173 @@
+"""GameRun: a run on games. Collectors, buffer, pool and learner work by themselves; this looks on.
+
+It shows how far they are, and measures the adapters that the learner offers.
+"""
+
+import asyncio
+import shutil
+from typing import Any
+
+from selfplay.core import Arena
+from selfplay.runtime import assembly
+from selfplay.runtime.evaluations import Evaluations, comparison_of
+from selfplay.runtime.progress import RunProgress, print_ending
+from selfplay.runtime.ray.cluster_run import ClusterRun
+from selfplay.runtime.ray.config_actors import TO_EVALUATE, Parts, calls_of_each_client
+from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.places import Places
+from selfplay.runtime.report import rebuild
+
+LOOK_EVERY = 0.25
+HAND_ON_SECONDS = 10.0
+"""How long collectors may take, at the end, to say what became of their last games."""
+
+
+class GameRun(ClusterRun[Parts]):
+    """See the module."""
+
+    def build_parts(self, places: Places) -> Parts:
+        """Start the actors."""
+        return Parts(self.config, self.directory.path.absolute(), places)
+
+    async def prepare(self, parts: Parts) -> None:
+        """Fill the pool of a new run; let the games begin that are to."""
+        if await parts.pool.current_uid.remote() is None:
+            await self._fill_pool(parts)
+        await parts.pool.resume.remote()
+
+    async def train(self, parts: Parts, progress: RunProgress) -> None:
+        """Let collectors and learner work, show how far they are, and evaluate what is offered."""
+        evaluations = self._evaluations(parts)
+        await self._evaluate_offered(parts, evaluations, progress)
+        await self._let_work(parts, evaluations, progress)
+
+    def stop(self, parts: Parts) -> None:
+        """The learner ends, and with it everything."""
+        parts.learner.stop.remote()
+
+    async def _fill_pool(self, parts: Parts) -> None:
+        for one in assembly.fixed_members(self.config):
+            await parts.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
+        await parts.pool.add_checkpoint.remote(None, 0)
+
+    async def _let_work(self, parts: Parts, evaluations: Evaluations, progress: RunProgress) -> None:
+        concurrency = self.config.collection.concurrency
+        alongside = self.config.evaluation.games_alongside
+        share = -(-concurrency // len(parts.collectors))
+        collecting = [one.collect.remote(share, min(alongside, share)) for one in parts.collectors]
+        learning = _task(parts.learner.train.remote(self.config.learning.steps))
+        playing = [_task(reference) for reference in collecting]
+        try:
+            while not learning.done():
+                for one in playing:
+                    if one.done():
+                        one.result()  # it ends after the learner unless something is wrong
+                await self._show(parts, progress)
+                await self._evaluate_offered(parts, evaluations, progress)
+                await asyncio.wait([learning], timeout=LOOK_EVERY)
+            learning.result()
+            await asyncio.wait(playing, timeout=HAND_ON_SECONDS)
+            await self._show(parts, progress)
+            await self._evaluate_offered(parts, evaluations, progress)
+        finally:
+            for task in [learning, *playing]:
+                task.cancel()
+
+    async def _show(self, parts: Parts, progress: RunProgress) -> None:
+        learner = await parts.learner.progress.remote()
+        accounts = await parts.pool.accounts.remote()
+        games = accounts["finished"] + accounts["failed"] - accounts["consumed"]
+        away = ", ".join(f"{name} is away" for name in self.watchman.away)
+        progress.show(learner["step"], games, learner["metrics"], away)
+
+    async def _evaluate_offered(self, parts: Parts, evaluations: Evaluations, progress: RunProgress) -> None:
+        """Evaluate the adapters that lie there; what was cut short is done again."""
+        offered = sorted((self.directory.path / TO_EVALUATE).glob("step-*"))
+        for place in offered:
+            step = int(place.name.removeprefix("step-"))
+            adapter = str(place.absolute()) if step else None
+            await self._evaluate(parts, evaluations, AdapterRef(f"version {step}", step, adapter), progress)
+            shutil.rmtree(place, ignore_errors=True)
+
+    async def _evaluate(
+        self, parts: Parts, evaluations: Evaluations, adapter: AdapterRef, progress: RunProgress
+    ) -> None:
+        settings, step = self.config.evaluation, adapter.version
+        client, ratings = evaluations.arena.client, evaluations.pool
+        assert isinstance(client, EngineClient)
+        assert isinstance(ratings, HeldRatings)
+        client.policy = adapter
+        ratings.uid = f"ckpt-{step}"
+        games = settings.games if step in (0, self.config.learning.steps) else settings.games_during
+        summary = await evaluations.run(step, games, progress)
+        if client.fatal is not None:
+            raise client.fatal
+        if await parts.pool.ckpt_path.remote(ratings.uid) is not None:
+            await parts.pool.push_match.remote(f"step-{step}", ratings.games)
+        ratings.games = []
+        progress.evaluated(step, summary)
+
+    def _evaluations(self, parts: Parts) -> Evaluations:
+        config = self.config
+        arena = Arena(
+            EngineClient(parts.engines, patience=config.ray.patience),
+            max_calls=calls_of_each_client(config),
+            episode_timeout=config.collection.game_timeout,
+            retries=config.collection.retries,
+        )
+        return Evaluations(config, arena, HeldRatings(), "default", self.directory.evaluation)
+
+    async def finish(self, parts: Parts) -> None:
+        """Say how it ended, and where everything is."""
+        games, steps = await parts.pool.accounts.remote(), await parts.buffer.counts.remote()
+        learner = await parts.learner.progress.remote()
+        if learner["step"] < self.config.learning.steps:
+            self.say_stopped(learner["step"])
+            return
+        report = rebuild(self.directory.path)
+        print_ending(
+            self.console,
+            comparison_of(self.directory.evaluation),
+            account_lines(games, steps, learner["trained_records"]),
+            adapters=[self.directory.checkpoint(learner["step"])],
+            report=report,
+            next_command=f"selfplay play {self.directory.path} --env {self.config.envs[0].id}",
+        )
+
+
+class HeldRatings:
+    """The games of an evaluation, held until all of it is done: then the pool rates them, once."""
+
+    def __init__(self) -> None:
+        self.uid = ""
+        self.games: list[tuple[str, str, float, str]] = []
+
+    def current_uid(self) -> str | None:
+        """Who is evaluated."""
+        return self.uid
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Hold a game."""
+        self.games.append((uid_me, uid_opp, final_reward, env_id))
+
+
+def account_lines(games: dict[str, int], steps: dict[str, int], trained: int) -> list[str]:
+    """What became of everything, in words that add up."""
+    parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in steps.items())
+    return [
+        f"games: {games['started']} started = {games['finished']} finished + {games['failed']} failed"
+        f" + {games['in_flight']} in flight ({games['retried']} retries, {games['replayed']} replayed,"
+        f" {games['filtered']} left out)",
+        f"steps: {parts}",
+        f"trained on: {trained} records",
+    ]
+
+
+def _task(reference: Any) -> "asyncio.Task[Any]":
+    async def wait() -> Any:
+        return await reference
+
+    return asyncio.get_running_loop().create_task(wait())

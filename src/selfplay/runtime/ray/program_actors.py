@@ -1,0 +1,61 @@
+"""The actors of a program's run: its engines, and the learner of all its policies."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from selfplay.config.settings import Config
+from selfplay.runtime.ray.actors import ActorForm
+from selfplay.runtime.ray.config_actors import start_engines, with_threads
+from selfplay.runtime.ray.learner_group import LearnerGroup
+from selfplay.runtime.ray.learner_settings import learners_from_config
+from selfplay.runtime.ray.places import Places
+from selfplay.runtime.ray.program_learner import ProgramLearner
+
+
+class ProgramLearnerActor(ProgramLearner):
+    """:class:`ProgramLearner` as an actor."""
+
+    def __init__(
+        self, config: Config, run: str, policies: list[str], workers: PlacementGroup | None = None
+    ) -> None:
+        settings = config.ray
+        group = LearnerGroup(
+            functools.partial(learners_from_config, config, policies),
+            settings.learners,
+            cpus=settings.cpus_per_learner,
+            gpus=settings.gpus_per_learner,
+            timeout_seconds=settings.patience,
+            placement_group=workers,
+        )
+        super().__init__(group, Path(run), config.model.name)
+
+
+class ProgramParts:
+    """See :class:`RunActors`. The arena itself is in the process of the command."""
+
+    def __init__(self, config: Config, run: Path, place: Places, policies: list[str]) -> None:
+        settings = config.ray
+        self.engines = start_engines(config, place, None)
+        self.learner = (
+            ActorForm(ProgramLearnerActor, max_restarts=settings.max_restarts)
+            .options(
+                name="Learner",
+                num_cpus=settings.cpus_per_learner,
+                num_gpus=settings.gpus_per_learner,
+                **place.learner(),
+            )
+            .remote(with_threads(config), str(run), policies, place.group if settings.learners > 1 else None)
+        )
+
+    def by_name(self) -> dict[str, Any]:
+        """Handles, as they are called in errors."""
+        return {"Learner": self.learner} | {f"Engine-{n}": one for n, one in enumerate(self.engines)}
+
+    def end(self) -> None:
+        """Kill all of them."""
+        for actor in self.by_name().values():
+            ray.kill(actor)

@@ -1,0 +1,172 @@
+"""ProgramLearner: the learners of a program's policies on a cluster. What a step learned is saved with it.
+
+A program plays and learns in turns. What must survive a kill lies in one place, ``learner/000012`` of the
+run's directory: the learners after update 12 and the state that the run gave with it. So whoever is killed,
+learner or command, the run goes on after the newest of these. What is slow is done in a thread: the actor
+answers meanwhile.
+"""
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
+from selfplay.learning.delivery import save_proven_adapter
+from selfplay.runtime.ray.learner_group import LearnerGroup
+
+KEPT = 2
+"""Steps, and versions of a policy, that stay."""
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """Where a run is.
+
+    Attributes:
+        step: updates of the run.
+        versions: updates of each policy; one that had nothing to learn from stays at its version.
+        adapters: directory of the adapter that plays, by policy; ``None`` for an untrained one.
+        learned: metrics of the learners that had something to learn from, by policy.
+        learn_seconds: how long the step's updates took.
+        trained_records: of all steps.
+        state: what the run gave with it; empty before the first update.
+    """
+
+    step: int
+    versions: dict[str, int]
+    adapters: dict[str, str | None]
+    learned: dict[str, dict[str, float]]
+    learn_seconds: float
+    trained_records: int
+    state: dict[str, Any]
+
+
+class ProgramLearner:
+    """See the module.
+
+    Args:
+        group: the learners of all policies.
+        directory: of the run.
+        base_name: of the base model, for the adapters' configuration.
+    """
+
+    def __init__(self, group: LearnerGroup, directory: Path, base_name: str) -> None:
+        self.group = group
+        self.learners = group.learners
+        self.model = next(iter(self.learners.values())).policy
+        self.directory = directory
+        self.base_name = base_name
+        self._last: dict[str, Any] = {
+            "step": 0,
+            "learned": {},
+            "learn_seconds": 0.0,
+            "trained_records": 0,
+            "state": {},
+        }
+        steps = self._saved_steps()
+        if steps:
+            self._load(steps[-1])
+        else:
+            self._save()
+        group.start()
+
+    def saved(self) -> SavedStep:
+        """What was saved last."""
+        versions = {policy: learner.version for policy, learner in self.learners.items()}
+        adapters = {policy: self._adapter("versions", policy) for policy in self.learners}
+        return SavedStep(versions=versions, adapters=adapters, **self._last)
+
+    async def update(
+        self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]
+    ) -> SavedStep:
+        """Make the updates of one step and save them with ``state``; asked again, it changes nothing.
+
+        Args:
+            step: the number of this update.
+            records: of each policy that has something to learn from.
+            state: what the run needs to go on after this step, JSON-able.
+
+        Raises:
+            SelfplayError: the update before is not saved, or there is nothing to learn.
+        """
+        last: int = self._last["step"]
+        if step == last:
+            return self.saved()
+        if step != last + 1:
+            raise SelfplayError(f"update {step} is asked for and the learner has saved update {last}")
+        await asyncio.to_thread(self._learn, step, records, state)
+        return self.saved()
+
+    async def results(self) -> dict[str, str | None]:
+        """Directory of the adapter that training produces, by policy: the average where there is one."""
+        return await asyncio.to_thread(self._results)
+
+    def _learn(self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]) -> None:
+        started = perf_counter()
+        learned = {policy: self.group.update(of_policy, policy) for policy, of_policy in records.items()}
+        self._last = {
+            "step": step,
+            "learned": learned,
+            "learn_seconds": perf_counter() - started,
+            "trained_records": self._last["trained_records"]
+            + int(sum(metrics["records"] for metrics in learned.values())),
+            "state": state,
+        }
+        for policy in learned:
+            self._write_adapter("versions", policy, self.learners[policy].adapter)
+        self._save()
+
+    def _results(self) -> dict[str, str | None]:
+        results = {}
+        for policy, learner in self.learners.items():
+            averages = learner.result != learner.adapter
+            if averages and learner.version and not self._place("averages", policy).exists():
+                self._write_adapter("averages", policy, learner.result)
+            results[policy] = self._adapter("averages" if averages else "versions", policy)
+        return results
+
+    def _save(self) -> None:
+        learners = self.learners.items()
+        state = self._last | {
+            "versions": {policy: learner.version for policy, learner in learners},
+            "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
+        }
+        saved = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
+        place = step_directory(self.directory, self._last["step"])
+        save_checkpoint(place, self.model, self.base_name, saved, state)
+        for old in self._saved_steps()[:-KEPT]:
+            shutil.rmtree(step_directory(self.directory, old), ignore_errors=True)
+
+    def _load(self, step: int) -> None:
+        checkpoint = load_checkpoint(step_directory(self.directory, step))
+        for policy, learner in self.learners.items():
+            versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
+            learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
+            if learner.result != learner.adapter:
+                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
+        self._last = {name: checkpoint.state[name] for name in self._last}
+
+    def _saved_steps(self) -> list[int]:
+        names = [path.name for path in (self.directory / "learner").glob("*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _place(self, kind: str, policy: str) -> Path:
+        return (self.directory / kind / policy / f"{self.learners[policy].version:06d}").absolute()
+
+    def _adapter(self, kind: str, policy: str) -> str | None:
+        return str(self._place(kind, policy)) if self.learners[policy].version else None
+
+    def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
+        place = self._place(kind, policy)
+        save_proven_adapter(place, self.model, self.base_name, adapter, self.learners[policy].version)
+        for old in sorted(path for path in place.parent.glob("*") if path.name.isdigit())[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def step_directory(run: Path, step: int) -> Path:
+    """Where a step is saved; it is a checkpoint."""
+    return run / "learner" / f"{step:06d}"

@@ -1,0 +1,192 @@
+"""ProgramRun: a program on a cluster. Its arena is in this process; engines answer it, a learner learns."""
+
+import asyncio
+import shutil
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from selfplay.config.settings import Config
+from selfplay.learning.policy import TRAINED
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.runtime import assembly
+from selfplay.runtime.overlap import staleness_shares
+from selfplay.runtime.program_source import ProgramSource
+from selfplay.runtime.programs import build_program, policies_of
+from selfplay.runtime.progress import RunProgress, print_ending
+from selfplay.runtime.ray.cluster_run import ClusterRun
+from selfplay.runtime.ray.engine_client import EngineClient
+from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.places import Places
+from selfplay.runtime.ray.program_actors import ProgramParts
+from selfplay.runtime.ray.program_learner import SavedStep, step_directory
+from selfplay.runtime.report import rebuild
+from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.source import Parts
+from selfplay.runtime.update_figures import learned_figures, turn_figures
+from selfplay.tracking.sinks import JsonlSink
+from selfplay.tracking.tracker import Tracker
+
+
+class ProgramRun(ClusterRun[ProgramParts]):
+    """See the module.
+
+    Each step is saved with the state of arena and tracker before its figures are written, so a command that
+    is killed at any moment writes the same lines when it is resumed.
+    """
+
+    def __init__(self, config: Config, directory: RunDirectory, console: Console) -> None:
+        super().__init__(config, directory, console)
+        arena = build_program(config)
+        assert arena is not None
+        self.arena = arena
+        self.policies = policies_of(arena)
+        self.metrics = JsonlSink(directory.metrics_file)
+        sinks = assembly.build_sinks(config, self.metrics, directory.path)
+        self.tracker = Tracker(directory.path.name, sinks=sinks)
+        self.rollout_log = RolloutLog(directory.rollouts)
+
+    def build_parts(self, places: Places) -> ProgramParts:
+        """Start the actors."""
+        return ProgramParts(self.config, self.directory.path.absolute(), places, self.policies)
+
+    async def prepare(self, parts: ProgramParts) -> None:
+        """Connect the arena with the engines, and take up what is saved."""
+        self.client = EngineClient(parts.engines, patience=self.config.ray.patience)
+        results = {policy: f"result of {policy}" for policy in self.policies}
+        self.source = ProgramSource(
+            Parts(self.config, self.directory, self.tracker, self.rollout_log, results),
+            self.arena,
+            self.client,
+        )
+        self.saved: SavedStep = await parts.learner.saved.remote()
+
+    async def train(self, parts: ProgramParts, progress: RunProgress) -> None:
+        """Play, learn and save, in turns."""
+        await self.source.startup()
+        try:
+            await self._begin(parts, progress)
+            while self.saved.step < self.config.learning.steps and not self.stopping:
+                await self._update(parts, progress)
+            if self.stopping:
+                await self._keep_checkpoint()
+        finally:
+            await self.source.shutdown()
+            await self.client.close()
+        self.tracker.close()
+
+    async def finish(self, parts: ProgramParts) -> None:
+        """Say how it ended, and where everything is."""
+        step = self.saved.step
+        if step < self.config.learning.steps:
+            self.say_stopped(step)
+            return
+        report = rebuild(self.directory.path)
+        print_ending(
+            self.console,
+            self.source.ending(),
+            [*self.source.account_lines(), f"trained on: {self.saved.trained_records} records"],
+            adapters=assembly.adapter_paths(self.directory.checkpoint(step), self.policies),
+            report=report,
+            next_command=self.source.next_command(),
+        )
+
+    async def _begin(self, parts: ProgramParts, progress: RunProgress) -> None:
+        """Go on after what is saved; what was written later goes."""
+        step, state = self.saved.step, self.saved.state
+        self._serve()
+        self.rollout_log.truncate_after(step)
+        self.directory.truncate_after(step)
+        self.metrics.truncate(state.get("metrics_offset", 0))
+        if not step:
+            progress.say("evaluating the untrained model")
+            await self._evaluate(parts, progress, full=True)
+            await self._keep_checkpoint()
+            progress.updated(0, {})
+            return
+        self.source.load_state_dict(state["source"])
+        self.tracker.load_state_dict(state["tracker"])
+        self.console.print(f"continuing from update {step} of {self.config.learning.steps}")
+        await self._tell(parts, progress)
+
+    async def _update(self, parts: ProgramParts, progress: RunProgress) -> None:
+        started = perf_counter()
+        try:
+            records = await self.source.collect(self.saved.step, progress)
+        finally:
+            self._check_engines()
+        seconds = perf_counter() - started
+        for policy, of_policy in records.items():
+            acted = [record.policy_version for record in of_policy]
+            self.tracker.log(staleness_shares(acted, self.saved.versions[policy]))
+        self.source.log()
+        state: dict[str, Any] = {
+            "source": self.source.state_dict(),
+            "tracker": self.tracker.state_dict(),
+            "metrics_offset": self.metrics.offset(),
+            "play_seconds": seconds,
+            "played": progress.played,
+        }
+        self.saved = await parts.learner.update.remote(self.saved.step + 1, records, state)
+        self._serve()
+        await self._tell(parts, progress)
+
+    async def _tell(self, parts: ProgramParts, progress: RunProgress) -> None:
+        """Write the figures of the saved step; evaluate it and keep a checkpoint of it if that is due."""
+        saved, config = self.saved, self.config
+        self.tracker.log(learned_figures(saved.learned, alone=len(self.policies) == 1))
+        self.tracker.log(
+            turn_figures(
+                saved.learned, saved.state["play_seconds"], saved.learn_seconds, saved.state["played"]
+            )
+        )
+        progress.updated(saved.step, self.tracker.flush(saved.step))
+        every, ends = config.evaluation.every, saved.step == config.learning.steps
+        if ends or (every and saved.step % every == 0):
+            progress.say("evaluating")
+            await self._evaluate(parts, progress, full=ends)
+        if ends or saved.step % config.run.save_every == 0:
+            await self._keep_checkpoint()
+
+    def _serve(self) -> None:
+        """Play with what is saved."""
+        refs = {
+            policy: AdapterRef(policy, self.saved.versions[policy], self.saved.adapters[policy])
+            for policy in self.policies
+        }
+        self.client.adapters |= refs
+        self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, self.saved.step, None))
+
+    async def _evaluate(self, parts: ProgramParts, progress: RunProgress, *, full: bool) -> None:
+        results: dict[str, str | None] = await parts.learner.results.remote()
+        for policy, path in results.items():
+            name = self.source.parts.results[policy]
+            self.client.adapters[name] = AdapterRef(name, self.saved.versions[policy], path)
+        try:
+            summary = await self.source.evaluate(self.saved.step, full=full, progress=progress)
+        finally:
+            self._check_engines()
+        progress.evaluated(self.saved.step, summary)
+
+    def _check_engines(self) -> None:
+        """Say it where an engine is at its end: episodes take that for a failure of theirs.
+
+        Raises:
+            SelfplayError: what the engine said, or that it is lost.
+        """
+        if self.client.fatal is not None:
+            raise self.client.fatal
+
+    async def _keep_checkpoint(self) -> None:
+        """Copy what is saved to where people look for it."""
+        await asyncio.to_thread(self._copy_checkpoint)
+        self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
+
+    def _copy_checkpoint(self) -> None:
+        final = self.directory.checkpoint(self.saved.step)
+        scratch = final.with_name(f".{final.name}.partial")
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(step_directory(self.directory.path, self.saved.step), scratch)
+        shutil.rmtree(final, ignore_errors=True)
+        scratch.rename(final)

@@ -1,0 +1,132 @@
+"""Programs on Ray: two policies on a tiny model, also while parts of the run are killed."""
+
+import io
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from program_files import write_program
+from selfplay.runtime.local import train as train_locally
+from selfplay.runtime.ray.train import train
+from selfplay.tracking.tracker import is_wall_clock
+from test_runtime_local import metrics_of, model  # noqa: F401 - a fixture
+from test_runtime_programs import SMALL, adapter, configure
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from ray_faults import SELFPLAY, Command, Faults, pid_of
+
+FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory, model) -> Iterator[Faults]:  # noqa: F811
+    """A cluster of one node."""
+    faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0))
+    faults.start_cluster(4)
+    yield faults
+    faults.stop_cluster()
+
+
+def timeless(run: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if not is_wall_clock(k)} for line in metrics_of(run)]
+
+
+def start(faults: Faults, name: str, *more: str) -> Command:
+    program = write_program(faults.directory)
+    file = faults.directory / "program.toml"
+    file.write_text(f'[program]\ntype = "python"\npath = "{program}:HideAndSeek"\n')
+    settings = SMALL | {
+        "model.name": str(faults.model),
+        "learning.steps": "8",
+        "learning.average_decay": "0.5",
+        "run.directory": str(faults.directory),
+    }
+    options = [f"--{field}={value}" for field, value in settings.items()]
+    where = [f"--address={faults.cluster.address}", "--runtime=ray", f"--name={name}"]
+    return faults.start([*SELFPLAY, "train", str(file), *options, *where, *more], faults.directory / name)
+
+
+def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+    here = configure(model, tmp_path, **FAST)
+    train_locally(here, tmp_path / "here", Console(file=io.StringIO()))
+    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", **FAST)
+    said = io.StringIO()
+    train(there, tmp_path / "there", Console(file=said, width=100))
+    for policy in ("hider", "seeker"):
+        one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
+        untrained = adapter(tmp_path / "there", 0, policy)
+        assert any((one[name] != untrained[name]).any() for name in one)
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert [sorted(line) for line in timeless(tmp_path / "there")] == [
+        sorted(name for name in line if not name.startswith("inference/"))
+        for line in timeless(tmp_path / "here")
+    ]
+    assert "48 started = 48 finished + 0 failed" in said.getvalue()
+    assert "trained on: 48 records" in said.getvalue()
+    names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
+    assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
+
+
+def test_engine_learner_and_command_are_killed_and_the_run_ends_as_if_nothing_was(faults):
+    whole = start(faults, "whole")
+    said = whole.end()
+    assert whole.process.returncode == 0, said
+    command = start(faults, "killed")
+    for name in ("Engine-0", "Learner", "Engine-0"):
+        before = command.saved()
+        assert command.wait_until(lambda before=before: command.saved() > before)
+        os.kill(pid_of(command, name), signal.SIGKILL)
+    before = command.saved()
+    assert command.wait_until(lambda: command.saved() > before)
+    command.process.kill()
+    command.process.wait()
+    command = faults.resume(command.directory)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert "Traceback" not in said
+    assert timeless(command.directory) == timeless(whole.directory)
+    for policy in ("hider", "seeker"):
+        one, other = (adapter(run.directory, 8, policy) for run in (whole, command))
+        assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+
+
+def test_a_program_whose_last_figures_were_not_written_writes_them_when_it_is_resumed(faults):
+    command = start(faults, "cut")
+    said = command.end()
+    assert command.process.returncode == 0, said
+    run = command.directory
+    expected, (last,) = timeless(run), (run / "checkpoints").glob("step-000008")
+    before = {path.name: path.read_bytes() for path in (run / "evaluation").glob("*.json")}
+    shutil.rmtree(last)
+    (run / "report.html").unlink()
+    for path in (run / "evaluation").glob("step-000008-*"):
+        path.unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+    resumed = faults.resume(run)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert timeless(run) == expected
+    assert {path.name for path in (run / "evaluation").glob("*.json")} == set(before)
+    assert load_file(last / "hider" / "adapter_model.safetensors")
+
+
+def test_an_interrupted_program_is_saved_and_goes_on(faults):
+    command = start(faults, "stopped", "--learning.steps=40")
+    assert command.wait_until(lambda: command.saved() > 0)
+    command.process.send_signal(signal.SIGINT)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert "saved. Continue with: selfplay train --resume" in " ".join(said.split())
+    saved = command.saved()
+    assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
+    assert len(metrics_of(command.directory)) == saved
