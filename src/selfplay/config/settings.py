@@ -344,6 +344,7 @@ _ONLY_FOR_GAMES = (
     *("collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
+    "ray.collectors",
 )
 
 

@@ -54,10 +54,10 @@ def _check_runtime(config: Config) -> list[str]:
             )
     settings = config.ray
     where = settings.address or "this machine"
-    parts = (
-        f"{settings.engines} engine(s), {settings.learners} learner(s), {settings.collectors} collector(s)"
-    )
-    return [f"Ray on {where}: {parts}"]
+    parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
+    if config.program is None:
+        parts.append(f"{settings.collectors} collector(s)")
+    return [f"Ray on {where}: {', '.join(parts)}"]
 
 
 def default_seats(env_id: str) -> int:
