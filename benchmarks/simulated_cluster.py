@@ -267,7 +267,8 @@ class Actors:
 @contextmanager
 def cluster() -> Iterator[None]:
     """A cluster of this machine's own for as long as the body runs."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*PATHS, *filter(None, given)]))
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=40)
     try:
         yield
