@@ -219,6 +219,32 @@ def test_a_client_that_is_gone_is_forgotten():
     run(scenario())
 
 
+def test_after_a_long_silence_a_question_is_asked_once():
+    async def scenario() -> int:
+        host = SimulatedHost(1.0)
+        client = EngineClient([LocalHandle(EngineService(host))])
+        await client.complete(PROMPT)
+        await asyncio.sleep(10 * FORGET_SECONDS)
+        await asyncio.gather(*(client.complete(PROMPT, seed=seed) for seed in range(20)))
+        await client.close()
+        return host.calls
+
+    assert run(scenario()) == 21
+
+
+@pytest.mark.parametrize("model", [None, "default", "vendor/model", "seker"])
+def test_where_only_adapters_answer_other_names_are_refused(model):
+    async def scenario() -> None:
+        client = EngineClient([LocalHandle(EngineService(SimulatedHost()))], adapters_only=True)
+        client.adapters["seeker"] = AdapterRef("seeker", 2, "somewhere")
+        assert (await client.complete(PROMPT, model="seeker")).policy_version == 2
+        with pytest.raises(InputError, match=r"does not serve \S+. It serves base, seeker"):
+            await client.complete(PROMPT, model=model)
+        await client.close()
+
+    run(scenario())
+
+
 def test_a_client_that_was_forgotten_by_mistake_asks_again():
     """While an engine loads its model nobody is heard, however long that takes."""
 

@@ -216,6 +216,17 @@ def test_adapters_that_may_still_be_asked_for_are_in_use(mode, in_use):
     assert set(service.paths_in_use()) == in_use
 
 
+def test_the_end_of_play_outlives_a_kill_until_the_run_is_resumed(tmp_path):
+    service = pool(tmp_path)
+    service.register("c", PLAY)
+    service.stop()
+    service = PoolService("mirror", 2, directory=str(tmp_path))
+    assert ask(service, 1, 3) == Jobs([], service.policy, stopped=True)
+    service.resume()
+    service = PoolService("mirror", 2, directory=str(tmp_path))
+    assert len(ask(service, 1, 3).jobs) == 3
+
+
 def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
     service = pool(tmp_path)
     with pytest.raises(InputError, match="in the pool already"):

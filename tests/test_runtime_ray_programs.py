@@ -43,7 +43,11 @@ def same(one: Path, other: Path) -> bool:
 
 
 def timeless(run: Path) -> list[dict[str, float]]:
-    return [{k: v for k, v in line.items() if not is_wall_clock(k)} for line in metrics_of(run)]
+    """Metrics without those of the clock and of engines, which may be killed and are others on Ray."""
+    return [
+        {k: v for k, v in line.items() if not (is_wall_clock(k) or k.startswith("inference/"))}
+        for line in metrics_of(run)
+    ]
 
 
 def start(faults: Faults, name: str, *more: str) -> Command:
@@ -65,7 +69,7 @@ def start(faults: Faults, name: str, *more: str) -> Command:
 def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
     here = configure(model, tmp_path, **FAST)
     train_locally(here, tmp_path / "here", Console(file=io.StringIO()))
-    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", **FAST)
+    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **FAST)
     said = io.StringIO()
     train(there, tmp_path / "there", Console(file=said, width=100))
     for policy in ("hider", "seeker"):
@@ -73,10 +77,10 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
         untrained = adapter(tmp_path / "there", 0, policy)
         assert any((one[name] != untrained[name]).any() for name in one)
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
-    assert [sorted(line) for line in timeless(tmp_path / "there")] == [
-        sorted(name for name in line if not name.startswith("inference/"))
-        for line in timeless(tmp_path / "here")
+    assert [list(line) for line in timeless(tmp_path / "there")] == [
+        list(line) for line in timeless(tmp_path / "here")
     ]
+    assert "inference/Engine-1/generated_tokens" in metrics_of(tmp_path / "there")[-1]
     assert "48 started = 48 finished + 0 failed" in said.getvalue()
     assert "trained on: 48 records" in said.getvalue()
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
@@ -125,6 +129,55 @@ def test_a_program_whose_last_figures_were_not_written_writes_them_when_it_is_re
     assert timeless(run) == expected
     assert {path.name for path in (run / "evaluation").glob("*.json")} == set(before)
     assert load_file(last / "hider" / "adapter_model.safetensors")
+
+
+SPOILING = """
+import shutil
+from pathlib import Path
+
+
+class Spoiling(HideAndSeek):
+    def __init__(self, client, *, seed=0, spoils="", asks=""):
+        super().__init__(client, seed=seed)
+        self.spoils = spoils
+        self.asks = asks
+
+    async def startup(self):
+        if self.spoils:
+            shutil.rmtree(self.spoils)
+            Path(self.spoils).touch()
+
+    async def evaluate(self):
+        if self.asks:
+            await self.client.complete([{"role": "user", "content": "who?"}], model=self.asks)
+        return await super().evaluate()
+"""
+
+
+def start_spoiling(faults: Faults, name: str, options: str) -> tuple[Command, str]:
+    program = write_program(faults.directory)
+    spoiling = program.with_name("spoiling.py")
+    spoiling.write_text(program.read_text() + SPOILING)
+    command = start(faults, name, f"--program.path={spoiling}:Spoiling", f"--program.options={options}")
+    return command, command.end()
+
+
+def test_what_cannot_be_written_is_said_in_one_line(faults):
+    rollouts = faults.directory / "spoiled" / "rollouts"
+    command, said = start_spoiling(faults, "spoiled", f'{{spoils = "{rollouts}"}}')
+    assert command.process.returncode == 1, said
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert "cannot be written" in line
+    assert f"selfplay train --resume {command.directory}" in line
+    assert "Traceback" not in said
+
+
+def test_a_program_that_asks_who_is_not_there_leaves_its_name_free(faults):
+    command, said = start_spoiling(faults, "impossible", '{asks = "nobody"}')
+    assert command.process.returncode == 2, said
+    assert "error: model: the engine does not serve nobody. It serves base, hider, seeker" in said
+    assert "Traceback" not in said
+    assert not command.directory.exists()
 
 
 def test_an_interrupted_program_is_saved_and_goes_on(faults):

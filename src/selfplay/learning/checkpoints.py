@@ -54,7 +54,7 @@ def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str
     """Write an adapter in PEFT's format; one that is there is replaced. ``base_name`` is its base model."""
     scratch = _scratch_for(directory)
     _write_adapter(scratch, policy, base_name, name)
-    _put_in_place(scratch, directory)
+    put_in_place(scratch, directory)
 
 
 def save_checkpoint(
@@ -81,7 +81,7 @@ def save_checkpoint(
         _write_adapter(folder, policy, base_name, learner.result)
         save_file({k: v.contiguous() for k, v in learner.tensors.items()}, folder / LEARNER_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
-    _put_in_place(scratch, directory)
+    put_in_place(scratch, directory)
 
 
 def _write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
@@ -100,8 +100,8 @@ def _scratch_for(directory: Path) -> Path:
     return scratch
 
 
-def _put_in_place(scratch: Path, directory: Path) -> None:
-    """Sync what was written, give it its name, and sync the name."""
+def put_in_place(scratch: Path, directory: Path) -> None:
+    """Sync what was written to ``scratch``, give it its name, and sync the name."""
     for path in [*scratch.rglob("*"), scratch]:
         _sync(path)
     shutil.rmtree(directory, ignore_errors=True)

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import shutil
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.learning.checkpoints import ADAPTER_FILE, save_adapter
+from selfplay.learning.checkpoints import ADAPTER_FILE, put_in_place, save_adapter
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.learning.trie import build_plan
@@ -30,8 +29,7 @@ def save_proven_adapter(
     scratch = directory.with_name(f".{directory.name}.made")
     save_adapter(scratch, policy, base_name, adapter)
     write_delivery(scratch, policy, adapter, version)
-    shutil.rmtree(directory, ignore_errors=True)
-    scratch.rename(directory)
+    put_in_place(scratch, directory)
 
 
 def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:

@@ -15,13 +15,13 @@ from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations
 from selfplay.runtime.opponents import FrozenOpponents
 from selfplay.runtime.progress import RunProgress
-from selfplay.runtime.source import Parts
+from selfplay.runtime.source import SourceParts
 
 
 class GameSource:
     """See :class:`Source`. All trained seats belong to the policy ``default``."""
 
-    def __init__(self, parts: Parts, model: PolicyModel, engine: EmbeddedEngine) -> None:
+    def __init__(self, parts: SourceParts, model: PolicyModel, engine: EmbeddedEngine) -> None:
         config = self.config = parts.config
         self.parts = parts
         batch_log = BatchLog(parts.directory.batches) if config.buffer.log_batches else None

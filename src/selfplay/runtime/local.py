@@ -20,10 +20,10 @@ from selfplay.runtime.game_source import GameSource
 from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
-from selfplay.runtime.progress import RunProgress, print_ending
+from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.runtime.source import Parts, Source
+from selfplay.runtime.source import Source, SourceParts
 from selfplay.runtime.update_figures import learned_figures, turn_figures
 from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
@@ -106,7 +106,7 @@ class LocalRun:
             directory.path.name, sinks=assembly.build_sinks(config, self.metrics, directory.path)
         )
         self.rollout_log = RolloutLog(directory.rollouts)
-        parts = Parts(
+        parts = SourceParts(
             config,
             directory,
             self.tracker,
@@ -149,10 +149,7 @@ class LocalRun:
                     self._save()
         self.tracker.close()
         if self.step < total:
-            self.console.print(
-                f"stopped after update {self.step} of {total}; saved. "
-                f"Continue with: selfplay train --resume {self.directory.path}"
-            )
+            print_stopped(self.console, self.step, total, self.directory.path)
             return
         self._finish()
 

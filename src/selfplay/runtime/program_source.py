@@ -25,7 +25,7 @@ from selfplay.population.ratings import TrueSkillRatings
 from selfplay.runtime.evaluations import comparison_of
 from selfplay.runtime.programs import policies_of
 from selfplay.runtime.progress import RunProgress
-from selfplay.runtime.source import Parts
+from selfplay.runtime.source import SourceParts
 
 
 class ProgramSource:
@@ -34,7 +34,7 @@ class ProgramSource:
     Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
     """
 
-    def __init__(self, parts: Parts, arena: Arena, client: InferenceClient) -> None:
+    def __init__(self, parts: SourceParts, arena: Arena, client: InferenceClient) -> None:
         self.config = parts.config
         self.parts = parts
         self.arena = arena

@@ -91,6 +91,13 @@ def _figures(metrics: dict[str, float]) -> str:
     return ", ".join(f"{label} {value:.3g}" for label, value in found if value is not None)
 
 
+def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
+    """Print that a run was interrupted, and how it goes on."""
+    console.print(
+        f"stopped after update {step} of {total}; saved. Continue with: selfplay train --resume {run}"
+    )
+
+
 def print_ending(
     console: Console,
     comparison: Group | str,

@@ -14,7 +14,7 @@ from selfplay.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class Parts:
+class SourceParts:
     """What a source works with. ``results`` names the adapter that training produces, by policy."""
 
     config: Config

@@ -118,10 +118,3 @@ class ClusterRun(ABC, Generic[Parts]):
         self.stopping = True
         self.stop(parts)
         self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
-
-    def say_stopped(self, step: int) -> None:
-        """Say that it stopped before its end."""
-        self.console.print(
-            f"stopped after update {step} of {self.config.learning.steps}; saved. "
-            f"Continue with: selfplay train --resume {self.directory.path}"
-        )

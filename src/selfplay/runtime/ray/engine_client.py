@@ -9,12 +9,12 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from selfplay.core import InferenceClient, Messages, ModelResponse, SelfplayError
+from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.context import current_episode
 from selfplay.inference.delivery import DeliveryError
 from selfplay.runtime.ray.api_models import api_client, is_adapter, is_api_model
 from selfplay.runtime.ray.engine_host import AdapterRef
-from selfplay.runtime.ray.engine_service import Answer, Request, Requests
+from selfplay.runtime.ray.engine_service import FORGET_SECONDS, Answer, Request, Requests
 
 QUIET_ROUNDS = 3
 SHARES, SMALLEST_SHARE = 4, 16
@@ -30,7 +30,8 @@ class _Engine:
     """What is known of one engine.
 
     ``waiting`` has to be handed over (``some``), ``pending`` is not answered yet (``asked``). Nothing is
-    handed over before the engine's incarnation is ``known``: a kill would not be noticed.
+    handed over before the engine's incarnation is ``known``: a kill would not be noticed. It was ``heard``
+    last at that time of the event loop.
     """
 
     name: str
@@ -38,6 +39,7 @@ class _Engine:
     waiting: list[Request] = field(default_factory=list)
     pending: dict[int, Request] = field(default_factory=dict)
     incarnation: int | None = None
+    heard: float = 0.0
     task: "asyncio.Task[None] | None" = None
     some: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,6 +56,7 @@ class EngineClient(InferenceClient):
     Args:
         engines: handles of :class:`EngineService`.
         patience: seconds without any answer, while an engine is asked, after which it is given up.
+        adapters_only: refuse names that are not among ``adapters``, ``default`` too.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class EngineClient(InferenceClient):
         engines: list[Any],
         *,
         patience: float = 300.0,
+        adapters_only: bool = False,
     ) -> None:
         self.name = uuid.uuid4().hex
         self._api_clients: dict[str, InferenceClient] = {}
         self.patience = patience
+        self.adapters_only = adapters_only
         self.policy = AdapterRef("default", 0, None)
         self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
         self.fatal: SelfplayError | None = None
@@ -96,7 +101,8 @@ class EngineClient(InferenceClient):
         Raises:
             SelfplayError: what the engine says, or that it is lost.
         """
-        if model is not None and model not in self.adapters and is_api_model(model):
+        is_named = model is None or model in self.adapters or self.adapters_only
+        if model is not None and not is_named and is_api_model(model):
             # A prompt that is to have no chat markup is a user's message to an API.
             messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(
@@ -126,6 +132,9 @@ class EngineClient(InferenceClient):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _adapter(self, model: str | None) -> AdapterRef:
+        if self.adapters_only and (model or "default") not in self.adapters:
+            names = ", ".join(self.adapters)
+            raise InputError("model", f"the engine does not serve {model or 'default'}", f"It serves {names}")
         if model is None or model == "default":
             return self.policy
         if model not in self.adapters:
@@ -184,6 +193,9 @@ class EngineClient(InferenceClient):
             await self._let_others_ask(engine)
             engine.some.clear()
             requests, engine.waiting = engine.waiting, []
+            if not engine.pending and self._silence(engine) > FORGET_SECONDS / 2:
+                engine.incarnation = None  # it may have forgotten this client, and answer as another
+                engine.known.clear()
             engine.pending |= {request.number: request for request in requests}
             engine.asked.set()
             await engine.known.wait()
@@ -196,6 +208,10 @@ class EngineClient(InferenceClient):
             await asyncio.sleep(RETRY_SECONDS)
             engine.waiting += [request for request in requests if request.number in engine.pending]
             engine.some.set()
+
+    def _silence(self, engine: _Engine) -> float:
+        """Seconds since the engine was heard."""
+        return asyncio.get_running_loop().time() - engine.heard
 
     def _share(self) -> int:
         """How many questions, or answers, go on together."""
@@ -211,12 +227,12 @@ class EngineClient(InferenceClient):
 
     async def _fetch(self, engine: _Engine) -> None:
         loop = asyncio.get_running_loop()
-        heard = loop.time()
+        engine.heard = loop.time()
         while True:
             if not engine.pending:
                 engine.asked.clear()
                 await engine.asked.wait()
-                heard = loop.time()
+                engine.heard = loop.time()
             wait = 1.0 if engine.known.is_set() else 0.0
             try:
                 answers = await asyncio.wait_for(engine.handle.poll.remote(self.name, wait), self.patience)
@@ -226,11 +242,11 @@ class EngineClient(InferenceClient):
             except (RayError, TimeoutError):
                 if engine.incarnation is not None:
                     engine.incarnation = UNHEARD  # answers may be lost that it takes for fetched
-                if loop.time() - heard > self.patience:
+                if self._silence(engine) > self.patience:
                     self._give_up(engine, self._lost(engine))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            heard = loop.time()
+            engine.heard = loop.time()
             self._meet(engine, answers.incarnation)
             share = self._share()
             for number, answer in enumerate(answers.answers, start=1):

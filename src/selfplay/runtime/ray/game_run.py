@@ -10,12 +10,13 @@ from typing import Any
 from selfplay.core import Arena
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations, comparison_of
-from selfplay.runtime.progress import RunProgress, print_ending
+from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
 from selfplay.runtime.ray.cluster_run import ClusterRun
-from selfplay.runtime.ray.config_actors import TO_EVALUATE, Parts, calls_of_each_client
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
+from selfplay.runtime.ray.game_actors import TO_EVALUATE, GameParts
 from selfplay.runtime.ray.places import Places
+from selfplay.runtime.ray.run_engines import calls_of_each_client
 from selfplay.runtime.report import rebuild
 
 LOOK_EVERY = 0.25
@@ -23,35 +24,37 @@ HAND_ON_SECONDS = 10.0
 """How long collectors may take, at the end, to say what became of their last games."""
 
 
-class GameRun(ClusterRun[Parts]):
+class GameRun(ClusterRun[GameParts]):
     """See the module."""
 
-    def build_parts(self, places: Places) -> Parts:
+    def build_parts(self, places: Places) -> GameParts:
         """Start the actors."""
-        return Parts(self.config, self.directory.path.absolute(), places)
+        return GameParts(self.config, self.directory.path.absolute(), places)
 
-    async def prepare(self, parts: Parts) -> None:
+    async def prepare(self, parts: GameParts) -> None:
         """Fill the pool of a new run; let the games begin that are to."""
         if await parts.pool.current_uid.remote() is None:
             await self._fill_pool(parts)
-        await parts.pool.resume.remote()
+        learner = await parts.learner.progress.remote()
+        if learner["step"] < self.config.learning.steps:
+            await parts.pool.resume.remote()
 
-    async def train(self, parts: Parts, progress: RunProgress) -> None:
+    async def train(self, parts: GameParts, progress: RunProgress) -> None:
         """Let collectors and learner work, show how far they are, and evaluate what is offered."""
         evaluations = self._evaluations(parts)
         await self._evaluate_offered(parts, evaluations, progress)
         await self._let_work(parts, evaluations, progress)
 
-    def stop(self, parts: Parts) -> None:
+    def stop(self, parts: GameParts) -> None:
         """The learner ends, and with it everything."""
         parts.learner.stop.remote()
 
-    async def _fill_pool(self, parts: Parts) -> None:
+    async def _fill_pool(self, parts: GameParts) -> None:
         for one in assembly.fixed_members(self.config):
             await parts.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
         await parts.pool.add_checkpoint.remote(None, 0)
 
-    async def _let_work(self, parts: Parts, evaluations: Evaluations, progress: RunProgress) -> None:
+    async def _let_work(self, parts: GameParts, evaluations: Evaluations, progress: RunProgress) -> None:
         concurrency = self.config.collection.concurrency
         alongside = self.config.evaluation.games_alongside
         share = -(-concurrency // len(parts.collectors))
@@ -60,6 +63,8 @@ class GameRun(ClusterRun[Parts]):
         playing = [_task(reference) for reference in collecting]
         try:
             while not learning.done():
+                if self.stopping:
+                    self.stop(parts)  # again: a learner that was killed since does not know of it
                 for one in playing:
                     if one.done():
                         one.result()  # it ends after the learner unless something is wrong
@@ -74,14 +79,16 @@ class GameRun(ClusterRun[Parts]):
             for task in [learning, *playing]:
                 task.cancel()
 
-    async def _show(self, parts: Parts, progress: RunProgress) -> None:
+    async def _show(self, parts: GameParts, progress: RunProgress) -> None:
         learner = await parts.learner.progress.remote()
         accounts = await parts.pool.accounts.remote()
         games = accounts["finished"] + accounts["failed"] - accounts["consumed"]
         away = ", ".join(f"{name} is away" for name in self.watchman.away)
         progress.show(learner["step"], games, learner["metrics"], away)
 
-    async def _evaluate_offered(self, parts: Parts, evaluations: Evaluations, progress: RunProgress) -> None:
+    async def _evaluate_offered(
+        self, parts: GameParts, evaluations: Evaluations, progress: RunProgress
+    ) -> None:
         """Evaluate the adapters that lie there; what was cut short is done again."""
         offered = sorted((self.directory.path / TO_EVALUATE).glob("step-*"))
         for place in offered:
@@ -91,7 +98,7 @@ class GameRun(ClusterRun[Parts]):
             shutil.rmtree(place, ignore_errors=True)
 
     async def _evaluate(
-        self, parts: Parts, evaluations: Evaluations, adapter: AdapterRef, progress: RunProgress
+        self, parts: GameParts, evaluations: Evaluations, adapter: AdapterRef, progress: RunProgress
     ) -> None:
         settings, step = self.config.evaluation, adapter.version
         client, ratings = evaluations.arena.client, evaluations.pool
@@ -108,7 +115,7 @@ class GameRun(ClusterRun[Parts]):
         ratings.games = []
         progress.evaluated(step, summary)
 
-    def _evaluations(self, parts: Parts) -> Evaluations:
+    def _evaluations(self, parts: GameParts) -> Evaluations:
         config = self.config
         arena = Arena(
             EngineClient(parts.engines, patience=config.ray.patience),
@@ -118,12 +125,12 @@ class GameRun(ClusterRun[Parts]):
         )
         return Evaluations(config, arena, HeldRatings(), "default", self.directory.evaluation)
 
-    async def finish(self, parts: Parts) -> None:
+    async def finish(self, parts: GameParts) -> None:
         """Say how it ended, and where everything is."""
         games, steps = await parts.pool.accounts.remote(), await parts.buffer.counts.remote()
         learner = await parts.learner.progress.remote()
         if learner["step"] < self.config.learning.steps:
-            self.say_stopped(learner["step"])
+            print_stopped(self.console, learner["step"], self.config.learning.steps, self.directory.path)
             return
         report = rebuild(self.directory.path)
         print_ending(

@@ -350,12 +350,16 @@ class PoolService:
 
     def stop(self) -> None:
         """Nothing is played any more."""
-        self.stopped = True
+        if not self.stopped:
+            self.stopped = True
+            self._note("stop")
         self._wake()
 
     def resume(self) -> None:
         """Play again after a :meth:`stop`."""
-        self.stopped = False
+        if self.stopped:
+            self.stopped = False
+            self._note("resume")
 
     def accounts(self) -> dict[str, int]:
         """What became of every game.
@@ -380,6 +384,7 @@ class PoolService:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "policy": self.policy,
             "last_answer": self._last_answer,
+            "stopped": self.stopped,
         }
 
     # Helpers
@@ -452,6 +457,7 @@ class PoolService:
             self.ledger = msgspec.convert(state["ledger"], GameLedger)
             self.policy = AdapterRef(**state["policy"])
             self._last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
+            self.stopped = state["stopped"]
         for method, args, kwargs in entries:
             self._repeat(method, args, kwargs)
         self._replaying = False

@@ -9,11 +9,11 @@ from ray.util.placement_group import PlacementGroup
 
 from selfplay.config.settings import Config
 from selfplay.runtime.ray.actors import ActorForm
-from selfplay.runtime.ray.config_actors import start_engines, with_threads
 from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.learner_settings import learners_from_config
 from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.program_learner import ProgramLearner
+from selfplay.runtime.ray.run_engines import start_engines, with_threads
 
 
 class ProgramLearnerActor(ProgramLearner):

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.delivery import save_proven_adapter
 from selfplay.runtime.ray.learner_group import LearnerGroup
@@ -71,7 +71,7 @@ class ProgramLearner:
         if steps:
             self._load(steps[-1])
         else:
-            self._save()
+            self._save(self._last)
         group.start()
 
     def saved(self) -> SavedStep:
@@ -108,7 +108,7 @@ class ProgramLearner:
     def _learn(self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]) -> None:
         started = perf_counter()
         learned = {policy: self.group.update(of_policy, policy) for policy, of_policy in records.items()}
-        self._last = {
+        new = {
             "step": step,
             "learned": learned,
             "learn_seconds": perf_counter() - started,
@@ -118,7 +118,7 @@ class ProgramLearner:
         }
         for policy in learned:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
-        self._save()
+        self._save(new)
 
     def _results(self) -> dict[str, str | None]:
         results = {}
@@ -129,25 +129,37 @@ class ProgramLearner:
             results[policy] = self._adapter("averages" if averages else "versions", policy)
         return results
 
-    def _save(self) -> None:
+    def _save(self, new: dict[str, Any]) -> None:
+        """Save what is in memory with ``new``; it is the last step from then on."""
         learners = self.learners.items()
-        state = self._last | {
+        state = new | {
             "versions": {policy: learner.version for policy, learner in learners},
             "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
         }
         saved = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
-        place = step_directory(self.directory, self._last["step"])
+        place = step_directory(self.directory, new["step"])
         save_checkpoint(place, self.model, self.base_name, saved, state)
+        self._last = new
         for old in self._saved_steps()[:-KEPT]:
             shutil.rmtree(step_directory(self.directory, old), ignore_errors=True)
 
     def _load(self, step: int) -> None:
-        checkpoint = load_checkpoint(step_directory(self.directory, step))
+        place = step_directory(self.directory, step)
+        checkpoint = load_checkpoint(place)
+        if set(checkpoint.learners) != set(self.learners):
+            raise InputError(
+                "program",
+                f"{place} has the policies {', '.join(checkpoint.learners)}, the program has "
+                f"{', '.join(self.learners)}",
+                "Give it the policies that it had",
+            )
         for policy, learner in self.learners.items():
             versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
             learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
             if learner.result != learner.adapter:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
+            if learner.version and not self._place("versions", policy).exists():
+                self._write_adapter("versions", policy, learner.adapter)
         self._last = {name: checkpoint.state[name] for name in self._last}
 
     def _saved_steps(self) -> list[int]:

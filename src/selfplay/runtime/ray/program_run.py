@@ -2,19 +2,22 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
 
 from selfplay.config.settings import Config
+from selfplay.core import TrainingRecord
+from selfplay.learning.checkpoints import put_in_place
 from selfplay.learning.policy import TRAINED
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
-from selfplay.runtime.progress import RunProgress, print_ending
+from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
 from selfplay.runtime.ray.cluster_run import ClusterRun
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
@@ -23,10 +26,12 @@ from selfplay.runtime.ray.program_actors import ProgramParts
 from selfplay.runtime.ray.program_learner import SavedStep, step_directory
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.runtime.source import Parts
+from selfplay.runtime.source import SourceParts
 from selfplay.runtime.update_figures import learned_figures, turn_figures
 from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
+
+LOOK_EVERY = 0.5
 
 
 class ProgramRun(ClusterRun[ProgramParts]):
@@ -53,10 +58,10 @@ class ProgramRun(ClusterRun[ProgramParts]):
 
     async def prepare(self, parts: ProgramParts) -> None:
         """Connect the arena with the engines, and take up what is saved."""
-        self.client = EngineClient(parts.engines, patience=self.config.ray.patience)
+        self.client = EngineClient(parts.engines, patience=self.config.ray.patience, adapters_only=True)
         results = {policy: f"result of {policy}" for policy in self.policies}
         self.source = ProgramSource(
-            Parts(self.config, self.directory, self.tracker, self.rollout_log, results),
+            SourceParts(self.config, self.directory, self.tracker, self.rollout_log, results),
             self.arena,
             self.client,
         )
@@ -65,6 +70,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
     async def train(self, parts: ProgramParts, progress: RunProgress) -> None:
         """Play, learn and save, in turns."""
         await self.source.startup()
+        looking = asyncio.create_task(self._show_who_is_away(progress))
         try:
             await self._begin(parts, progress)
             while self.saved.step < self.config.learning.steps and not self.stopping:
@@ -72,6 +78,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
             if self.stopping:
                 await self._keep_checkpoint()
         finally:
+            looking.cancel()
             await self.source.shutdown()
             await self.client.close()
         self.tracker.close()
@@ -80,7 +87,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         """Say how it ended, and where everything is."""
         step = self.saved.step
         if step < self.config.learning.steps:
-            self.say_stopped(step)
+            print_stopped(self.console, step, self.config.learning.steps, self.directory.path)
             return
         report = rebuild(self.directory.path)
         print_ending(
@@ -100,6 +107,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         self.directory.truncate_after(step)
         self.metrics.truncate(state.get("metrics_offset", 0))
         if not step:
+            self.source.begin()
             progress.say("evaluating the untrained model")
             await self._evaluate(parts, progress, full=True)
             await self._keep_checkpoint()
@@ -121,6 +129,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
             acted = [record.policy_version for record in of_policy]
             self.tracker.log(staleness_shares(acted, self.saved.versions[policy]))
         self.source.log()
+        await self._log_engines(parts)
         state: dict[str, Any] = {
             "source": self.source.state_dict(),
             "tracker": self.tracker.state_dict(),
@@ -128,8 +137,10 @@ class ProgramRun(ClusterRun[ProgramParts]):
             "play_seconds": seconds,
             "played": progress.played,
         }
-        self.saved = await parts.learner.update.remote(self.saved.step + 1, records, state)
+        step = self.saved.step + 1
+        self.saved = await parts.learner.update.remote(step, to_learn_from(records), state)
         self._serve()
+        await self.source.learned(step)
         await self._tell(parts, progress)
 
     async def _tell(self, parts: ProgramParts, progress: RunProgress) -> None:
@@ -148,6 +159,19 @@ class ProgramRun(ClusterRun[ProgramParts]):
             await self._evaluate(parts, progress, full=ends)
         if ends or saved.step % config.run.save_every == 0:
             await self._keep_checkpoint()
+
+    async def _log_engines(self, parts: ProgramParts) -> None:
+        for number, engine in enumerate(parts.engines):
+            self.tracker.log_inference(f"Engine-{number}", [], await engine.load.remote())
+
+    async def _show_who_is_away(self, progress: RunProgress) -> None:
+        said = ""
+        while True:
+            away = ", ".join(f"{name} is away" for name in self.watchman.away)
+            if away != said:
+                progress.say(away)
+                said = away
+            await asyncio.sleep(LOOK_EVERY)
 
     def _serve(self) -> None:
         """Play with what is saved."""
@@ -188,5 +212,9 @@ class ProgramRun(ClusterRun[ProgramParts]):
         scratch = final.with_name(f".{final.name}.partial")
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(step_directory(self.directory.path, self.saved.step), scratch)
-        shutil.rmtree(final, ignore_errors=True)
-        scratch.rename(final)
+        put_in_place(scratch, final)
+
+
+def to_learn_from(records: dict[str, list[TrainingRecord]]) -> dict[str, list[TrainingRecord]]:
+    """Records for another process: without what the program noted, which may be of its own classes."""
+    return {policy: [replace(one, meta={}) for one in some] for policy, some in records.items()}

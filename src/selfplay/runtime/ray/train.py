@@ -14,7 +14,7 @@ from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.runtime.ray.cluster import connected, in_our_words
-from selfplay.runtime.ray.config_actors import TO_EVALUATE
+from selfplay.runtime.ray.game_actors import TO_EVALUATE
 from selfplay.runtime.ray.game_run import GameRun
 from selfplay.runtime.ray.live_view import NAMESPACE
 from selfplay.runtime.ray.program_run import ProgramRun
@@ -35,8 +35,8 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
             (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
     except InputError:
-        if not (run_dir / "learner").exists():
-            directory.remove_new()
+        if config.program is not None or not (run_dir / "learner").exists():
+            directory.remove_new()  # of a program, unless it has a checkpoint
         raise
     finally:
         directory.unlock()
@@ -75,6 +75,11 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
             what = in_our_words(error, "the cluster")
             raise SelfplayError(
                 f"{what}. What was learned is saved; continue with: {resume_command}"
+            ) from error
+        except OSError as error:
+            raise SelfplayError(
+                f"{directory.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
+                f"{resume_command}"
             ) from error
 
 

@@ -1,0 +1,129 @@
+"""The learner of a program's policies: every step saved, and taken up again after a kill; no Ray."""
+
+import functools
+import json
+import shutil
+
+import pytest
+import torch
+
+from selfplay.core import InputError, SelfplayError
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.runtime.ray.learner_group import LearnerGroup
+from selfplay.runtime.ray.program_learner import KEPT, ProgramLearner
+from selfplay.runtime.ray.program_run import to_learn_from
+from tiny_models import make_record, tiny_model
+
+BOTH = ("hider", "seeker")
+
+
+def learners(policies: tuple[str, ...], average: float) -> dict[str, Learner]:
+    model = PolicyModel(
+        str(tiny_model("llama")), LoraSettings(4, 8.0), dtype=torch.float32, policies=policies
+    )
+    found = {}
+    for policy in policies:
+        algorithm = Reinforce()
+        algorithm.initialize(model, max_generation_len=4, adapter=policy)
+        found[policy] = Learner(
+            model,
+            algorithm,
+            learning_rate=Schedule(1e-2, 1e-2, 1),
+            regulariser_weight=Schedule(0.0, 0.0, 1),
+            average_decay=average,
+            max_mismatch=100,
+            adapter=policy,
+        )
+    return found
+
+
+def learner(directory, policies: tuple[str, ...] = BOTH, average: float = 0.5) -> ProgramLearner:
+    build = functools.partial(learners, policies, average)
+    group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
+    return ProgramLearner(group, directory, "tiny")
+
+
+def records(step: int, *policies: str):
+    some = [make_record([1, 2, 3], [4 + step, 5], advantage=1.0), make_record([1], [6], advantage=-1.0)]
+    return dict.fromkeys(policies or BOTH, some)
+
+
+def weights(one: ProgramLearner, policy: str) -> dict[str, torch.Tensor]:
+    return one.learners[policy].tensors()
+
+
+async def test_a_learner_that_is_killed_after_any_step_learns_the_same(tmp_path):
+    whole = learner(tmp_path / "whole")
+    for step in range(1, 5):
+        await whole.update(step, records(step), {"at": step})
+    for step in range(1, 5):
+        cut = learner(tmp_path / "cut")
+        assert cut.saved().step == step - 1
+        await cut.update(step, records(step), {"at": step})
+    again = learner(tmp_path / "cut")
+    saved = again.saved()
+    assert (saved.step, saved.state, saved.trained_records) == (4, {"at": 4}, 16)
+    assert saved.versions == {"hider": 4, "seeker": 4}
+    for policy in BOTH:
+        left, right = weights(whole, policy), weights(again, policy)
+        assert all(torch.equal(left[name], right[name]) for name in left)
+    assert len(list((tmp_path / "cut" / "learner").iterdir())) == KEPT
+    assert len(list((tmp_path / "cut" / "versions" / "hider").iterdir())) == KEPT
+
+
+async def test_a_step_that_is_asked_for_again_is_made_once(tmp_path):
+    one = learner(tmp_path)
+    first = await one.update(1, records(1), {})
+    assert await one.update(1, records(2), {"other": True}) == first
+    with pytest.raises(SelfplayError, match="update 3 is asked for and the learner has saved update 1"):
+        await one.update(3, records(3), {})
+
+
+async def test_a_policy_that_has_nothing_to_learn_from_stays_where_it_is(tmp_path):
+    one = learner(tmp_path)
+    await one.update(1, records(1), {})
+    saved = await one.update(2, records(2, "seeker"), {})
+    assert saved.versions == {"hider": 1, "seeker": 2}
+    assert list(saved.learned) == ["seeker"]
+    assert saved.adapters["hider"].endswith("versions/hider/000001")
+    assert learner(tmp_path).saved() == saved
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+async def test_results_are_averages_where_there_are_any(tmp_path, average):
+    one = learner(tmp_path, average=average)
+    assert await one.results() == {"hider": None, "seeker": None}
+    await one.update(1, records(1), {})
+    kind = "averages" if average else "versions"
+    for policy, path in (await one.results()).items():
+        assert path == str(tmp_path / kind / policy / "000001")
+        assert json.loads((tmp_path / kind / policy / "000001" / "delivery.json").read_text())["version"] == 1
+
+
+async def test_the_one_policy_of_a_games_run_has_its_files_at_the_top(tmp_path):
+    one = learner(tmp_path, ("default",))
+    await one.update(1, records(1, "default"), {})
+    assert (tmp_path / "learner" / "000001" / "learner.safetensors").exists()
+    assert learner(tmp_path, ("default",)).saved() == one.saved()
+
+
+async def test_an_adapter_that_is_lost_is_written_again(tmp_path):
+    one = learner(tmp_path)
+    saved = await one.update(1, records(1), {})
+    shutil.rmtree(tmp_path / "versions")
+    assert learner(tmp_path).saved() == saved
+    assert (tmp_path / "versions" / "hider" / "000001" / "delivery.json").exists()
+
+
+async def test_a_program_whose_policies_have_changed_is_refused(tmp_path):
+    await learner(tmp_path).update(1, records(1), {})
+    for other in (("hider",), ("hider", "finder")):
+        with pytest.raises(InputError, match="000001 has the policies hider, seeker, the program has hider"):
+            learner(tmp_path, other)
+
+
+def test_what_a_program_notes_of_an_episode_stays_with_it():
+    (record,) = to_learn_from({"hider": [make_record([1], [2], advantage=1.0)]})["hider"]
+    assert record.meta == {}
