@@ -94,7 +94,8 @@ def test_engine_learner_and_command_are_killed_and_the_run_ends_as_if_nothing_wa
     command = start(faults, "killed")
     for name in ("Engine-0", "Learner", "Engine-0"):
         before = command.saved()
-        assert command.wait_until(lambda before=before: command.saved() > before)
+        if not command.wait_until(lambda before=before: command.saved() > before):
+            pytest.fail(command.end())
         os.kill(pid_of(command, name), signal.SIGKILL)
     before = command.saved()
     assert command.wait_until(lambda: command.saved() > before)

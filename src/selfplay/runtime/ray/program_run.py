@@ -162,7 +162,8 @@ class ProgramRun(ClusterRun[ProgramParts]):
 
     async def _log_engines(self, parts: ProgramParts) -> None:
         for number, engine in enumerate(parts.engines):
-            self.tracker.log_inference(f"Engine-{number}", [], await engine.load.remote())
+            load = await engine.load.options(max_task_retries=-1).remote()  # it may just be away
+            self.tracker.log_inference(f"Engine-{number}", [], load)
 
     async def _show_who_is_away(self, progress: RunProgress) -> None:
         said = ""
