@@ -17,9 +17,9 @@ from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.engine_service import FORGET_SECONDS, Answer, Request, Requests
 
 QUIET_ROUNDS = 3
-SHARES, SMALLEST_SHARE = 4, 16
-"""What is handed over together: this part of all questions, and at least so many. All at once would cost
-least, but then the engine idles while the games move, and the games while it answers."""
+SHARES, SMALLEST_SHARE, MANY = 4, 16, 256
+"""Of few questions, fewer than ``MANY``, a share is handed over together: with all at once the engine would
+idle while the games move, and the games while it answers. Many go all at once, which costs least."""
 RETRY_SECONDS = 0.5
 UNHEARD = -1
 """No engine's incarnation."""
@@ -215,7 +215,8 @@ class EngineClient(InferenceClient):
 
     def _share(self) -> int:
         """How many questions, or answers, go on together."""
-        return max(SMALLEST_SHARE, len(self._futures) // SHARES)
+        asked = len(self._futures)
+        return max(SMALLEST_SHARE, asked // SHARES) if asked < MANY else asked
 
     async def _let_others_ask(self, engine: _Engine) -> None:
         """Wait until there are enough questions, or some rounds of the event loop brought no new one."""
