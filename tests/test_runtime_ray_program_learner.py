@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,5 +126,5 @@ async def test_a_program_whose_policies_have_changed_is_refused(tmp_path):
 
 
 def test_what_a_program_notes_of_an_episode_stays_with_it():
-    (record,) = to_learn_from({"hider": [make_record([1], [2], advantage=1.0)]})["hider"]
-    assert record.meta == {}
+    noted = replace(make_record([1], [2]), meta={"seen": object()})
+    assert to_learn_from({"hider": [noted]}) == {"hider": [make_record([1], [2])]}

@@ -52,8 +52,8 @@ class Checkpoint:
 
 def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
     """Write an adapter in PEFT's format; one that is there is replaced. ``base_name`` is its base model."""
-    scratch = _scratch_for(directory)
-    _write_adapter(scratch, policy, base_name, name)
+    scratch = scratch_for(directory)
+    write_adapter(scratch, policy, base_name, name)
     put_in_place(scratch, directory)
 
 
@@ -73,18 +73,19 @@ def save_checkpoint(
         learners: one for each policy.
         state: everything else, JSON-able.
     """
-    scratch = _scratch_for(directory)
+    scratch = scratch_for(directory)
     alone = [learner.policy for learner in learners] == [TRAINED]
     for learner in learners:
         folder = scratch if alone else scratch / learner.policy
         folder.mkdir(exist_ok=True)
-        _write_adapter(folder, policy, base_name, learner.result)
+        write_adapter(folder, policy, base_name, learner.result)
         save_file({k: v.contiguous() for k, v in learner.tensors.items()}, folder / LEARNER_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
     put_in_place(scratch, directory)
 
 
-def _write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
+def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
+    """Write an adapter's files into a directory that is there, not synced; see :func:`save_adapter`."""
     state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
     save_file(state, directory / ADAPTER_FILE)
     config = policy.model.peft_config[name].to_dict()
@@ -93,7 +94,8 @@ def _write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: s
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
 
 
-def _scratch_for(directory: Path) -> Path:
+def scratch_for(directory: Path) -> Path:
+    """A new directory beside ``directory``, to be filled and then :func:`put_in_place`."""
     scratch = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

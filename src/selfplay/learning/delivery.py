@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.learning.checkpoints import ADAPTER_FILE, put_in_place, save_adapter
+from selfplay.learning.checkpoints import ADAPTER_FILE, put_in_place, scratch_for, write_adapter
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.learning.trie import build_plan
@@ -26,8 +26,8 @@ def save_proven_adapter(
     directory: Path, policy: PolicyModel, base_name: str, adapter: str, version: int
 ) -> None:
     """Write an adapter with its ``delivery.json``; ``directory`` is there when both are."""
-    scratch = directory.with_name(f".{directory.name}.made")
-    save_adapter(scratch, policy, base_name, adapter)
+    scratch = scratch_for(directory)
+    write_adapter(scratch, policy, base_name, adapter)
     write_delivery(scratch, policy, adapter, version)
     put_in_place(scratch, directory)
 

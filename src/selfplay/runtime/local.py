@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
-from selfplay.core import InputError, SelfplayError
+from selfplay.core import InputError
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
@@ -70,10 +70,7 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         directory.remove_new()
         raise
     except (OSError, SafetensorError) as error:
-        raise SelfplayError(
-            f"{directory.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
-            f"selfplay train --resume {directory.path}"
-        ) from error
+        raise directory.cannot_be_written(error) from error
     finally:
         directory.unlock()
 

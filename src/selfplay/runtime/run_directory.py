@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 
 CHECKPOINT_PREFIX = "step-"
 
@@ -94,6 +94,13 @@ class RunDirectory:
         """Delete the directory if this process made it and nothing was saved, so that its name is free."""
         if self._made and not self.saved_steps():
             shutil.rmtree(self.path, ignore_errors=True)
+
+    def cannot_be_written(self, error: Exception) -> SelfplayError:
+        """What to raise where writing failed in the middle of a run."""
+        return SelfplayError(
+            f"{self.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
+            f"selfplay train --resume {self.path}"
+        )
 
     def write_config(self, text: str) -> None:
         """Write config.toml, whole or not at all."""

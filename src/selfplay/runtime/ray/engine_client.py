@@ -101,8 +101,7 @@ class EngineClient(InferenceClient):
         Raises:
             SelfplayError: what the engine says, or that it is lost.
         """
-        is_named = model is None or model in self.adapters or self.adapters_only
-        if model is not None and not is_named and is_api_model(model):
+        if not (model is None or model in self.adapters or self.adapters_only) and is_api_model(model):
             # A prompt that is to have no chat markup is a user's message to an API.
             messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(

@@ -35,8 +35,8 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
             (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
     except InputError:
-        if config.program is not None or not (run_dir / "learner").exists():
-            directory.remove_new()  # of a program, unless it has a checkpoint
+        if not _has_learned(run_dir):
+            directory.remove_new()
         raise
     finally:
         directory.unlock()
@@ -77,10 +77,12 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
                 f"{what}. What was learned is saved; continue with: {resume_command}"
             ) from error
         except OSError as error:
-            raise SelfplayError(
-                f"{directory.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
-                f"{resume_command}"
-            ) from error
+            raise directory.cannot_be_written(error) from error
+
+
+def _has_learned(run_dir: Path) -> bool:
+    steps = [path.name for path in (run_dir / "learner").glob("*")]
+    return any(name.isdigit() and int(name) for name in steps)
 
 
 def _build(config: Config, directory: RunDirectory, console: Console) -> GameRun | ProgramRun:
