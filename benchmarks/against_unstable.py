@@ -73,9 +73,7 @@ class MockAnswer:
 def ours(in_flight: int, seconds: float, collectors: int = 1) -> Measured:
     """Our actors on the cluster that is connected."""
     answer = MockAnswer()
-    play = Play(
-        "KuhnPoker-v0-train", "qwen3-zs", answer, 0.0, in_flight, collectors=collectors, engines=collectors
-    )
+    play = Play("KuhnPoker-v0-train", "qwen3-zs", answer, 0.0, in_flight, collectors=collectors)
     transforms = (
         ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter()]),
         ComposeStepRewardTransforms([RewardForFormat(1.5), PenaltyForInvalidMove(1.0, -1.0)]),

@@ -25,6 +25,7 @@ from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
 from selfplay.core.garbage import look_for_garbage_seldom  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
+from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
 from selfplay.runtime.ray.actors import (  # noqa: E402
     ActorForm,
@@ -99,6 +100,7 @@ class Collector(CollectorService):
         settings: PlaySettings,
         template: str,
     ) -> None:
+        lend_generators_for_good()  # like the collector of a run
         env = settings.environments[0]
         super().__init__(
             name,

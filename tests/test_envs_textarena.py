@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from selfplay.core import EpisodeError
+from selfplay.envs import generators
 from selfplay.envs.catalog import list_environments, make_game
-from selfplay.envs.textarena_game import Generators, TextArenaGame, generators_of
+from selfplay.envs.generators import Generators
+from selfplay.envs.textarena_game import TextArenaGame, generators_of
 
 TELLING = [
     ("TicTacToe-v0-train", 2),
@@ -102,6 +104,16 @@ def test_generators_are_put_back_even_when_the_game_fails():
     with pytest.raises(ValueError, match="no"):
         Generators(python=True, numpy=True).call(3, fail)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_a_process_that_only_plays_plays_the_same_games(monkeypatch):
+    first = list(turns(make_game("KuhnPoker-v0-train", 2, 9), 9))
+    monkeypatch.setattr(generators, "_lent_for_good", False)
+    generators.lend_generators_for_good()
+    random.seed(1)
+    before = random.getstate()
+    assert list(turns(make_game("KuhnPoker-v0-train", 2, 9), 9)) == first
+    assert random.getstate() != before
 
 
 def test_only_games_that_draw_pay_for_it():

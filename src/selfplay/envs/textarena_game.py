@@ -1,19 +1,17 @@
 """TextArena games. Only this module imports the library."""
 
 import importlib.util
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import textarena as ta
 from textarena.envs import registration
 
 from selfplay.core import EpisodeError
 from selfplay.envs.game import Game
+from selfplay.envs.generators import Generators
 from selfplay.envs.textarena_moves import add_brackets, family_of
 
 T = TypeVar("T")
@@ -188,28 +186,6 @@ def tells_moves(env_id: str) -> bool:
     """Whether a registered environment's legal moves are known; see textarena_moves."""
     entry_point = registration.ENV_REGISTRY[env_id].entry_point
     return family_of(entry_point.split(":")[1]) is not None
-
-
-@dataclass(frozen=True)
-class Generators:
-    """Which of the interpreter's global generators the code of a game may draw from."""
-
-    python: bool
-    numpy: bool
-
-    def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
-        """Call ``function`` with these generators seeded by ``seed``, and put them back as they were."""
-        state = random.getstate()
-        numpy_state = np.random.get_state() if self.numpy else None
-        random.seed(seed)
-        try:
-            if numpy_state is not None:
-                np.random.seed(seed % 2**32)
-            return function(*args)
-        finally:
-            random.setstate(state)
-            if numpy_state is not None:
-                np.random.set_state(numpy_state)
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,9 @@ gets the same batch until it says that it has learned it.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +39,27 @@ class FinishedGame:
     error: str | None = None
 
 
-class Games(list[FinishedGame]):
+class Games(tuple[FinishedGame, ...]):
     """Games that travel between processes as msgpack: Ray's own way looks at every object by itself.
 
     A game library may leave any object in its info: such a one becomes its text.
     """
 
+    @cached_property
+    def packed(self) -> bytes:
+        """They as msgpack; made once, for the way and for the journal."""
+        return msgspec.msgpack.encode(list(self), enc_hook=repr)
+
     def __reduce__(self) -> tuple[Callable[[bytes], "Games"], tuple[bytes]]:
         """How to pack and unpack them."""
-        return _unpacked_games, (msgspec.msgpack.encode(list(self), enc_hook=repr),)
+        return unpacked_games, (self.packed,)
 
 
-def _unpacked_games(packed: bytes) -> Games:
-    return Games(_GAMES.decode(packed))
+def unpacked_games(packed: bytes) -> Games:
+    """The inverse of :attr:`Games.packed`."""
+    games = Games(_GAMES.decode(packed))
+    games.packed = packed
+    return games
 
 
 _GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
@@ -176,20 +185,22 @@ class BufferService:
 
     # Games
 
-    def add_games(self, games: list[FinishedGame]) -> bool:
+    def add_games(self, games: Sequence[FinishedGame]) -> bool:
         """Take in games; those that are known change nothing. Returns whether more are wanted.
 
         Raises:
             SelfplayError: a transform made a reward that is not a finite number.
         """
-        new = [game for game in games if game.index not in self.seen]
+        new = Games(game for game in games if game.index not in self.seen)
+        if isinstance(games, Games) and len(new) == len(games):
+            new = games  # packed already
         if new:
             self._add_games(new)
-            self._note("add_games", new)
+            self._note("add_games", new.packed)
             self._changed.set()
         return not self.stopped
 
-    def _add_games(self, games: list[FinishedGame]) -> None:
+    def _add_games(self, games: Games) -> None:
         for game in games:
             self.seen.add(game.index)
             if game.rollout is not None:
@@ -342,7 +353,7 @@ class BufferService:
 
     def _repeat(self, method: str, args: list[Any]) -> None:
         if method == "add_games":
-            self._add_games(msgspec.convert(args[0], list[FinishedGame], strict=False))
+            self._add_games(unpacked_games(msgspec.convert(args[0], bytes)))
         elif method == "add_trajectory":
             trajectory = msgspec.convert(args[0], Trajectory, strict=False)
             self.buffer.add_trajectory(trajectory, args[1], args[2])

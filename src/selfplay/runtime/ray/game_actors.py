@@ -10,6 +10,7 @@ from ray.util.placement_group import PlacementGroup
 
 from selfplay.config.settings import Config
 from selfplay.core import derive_seed
+from selfplay.envs.generators import lend_generators_for_good
 from selfplay.runtime import assembly
 from selfplay.runtime.ray.actors import (
     ActorForm,
@@ -37,6 +38,7 @@ class ConfigCollectorActor(CollectorService):
     def __init__(
         self, config: Config, number: int, engines: Any, step_buffer: Any, model_pool: Any, tracker: Any
     ) -> None:
+        lend_generators_for_good()
         collection = config.collection
         super().__init__(
             f"Collector-{number}",

@@ -12,6 +12,7 @@ from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import Episode, InputError
 from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.generators import lend_generators_for_good
 from selfplay.envs.templates import get_template
 from selfplay.runtime.ray.actors import EngineActor, EngineForm, gpus_of_cluster
 from selfplay.runtime.ray.api_models import check_opponent_name
@@ -130,6 +131,7 @@ class CollectorActor(CollectorService):
         *,
         seed: int = 0,
     ) -> None:
+        lend_generators_for_good()
         settings = from_vllm_config(vllm_config)
         context = ray.get_runtime_context()
         name = context.get_actor_name() or f"Collector-{context.get_actor_id()}"
