@@ -3,13 +3,13 @@
 Both play TextArena's KuhnPoker-v0-train in mirror mode on a Ray cluster of this machine, with the prompt
 template ``qwen3-zs``, no error allowance and answers from peers/mock_answers.py at no cost; tracker, ratings
 and step buffer with the same reward transformations get every game, and nobody learns. Ours are the actors of
-a run (see simulated_cluster.py), with as many engines as collectors: one of each, or ``--collectors`` where
-each has MANY games to play. What the peer runs is in peers/unstable_games.py.
+a run (see simulated_cluster.py), with one engine and one collector, or ``--collectors`` where each has MANY
+games to play. What the peer runs is in peers/unstable_games.py.
 
 They run in turn; the ratio is the median over rounds. The gate, in every round: both finish games, and the
 average number of turns differs by less than 5 percent. Memory is the most in the window, workers as PSS.
-Where more games are in flight than the peer finds memory for, it plays ``--peer-most`` beside them: then the
-ratio says what each gets out of this machine.
+The peer plays ``--peer-most`` games at most, beside ours with more: its processes do not fit into memory
+here. The ratio then says what each gets out of this machine.
 
 Command:  python benchmarks/against_unstable.py --unstable PYTHON [--collectors 1] [--rounds 3] [--seconds 30]
 Needs:    this package with Ray, and tests/. PYTHON: an interpreter of an environment of its own, see the

@@ -60,7 +60,9 @@ def test_moves_not_called_legal_are_invalid(env_id, players):
 
 
 @pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "PigDice-v0-short-train"])
-def test_interleaved_games_go_as_each_goes_alone(env_id):
+@pytest.mark.parametrize("lent", [False, True])
+def test_interleaved_games_go_as_each_goes_alone(env_id, lent, monkeypatch):
+    monkeypatch.setattr(generators, "_lent_for_good", lent)
     alone = [list(turns(make_game(env_id, 2, seed), seed)) for seed in range(8)]
     games = [turns(make_game(env_id, 2, seed), seed) for seed in range(8)]
     together = [[] for _ in games]
@@ -114,6 +116,8 @@ def test_a_process_that_only_plays_plays_the_same_games(monkeypatch):
     before = random.getstate()
     assert list(turns(make_game("KuhnPoker-v0-train", 2, 9), 9)) == first
     assert random.getstate() != before
+    draws = [Generators(python=True, numpy=True).call(3, np.random.random) for _ in range(2)]
+    assert draws[0] == draws[1]
 
 
 def test_only_games_that_draw_pay_for_it():

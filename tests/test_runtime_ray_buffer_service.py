@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import pickle
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from selfplay.core import Rollout, SelfplayError, Step, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
-from selfplay.runtime.ray.buffer_service import BufferService, Demand, FinishedGame
+from selfplay.runtime.ray.buffer_service import BufferService, Demand, FinishedGame, Games
 
 LOOP = asyncio.new_event_loop()
 
@@ -175,6 +176,24 @@ def test_who_waits_for_a_batch_hears_of_it():
         return await waiting
 
     assert len(LOOP.run_until_complete(scenario()).steps) == 2
+
+
+def test_games_that_came_packed_are_in_the_journal_once(tmp_path):
+    buffer = service(tmp_path)
+    for first in (0, 1):
+        buffer.add_games(pickle.loads(pickle.dumps(Games([game(first), game(first + 1)]))))
+    again = service(tmp_path)
+    assert again.games() == buffer.games() == 3
+    assert again.state_dict() == buffer.state_dict()
+
+
+def test_what_cannot_be_saved_is_said_in_a_line(tmp_path):
+    buffer = service(tmp_path)
+    odd = game(0)
+    odd.trajectories[0].steps[0].info["board"] = {(0, 1): "x"}
+    buffer.add_games([odd])
+    with pytest.raises(SelfplayError, match="keys must be text or numbers"):
+        buffer.learned_batch(1)
 
 
 CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again", "clear"]), max_size=30)

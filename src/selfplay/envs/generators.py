@@ -15,7 +15,7 @@ _lent_for_good = False
 def lend_generators_for_good() -> None:
     """For a process that only plays games: leave the generators as the last call into a game left them.
 
-    Putting them back after every call is a twelfth of what a collector has to do. Games are the same.
+    Putting them back after every call is a good part of what a collector has to do. Games are the same.
     """
     global _lent_for_good
     _lent_for_good = True
@@ -29,7 +29,7 @@ class Generators:
     numpy: bool
 
     def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
-        """Call ``function`` with these generators seeded by ``seed``, and put them back as they were."""
+        """Call ``function`` with these generators seeded by ``seed``, then put them back if not lent for good."""
         if _lent_for_good:
             self._seed(seed)
             return function(*args)

@@ -24,9 +24,9 @@ class TextArenaGame(Game):
     """A TextArena game in progress, of any number of players.
 
     TextArena draws from the interpreter's global generators. Around every call into it those are seeded from
-    this game's seed and the number of the call, and put back afterwards, so that games disturb neither each
-    other nor their caller, and a game in flight keeps no generator state (25 kB). Games whose code draws
-    nothing are spared that.
+    this game's seed and the number of the call, and put back afterwards (see generators), so that games
+    disturb neither each other nor their caller, and a game in flight keeps no generator state (25 kB). Games
+    whose code draws nothing are spared that.
 
     Args:
         env_id: a registered id.

@@ -279,15 +279,27 @@ class BufferService:
         """The learner has made ``update`` and saved what came of it: the batch is not needed any more.
 
         Returns how many training games are consumed: learned, or left over by a draw that gave no batch.
+
+        Raises:
+            SelfplayError: what a game left in a step's info cannot be saved.
         """
         if update > self.learned:
             self.learned = update
             if self._drawn is not None:
                 self._consumed = self._drawn.games
             self._drawn = None
-            if self._journal is not None:
-                self._journal.snapshot(self.state_dict())
+            self._save()
         return self._consumed
+
+    def _save(self) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.snapshot(self.state_dict())
+        except TypeError as error:
+            raise SelfplayError(
+                f"a step's info cannot be saved ({error}); its keys must be text or numbers"
+            ) from error
 
     def _check_failures(self, demand: Demand) -> None:
         games, failed = len(self.seen) - self._games_at_last_draw, len(self._failed)
