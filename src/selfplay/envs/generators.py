@@ -29,7 +29,7 @@ class Generators:
     numpy: bool
 
     def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
-        """Call ``function`` with these generators seeded by ``seed``, then put them back if not lent for good."""
+        """Call ``function`` with these generators seeded; they are put back if not lent for good."""
         if _lent_for_good:
             self._seed(seed)
             return function(*args)
