@@ -181,10 +181,11 @@ def test_a_program_that_asks_who_is_not_there_leaves_its_name_free(faults):
     assert not command.directory.exists()
 
 
-def test_an_interrupted_program_is_saved_and_goes_on(faults):
-    command = start(faults, "stopped", "--learning.steps=40")
+@pytest.mark.parametrize("asked_to_end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_program_is_saved_and_goes_on(faults, asked_to_end):
+    command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
-    command.process.send_signal(signal.SIGINT)
+    command.process.send_signal(asked_to_end)
     said = command.end()
     assert command.process.returncode == 0, said
     assert "saved. Continue with: selfplay train --resume" in " ".join(said.split())

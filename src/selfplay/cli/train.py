@@ -34,10 +34,10 @@ def train(
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
         given = [*words, *(f"--{key}" for key in overrides)]
-        options = {"--seed": seed, "--name": name, "--runtime": runtime, "--address": address}
+        options = {"--seed": seed, "--name": name, "--runtime": runtime}
         given += [option for option, value in options.items() if value is not None]
         given += ["--dry-run"] if dry_run else []
-        _resume(resume, given)
+        _resume(resume, given, address)
         return
     if not words:
         raise InputError("CONFIG", "is missing", "Try: selfplay train quickstart")
@@ -98,7 +98,7 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
     train_run(config, run_dir, Console())
 
 
-def _resume(run: str, given: list[str]) -> None:
+def _resume(run: str, given: list[str], address: str | None) -> None:
     if given:
         raise InputError(
             "--resume",
@@ -109,11 +109,17 @@ def _resume(run: str, given: list[str]) -> None:
 
     run_dir = find_run(run, "--resume")
     if _runtime_of(run_dir) == "ray":
-        from selfplay.runtime.ray.train import resume as resume_run
-    else:
-        from selfplay.runtime.local import resume as resume_run
+        from selfplay.runtime.ray.train import resume as resume_on_ray
 
-    resume_run(run_dir, Console())
+        resume_on_ray(run_dir, Console(), address)
+        return
+    if address is not None:
+        raise InputError(
+            "--address", f"{run_dir} is a run of one process", f"Say only: selfplay train --resume {run}"
+        )
+    from selfplay.runtime.local import resume as resume_in_process
+
+    resume_in_process(run_dir, Console())
 
 
 def _runtime_of(run_dir: Path) -> str:

@@ -116,9 +116,10 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     fields = config_fields()
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
     namesakes = [other.path for other in fields if other.name == name and _has_one_path(other.path)]
-    if len(namesakes) == 1:
+    very_close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.85)
+    if len(namesakes) == 1 and not very_close:
         return f"Did you mean {'.'.join(namesakes[0])}?"
-    close = difflib.get_close_matches(name, siblings, n=1)
+    close = very_close or difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
     return f"There are: {', '.join(siblings)}"

@@ -414,7 +414,9 @@ class Config(Settings):
         if self.run.runtime == "local" and self.inference.engine == "vllm":
             raise InputError("inference.engine", "vllm needs a cluster's actors", 'Set run.runtime = "ray"')
         if self.run.runtime == "local" and self._changed("ray"):
-            raise InputError("ray", "is for runs on a cluster", 'Set run.runtime = "ray", or leave it out')
+            raise InputError(
+                "ray", "is for runs on a cluster (--address too)", 'Set run.runtime = "ray", or leave it out'
+            )
         return self
 
     @model_validator(mode="after")

@@ -53,7 +53,7 @@ def _check_runtime(config: Config) -> list[str]:
                 f"Run: pip install 'selfplay-rl[{package}]'",
             )
     settings = config.ray
-    where = settings.address or "this machine"
+    where = f"{settings.address} (not looked at)" if settings.address else "this machine"
     parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
     if config.program is None:
         parts.append(f"{settings.collectors} collector(s)")

@@ -66,7 +66,7 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
             directory.write_config(dump_config(config))
         run = LocalRun(config, directory, console)
         asyncio.run(run.run())
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         directory.remove_new()
         raise
     except (OSError, SafetensorError) as error:
@@ -130,7 +130,8 @@ class LocalRun:
     async def _run(self) -> None:
         total = self.config.learning.steps
         self._begin()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
+        for asked_to_end in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
         unit, size = assembly.unit_of_play(self.config)
         with RunProgress(self.console, total, unit, size) as progress:
             if self.step == 0 and not self.directory.saved_steps():

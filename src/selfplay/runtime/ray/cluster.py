@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError, SelfplayError
-from selfplay.runtime.ray.addresses import knock, no_cluster
+from selfplay.runtime.ray.addresses import knock, no_cluster, why_not_joined
 from selfplay.runtime.ray.places import cores_for
 
 
@@ -41,7 +41,7 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
     except Exception as error:  # Ray raises many kinds, some of them plain
         if settings.address is None:
             raise SelfplayError(f"Ray does not start on this machine ({first_line(error)})") from error
-        raise no_cluster(settings.address, first_line(error)) from error
+        raise no_cluster(settings.address, why_not_joined(error)) from error
     # Whatever log_to_driver says, Ray writes pages on the terminal about actors that it restarts.
     ray._private.worker._worker_logs_enabled = False
     try:

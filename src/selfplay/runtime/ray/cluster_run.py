@@ -82,7 +82,8 @@ class ClusterRun(ABC, Generic[Parts]):
 
     async def _run(self, parts: Parts) -> None:
         unit, size = assembly.unit_of_play(self.config)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, parts)
+        for asked_to_end in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt, parts)
         with RunProgress(self.console, self.config.learning.steps, unit, size) as progress:
             progress.say("starting the actors")
             await self._guard(self._start(parts))

@@ -41,9 +41,13 @@ class GameRun(ClusterRun[GameParts]):
 
     async def train(self, parts: GameParts, progress: RunProgress) -> None:
         """Let collectors and learner work, show how far they are, and evaluate what is offered."""
-        evaluations = self._evaluations(parts)
-        await self._evaluate_offered(parts, evaluations, progress)
-        await self._let_work(parts, evaluations, progress)
+        client = EngineClient(parts.engines, patience=self.config.ray.patience)
+        evaluations = self._evaluations(client)
+        try:
+            await self._evaluate_offered(parts, evaluations, progress)
+            await self._let_work(parts, evaluations, progress)
+        finally:
+            await client.close()
 
     def stop(self, parts: GameParts) -> None:
         """The learner ends, and with it everything."""
@@ -115,10 +119,10 @@ class GameRun(ClusterRun[GameParts]):
         ratings.games = []
         progress.evaluated(step, summary)
 
-    def _evaluations(self, parts: GameParts) -> Evaluations:
+    def _evaluations(self, client: EngineClient) -> Evaluations:
         config = self.config
         arena = Arena(
-            EngineClient(parts.engines, patience=config.ray.patience),
+            client,
             max_calls=calls_of_each_client(config),
             episode_timeout=config.collection.game_timeout,
             retries=config.collection.retries,

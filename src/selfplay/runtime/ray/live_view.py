@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from selfplay.core import InputError
-from selfplay.runtime.ray.addresses import KNOCK_SECONDS, knock, no_cluster
+from selfplay.runtime.ray.addresses import KNOCK_SECONDS, knock, no_cluster, why_not_joined
 from selfplay.tracking.watch_view import RunView
 
 TRACKER = "Tracker"
@@ -174,12 +174,5 @@ def _join(address: str, run: str | None) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise no_cluster(address, _reason(error)) from error
+        raise no_cluster(address, why_not_joined(error)) from error
     return find_tracker(run)
-
-
-def _reason(error: BaseException) -> str:
-    """Return why Ray did not let us in, in one line."""
-    if "AuthenticationError" in f"{error!r} {error.__cause__!r}":
-        return "it asks for a token: set RAY_AUTH_MODE=token, see Ray's documentation"
-    return str(error).strip().split("\n")[0]

@@ -34,7 +34,7 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
         if config.program is None:
             (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         if not _has_learned(run_dir):
             directory.remove_new()
         raise
@@ -42,8 +42,8 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
         directory.unlock()
 
 
-def resume(run_dir: Path, console: Console) -> None:
-    """Continue a run of a cluster where it ended or was killed.
+def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
+    """Continue a run of a cluster where it ended or was killed; at ``address``, if the cluster has moved.
 
     Raises:
         InputError: there is no such run, it is in use or finished.
@@ -52,7 +52,7 @@ def resume(run_dir: Path, console: Console) -> None:
     directory = RunDirectory.open(run_dir)
     directory.lock()
     try:
-        config = load_config(str(directory.config_file), {})
+        config = load_config(str(directory.config_file), {} if address is None else {"ray.address": address})
         if directory.report_file.exists() and config.learning.steps in directory.saved_steps():
             raise InputError("--resume", f"{run_dir} is finished", f"Look at it: selfplay report {run_dir}")
         _run(config, directory, console)
@@ -63,6 +63,7 @@ def resume(run_dir: Path, console: Console) -> None:
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
     resume_command = f"selfplay train --resume {directory.path}"
     with connected(config.ray, f"{NAMESPACE}{directory.path.name}"):
+        directory.write_config(dump_config(config))  # with the address of a cluster that has moved
         try:
             asyncio.run(_build(config, directory, console).run())
         except InputError:
