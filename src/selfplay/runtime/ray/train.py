@@ -55,16 +55,18 @@ def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
         config = load_config(str(directory.config_file), {} if address is None else {"ray.address": address})
         if directory.report_file.exists() and config.learning.steps in directory.saved_steps():
             raise InputError("--resume", f"{run_dir} is finished", f"Look at it: selfplay report {run_dir}")
-        _run(config, directory, console)
+        _run(config, directory, console, moved=address is not None)
     finally:
         directory.unlock()
 
 
-def _run(config: Config, directory: RunDirectory, console: Console) -> None:
+def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bool = False) -> None:
+    """Join the cluster and go on; a run that has ``moved`` keeps its new address."""
     resume_command = f"selfplay train --resume {directory.path}"
     with connected(config.ray, f"{NAMESPACE}{directory.path.name}"):
-        directory.write_config(dump_config(config))  # with the address of a cluster that has moved
         try:
+            if moved:
+                directory.write_config(dump_config(config))
             asyncio.run(_build(config, directory, console).run())
         except InputError:
             raise
