@@ -97,7 +97,7 @@ def played(episode_type, rewards, *, steps=1, children=(), trainable=True, group
     meta = {"group": group} if group is not None else {}
     if error is not None:
         meta["error"] = error
-    rollout = Rollout(episode_type, meta=meta, rewards=dict(rewards))
+    rollout = Rollout(episode_type=episode_type, meta=meta, rewards=dict(rewards))
     rollout.steps = [step_of(role_id, reward) for _ in range(steps) for role_id, reward in rewards.items()]
     return GenerateResult(rollout, list(children), trainable)
 

@@ -14,12 +14,13 @@ from selfplay.core import (
     ModelResponse,
     Role,
     Rubric,
+    TransientError,
 )
 from selfplay.core.context import current_episode
 
 
 def trace(results):
-    """What was said, by whom, under which ids and seeds: everything but wall-clock times."""
+    """Return all messages with their speakers, ids and seeds: everything except wall-clock times."""
     return [
         (one.id, one.meta, one.error, [(step.role_id, step.act, step.info) for step in one.steps])
         for result in results
@@ -40,7 +41,7 @@ async def test_the_same_seed_plays_the_same_whatever_the_concurrency_and_the_ord
         assert trace(results) == trace(expected)
 
 
-async def test_every_call_of_every_episode_and_step_has_a_seed_of_its_own():
+async def test_every_call_of_every_episode_and_step_has_its_own_seed():
     arena = make_arena(SeedClient(), parents(4), parent=Family(children=3))
     said = []
     for _ in range(2):
@@ -170,14 +171,14 @@ async def test_sub_episodes_inherit_however_they_are_started(way):
     assert "seed" in child.meta
 
 
-async def test_what_a_request_says_itself_is_not_inherited():
+async def test_a_requests_own_meta_is_not_overwritten_by_inheritance():
     arena = make_arena(Versioned(), [EpisodeRequest("child", 1, {"policy_version": 2, "topic": "sums"})])
     meta = (await arena.play_step())[1][0].rollout.meta
     assert (meta["policy_version"], meta["topic"], meta["step"]) == (2, "sums", 0)
 
 
 async def test_requests_may_be_kept_and_repeated():
-    """One request object, twice in a batch and again in the next step, is four episodes."""
+    """One request object, twice in each batch of two steps, gives four episodes."""
     request = EpisodeRequest("child", 1)
     arena = make_arena(SeedClient(), [request, request])
     ids, seeds = [], []
@@ -228,7 +229,7 @@ async def test_outside_of_a_step_seeds_follow_from_the_arenas_the_step_and_the_p
     assert results[0].rollout.meta["seed"] == 5
 
 
-# What is asked of the client
+# Calls of the client
 
 
 class Asked(MockInferenceClient):
@@ -279,7 +280,7 @@ async def test_scoring_is_a_call_like_any_other():
     assert arena.client.max_in_flight == 2
 
 
-async def test_a_call_that_says_everything_needs_no_registered_role():
+async def test_a_call_with_model_and_return_tokens_needs_no_registered_role():
     arena = make_arena(Asked())
     await arena.call_model([], "player_0", model="default", return_tokens=True)
     assert arena.client.options == [(1.0, None, True, "default")]
@@ -315,7 +316,7 @@ async def test_episodes_in_three_levels_share_one_limit():
 
 
 async def test_streams_that_run_side_by_side_share_one_limit():
-    """A new limit does not let another batch of calls in beside those in flight."""
+    """A new limit does not admit another batch of calls in addition to those in flight."""
     client = MockInferenceClient(["yes"], latency=0.001)
     arena = make_arena(client)
     async with asyncio.TaskGroup() as group:
@@ -326,7 +327,7 @@ async def test_streams_that_run_side_by_side_share_one_limit():
     assert client.max_in_flight == 2
 
 
-async def test_a_limit_that_lets_nothing_run_is_refused():
+async def test_a_limit_below_1_is_rejected():
     with pytest.raises(InputError, match="concurrency"):
         await make_arena().generate_rollouts(parents(1), concurrency=0)
     with pytest.raises(InputError, match="concurrency"):
@@ -380,7 +381,7 @@ async def test_two_families_of_one_parent_at_once():
 
 
 class Clocked(MockInferenceClient):
-    """Notes the times of its calls."""
+    """Records the times of its calls."""
 
     def __init__(self):
         super().__init__(["yes"])
@@ -409,7 +410,7 @@ async def test_started_counts_episodes_of_all_levels_and_no_retries():
     class Shaky(Ask):
         async def rollout(self, arena, artifact, state=None):
             if next(fails):
-                raise RuntimeError("not yet")
+                raise TransientError("not yet")
             return await super().rollout(arena, artifact, state)
 
     arena = make_arena(requests=parents(3), child=Shaky())

@@ -1,4 +1,4 @@
-"""Artifact stores: bounded, without duplicates, drawn from by weight, and they survive a checkpoint."""
+"""Artifact stores are bounded and without duplicates, draw by weight, and survive a checkpoint."""
 
 import json
 import math
@@ -22,13 +22,13 @@ def store_of(*weights, seed=0, max_size=None):
 
 
 def assert_frequencies(counts, expected):
-    """Each count lies within five standard deviations of what is expected."""
+    """Assert that each count is within five standard deviations of its expected value."""
     for key, share in expected.items():
         deviation = math.sqrt(DRAWS * share * (1 - share))
         assert abs(counts[key] - DRAWS * share) <= 5 * deviation, key
 
 
-def test_what_was_added_is_there():
+def test_a_store_returns_added_artifacts():
     store = ArtifactStore()
     artifact = Artifact({"question": "2 + 2?"}, meta={"from": "seed"})
     store.add(artifact)
@@ -58,7 +58,7 @@ def test_a_store_is_bounded_has_no_duplicates_and_keeps_the_newest(added, max_si
 
 
 @given(st.lists(st.floats(0, 10), max_size=8), st.integers(0, 10), st.booleans())
-def test_a_sample_has_no_artifact_twice_and_only_what_is_there(weights, k, weighted):
+def test_a_sample_has_distinct_artifacts_of_the_store_only(weights, k, weighted):
     store = store_of(*weights)
     drawn = store.sample(k, weighted)
     there = [weight for weight in weights if weight > 0 or not weighted]
@@ -117,7 +117,7 @@ def test_the_same_seed_draws_the_same():
 
 
 @given(st.lists(st.floats(0, 10), max_size=6), st.integers(0, 3), st.booleans())
-def test_a_checkpoint_goes_through_json_and_the_draws_go_on(weights, draws, weighted):
+def test_a_checkpoint_survives_json_and_the_draws_continue(weights, draws, weighted):
     store = store_of(*weights, seed=4)
     for _ in range(draws):
         store.sample(2, weighted)
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_a_larger_store_is_cut_to_the_bound():
     assert [one.id for one in restored.all()] == ["3", "4"]
 
 
-def test_what_is_saved_does_not_change_with_the_store():
+def test_a_saved_state_does_not_change_with_the_store():
     store = ArtifactStore()
     store.add(Artifact({"asked": 0}, id="a"))
     state = store.state_dict()

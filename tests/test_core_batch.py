@@ -1,4 +1,4 @@
-"""Steps of an arena and the batches they give: what is in them, what is refused, how a run goes on."""
+"""Steps of an arena and their batches: what batches contain, what is rejected, how a run continues."""
 
 import asyncio
 import dataclasses
@@ -36,7 +36,7 @@ async def test_a_record_is_its_step():
         assert record.completion_token_ids == step.completion_token_ids == [*step.act.encode(), 0]
         assert record.logprobs == step.completion_logprobs
         assert record.reward == step.reward == rollout.artifact
-        assert record.meta == {"episode_type": "ask solver", **rollout.meta}
+        assert record.meta == {"episode_type": "ask solver", "finish_reason": "stop", **rollout.meta}
         assert record.input_ids == record.prompt_token_ids + record.completion_token_ids
         expected_mask = [0] * len(record.prompt_token_ids) + [1] * len(record.completion_token_ids)
         assert record.action_mask == expected_mask
@@ -49,7 +49,7 @@ async def test_children_have_records_and_parents_come_first():
     assert names == ["0", "0.0", "0.1", "1", "1.0", "1.1"]
 
 
-async def test_what_is_not_trainable_has_no_records_nor_has_what_is_below_it():
+async def test_untrainable_results_and_their_descendants_have_no_records():
     requests = [EpisodeRequest("parent", 0), EpisodeRequest("parent", 1, is_trainable=False)]
     batch, results = await make_arena(requests=requests).play_step()
     assert [result.is_trainable for result in results] == [True, False]
@@ -59,7 +59,7 @@ async def test_what_is_not_trainable_has_no_records_nor_has_what_is_below_it():
     assert results[1].trainable_rollouts() == []
 
 
-async def test_children_alone_may_be_left_out():
+async def test_only_the_children_may_be_left_out():
     arena = make_arena(requests=parents(2), parent=Family(trainable=False))
     batch = await arena.step()
     assert [record.role_id for record in batch.records] == ["proposer"] * 2
@@ -82,7 +82,7 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
         "episodes": 8,
         "failed": 2,
         "last_error": "not this one",
-        "retried": 2,
+        "retried": 0,
         "steps": 6,
         "text_only_steps": 0,
         "reward/proposer": 1.0,
@@ -93,7 +93,7 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
 
 
 class TextClient(MockInferenceClient):
-    """Like a server that gives texts only."""
+    """Like a server that returns only texts."""
 
     async def complete(self, *args, **options):
         response = await super().complete(*args, **options)
@@ -201,20 +201,20 @@ def tamper_version(batch):
 @pytest.mark.parametrize(
     ("tamper", "problem"),
     [
-        (tamper_drop, "6 steps can be trained on but there are 5 records"),
-        (tamper_repeat, "6 steps can be trained on but there are 7 records"),
-        (tamper_order, "stands where that of"),
-        (tamper_role, "stands where that of"),
-        (tamper_rollout, "stands where that of"),
-        (tamper_prompt, "is not what was played"),
-        (tamper_completion, "is not what was played"),
-        (tamper_lengths, "not one log-probability for each sampled token"),
-        (tamper_logprobs, "is not what was played"),
+        (tamper_drop, "6 steps can be trained on, but the batch has 5 records"),
+        (tamper_repeat, "6 steps can be trained on, but the batch has 7 records"),
+        (tamper_order, "is in the position of the record of"),
+        (tamper_role, "is in the position of the record of"),
+        (tamper_rollout, "is in the position of the record of"),
+        (tamper_prompt, "differs from the step that was played"),
+        (tamper_completion, "differs from the step that was played"),
+        (tamper_lengths, "does not have exactly one log-probability for each sampled token"),
+        (tamper_logprobs, "differs from the step that was played"),
         (tamper_finite_logprobs, "not finite"),
-        (tamper_advantage, "is not what was played"),
+        (tamper_advantage, "differs from the step that was played"),
         (tamper_finite_advantage, "not finite"),
-        (tamper_reward, "is not what was played"),
-        (tamper_version, "is not what was played"),
+        (tamper_reward, "differs from the step that was played"),
+        (tamper_version, "differs from the step that was played"),
     ],
 )
 async def test_the_sanity_check_catches(tamper, problem):
@@ -240,7 +240,12 @@ async def test_the_sanity_check_is_content_with_failures_exclusions_and_text():
     ]
     results[0].rollout.steps[0].completion_logprobs = None
     arena = make_arena()
-    arena.sanity_check_batch(results, arena.build_training_batch(results))
+    batch = arena.build_training_batch(results)
+    assert [(record.role_id, record.reward) for record in batch.records] == [("S", 2.0)]
+    arena.sanity_check_batch(results, batch)
+    batch.records.append(batch.records[0])
+    with pytest.raises(SelfplayError, match="1 steps can be trained on, but the batch has 2 records"):
+        arena.sanity_check_batch(results, batch)
 
 
 async def test_it_is_shown_with_as_many_examples_as_wanted(capsys):
@@ -290,7 +295,7 @@ async def test_a_run_yields_a_batch_a_step():
     assert arena.events == ["startup", "shutdown"]
 
 
-async def test_a_run_goes_on_where_the_last_one_stopped():
+async def test_a_run_continues_where_the_last_one_stopped():
     arena = TopicArena(SeedClient())
     await arena.startup()
     first = [batch async for batch in arena.run(num_steps=1)]
@@ -299,7 +304,7 @@ async def test_a_run_goes_on_where_the_last_one_stopped():
     assert first[0].records[0].rollout_id != second[0].records[0].rollout_id
 
 
-async def test_a_run_without_a_number_of_steps_ends_when_there_is_nothing_to_play():
+async def test_a_run_without_num_steps_ends_at_an_empty_batch():
     class RunsOut(BatchArena):
         def get_batch(self):
             return [self.requests.pop()] if self.requests else []
@@ -310,7 +315,7 @@ async def test_a_run_without_a_number_of_steps_ends_when_there_is_nothing_to_pla
     assert len([batch async for batch in arena.run()]) == 3
 
 
-async def test_an_arena_that_was_told_nothing_plays_nothing_and_measures_nothing():
+async def test_a_plain_arena_plays_nothing_and_measures_nothing():
     arena = Arena(MockInferenceClient(["yes"]))
     assert arena.get_batch() == []
     assert [batch async for batch in arena.run()] == []
@@ -345,7 +350,7 @@ async def test_a_checkpoint_continues_as_if_nothing_had_been(seed):
         ]
 
 
-def test_a_checkpoint_with_a_store_that_is_not_there_is_refused():
+def test_a_checkpoint_with_an_unknown_store_is_rejected():
     arena = TopicArena(SeedClient())
     state = arena.state_dict()
     state["stores"]["questions"] = ArtifactStore().state_dict()

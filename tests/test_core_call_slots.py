@@ -1,4 +1,4 @@
-"""Call slots: never more than the limit, in the order of asking, and none is ever lost."""
+"""Call slots: never more than the limit, handed out in the order of requests, and never lost."""
 
 import asyncio
 
@@ -11,13 +11,13 @@ from selfplay.core.call_slots import CallSlots
 
 
 async def settle():
-    """Let everything run that can."""
+    """Run everything that can run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 class Callers:
-    """Tasks that take a slot and keep it until told."""
+    """Tasks that take a slot and keep it until they are told to release it."""
 
     def __init__(self, limit):
         self.slots = CallSlots(limit)
@@ -56,7 +56,7 @@ async def test_first_come_first_served():
     await callers.finish()
 
 
-async def test_a_higher_limit_lets_those_in_who_wait():
+async def test_raising_the_limit_admits_waiting_calls():
     callers = Callers(1)
     for _ in range(4):
         callers.start()
@@ -83,7 +83,7 @@ async def test_a_lower_limit_waits_until_enough_are_out():
     await callers.finish()
 
 
-async def test_a_slot_handed_to_one_who_is_cancelled_goes_to_the_next():
+async def test_a_slot_of_a_cancelled_call_goes_to_the_next_one():
     """The cancellation comes between the hand-over and the moment the waiter runs."""
     callers = Callers(1)
     for _ in range(3):
@@ -99,22 +99,26 @@ async def test_a_slot_handed_to_one_who_is_cancelled_goes_to_the_next():
 
 
 def test_slots_belong_to_no_event_loop():
-    slots = CallSlots(1)
+    slots, taken = CallSlots(1), []
 
     async def contend():
-        async def take():
+        async def take(name):
             await slots.acquire()
+            taken.append(f"{name} in")
             await asyncio.sleep(0)
+            taken.append(f"{name} out")
             slots.release()
 
-        await asyncio.gather(take(), take(), take())
+        await asyncio.gather(take("a"), take("b"), take("c"))
 
-    asyncio.run(contend())
-    asyncio.run(contend())
+    for _ in range(2):
+        asyncio.run(contend())
+        assert taken == ["a in", "a out", "b in", "b out", "c in", "c out"]
+        taken.clear()
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_a_limit_that_lets_nothing_run_is_refused(limit):
+def test_a_limit_below_1_is_rejected(limit):
     with pytest.raises(InputError, match=r"concurrency.*Give 1 or more"):
         CallSlots(limit)
 

@@ -1,4 +1,4 @@
-"""Credit: advantages by level, type and role equal what is worked out by hand."""
+"""Credit: advantages by level, type and role equal values computed by hand."""
 
 import math
 from collections import defaultdict
@@ -66,14 +66,14 @@ TABLE = [
 
 
 def walk(results, path=()):
-    """Every result with its path, parents first; below what is not trained on as well."""
+    """Yield every result with its path, parents first, including untrainable results and their children."""
     for index, result in enumerate(results):
         yield (*path, index), result
         yield from walk(result.children, (*path, index))
 
 
 def by_path(results, weights):
-    """Advantages by path and role; all steps of a role must have the same."""
+    """Return advantages by path and role; all steps of a role must have the same advantage."""
     found = defaultdict(set)
     for path, result in walk(results):
         for index, step in enumerate(result.rollout.steps):
@@ -144,7 +144,7 @@ async def test_a_batch_with_one_failing_child_keeps_all_others():
     assert "a bad question" in batch.meta["last_error"]
 
 
-def test_a_group_named_in_meta_is_compared_alone():
+def test_a_group_named_in_meta_is_compared_only_within_itself():
     results = [played("ask", {"S": reward}, group=group) for reward, group in [(1, "x"), (0, "x"), (9, "y")]]
     weights = GRPOCredit().compute(results)
     assert [weights[one.rollout.id, 0] for one in results] == [0.5, -0.5, 0.0]
@@ -249,18 +249,32 @@ def test_role_baselines_are_read_before_they_move():
     first = [played("debate", {"Aff": 1.0, "Neg": -1.0}), played("debate", {"Aff": 0.0, "Neg": 0.5})]
     weights = credit.compute(first)
     assert [weights[one.rollout.id, seat] for one in first for seat in (0, 1)] == [1.0, -1.0, 0.0, 0.5]
-    assert credit.baselines == {"debate/Aff": pytest.approx(0.05), "debate/Neg": pytest.approx(-0.025)}
+    after_two = (1 - 0.9**2) * 0.5  # each of the two games moves the baseline by a tenth
+    assert credit.baselines == {
+        "debate/Aff": pytest.approx(after_two),
+        "debate/Neg": pytest.approx(-after_two / 2),
+    }
     second = [played("debate", {"Aff": 1.0}), played("quiz", {"Aff": 1.0})]
     weights = credit.compute(second)
-    assert [weights[one.rollout.id, 0] for one in second] == [pytest.approx(0.95), 1.0]
+    assert [weights[one.rollout.id, 0] for one in second] == [pytest.approx(1 - after_two), 1.0]
     assert credit.baselines == {
-        "debate/Aff": pytest.approx(0.9 * 0.05 + 0.1),
-        "debate/Neg": pytest.approx(-0.025),
+        "debate/Aff": pytest.approx(0.9 * after_two + 0.1),
+        "debate/Neg": pytest.approx(-after_two / 2),
         "quiz/Aff": pytest.approx(0.1),
     }
 
 
-def test_role_baselines_see_neither_failures_nor_what_is_not_trained_on():
+@pytest.mark.parametrize("games", [1, 4, 64])
+def test_role_baselines_decay_by_the_game_as_spirals_do_whatever_the_size_of_a_batch(games):
+    credit, spirals = RAECredit(), 0.0
+    for _ in range(256 // games):
+        credit.compute([played("ask", {"S": 1.0}) for _ in range(games)])
+    for _ in range(256):
+        spirals = 0.95 * spirals + 0.05 * 1.0
+    assert credit.baselines == {"ask/S": pytest.approx(spirals)}
+
+
+def test_role_baselines_ignore_failures_and_untrainable_results():
     credit = RAECredit(decay=0.5)
     credit.compute([played("ask", {"S": 8.0}, trainable=False), played("ask", {}, error="dead")])
     assert credit.baselines == {}

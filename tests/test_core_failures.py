@@ -1,4 +1,4 @@
-"""Failures: one costs one episode, is retried and kept with its reason; wrong input stops everything."""
+"""Failures: each costs one episode, is retried and kept with its reason; wrong input stops everything."""
 
 import asyncio
 import time
@@ -13,11 +13,12 @@ from selfplay.core import (
     MockInferenceClient,
     Rubric,
     SelfplayError,
+    TransientError,
 )
 
 
 class Failing(Ask):
-    """Fails with ``error`` as long as ``fails()`` says so."""
+    """Fails with ``error`` as long as ``fails()`` is true."""
 
     def __init__(self, error, fails=lambda: True):
         super().__init__()
@@ -31,31 +32,105 @@ class Failing(Ask):
 
 
 async def test_a_failure_is_retried_and_then_kept_with_its_reason():
-    arena = make_arena(child=Failing(EpisodeError("the answer was empty")), retries=2)
+    arena = make_arena(child=Failing(TransientError("the line went dead")), retries=2)
     result = await arena.try_episode("child", "sums", {"rollout_id": "mine"})
     rollout = result.rollout
-    assert rollout.error == "the answer was empty"
+    assert rollout.error == "the line went dead"
     assert (rollout.id, rollout.episode_type, rollout.artifact) == ("mine", "ask solver", "sums")
     assert (rollout.meta["retried"], rollout.steps, result.children, rollout.rewards) == (2, [], [], {})
 
 
-async def test_what_would_fail_again_is_not_retried():
-    class Hopeless(EpisodeError):
-        worth_a_retry = False
+@pytest.mark.parametrize("error", [EpisodeError("no judge"), KeyError("topic"), OverflowError()], ids=repr)
+async def test_a_permanent_failure_is_not_retried(error):
+    tries = []
+    arena = make_arena(child=Failing(error, lambda: tries.append(1) or True))
+    rollout = (await arena.try_episode("child", "sums")).rollout
+    assert rollout.error is not None
+    assert (len(tries), "retried" in rollout.meta) == (1, False)
 
-    rollout = (await make_arena(child=Failing(Hopeless("no judge"))).try_episode("child", "sums")).rollout
-    assert rollout.error == "no judge"
-    assert "retried" not in rollout.meta
+
+@pytest.mark.parametrize("error", [TransientError("busy"), TimeoutError(), ConnectionResetError()], ids=repr)
+async def test_a_transient_failure_is_retried(error):
+    tries = []
+    arena = make_arena(child=Failing(error, lambda: tries.append(1) or True), retries=3)
+    assert (await arena.try_episode("child", "sums")).rollout.meta["retried"] == 3
+    assert len(tries) == 4
+
+
+class Breaking(MockInferenceClient):
+    """Raises ``error`` at its first ``times`` calls."""
+
+    def __init__(self, error, times):
+        super().__init__(["yes"])
+        self.error = error
+        self.times = times
+
+    async def complete(self, *args, **options):
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+        return await super().complete(*args, **options)
+
+
+async def test_an_error_of_the_clients_own_is_one_that_may_pass():
+    class Http(Exception):
+        pass
+
+    rollout = (await make_arena(Breaking(Http(502), 2), retries=2).try_episode("child", "sums")).rollout
+    assert (rollout.error, rollout.meta["retried"]) == (None, 2)
+    rollout = (await make_arena(Breaking(Http(502), 9), retries=2).try_episode("child", "sums")).rollout
+    assert rollout.error.startswith("the client failed: Http(502) in test_core_failures.py, line ")
+
+
+async def test_a_permanent_error_of_a_client_is_not_retried():
+    client = Breaking(SelfplayError("a prompt of 9 tokens exceeds the context"), 1)
+    rollout = (await make_arena(client).try_episode("child", "sums")).rollout
+    assert rollout.error == "a prompt of 9 tokens exceeds the context"
+
+
+async def test_a_reward_function_that_raises_fails_its_episode_once_and_is_named():
+    calls = []
+
+    def strict(rollout, arena):
+        calls.append(rollout.id)
+        return {"solver": 1.0 / int(rollout.steps[0].completion_text)}
+
+    class Strict(Ask):
+        rubric = Rubric([strict])
+
+    rollout = (await make_arena(child=Strict(), retries=2).try_episode("child", "sums")).rollout
+    assert rollout.error.startswith("reward function strict failed: ValueError(")
+    assert "in test_core_failures.py, line " in rollout.error
+    assert len(calls) == 1
+
+
+async def test_a_reward_function_whose_model_fails_is_retried():
+    async def judged(rollout, arena):
+        answer = await arena.call_model([{"role": "user", "content": "right?"}])
+        return {"solver": float(answer.text == "yes")}
+
+    class Judged(Ask):
+        rubric = Rubric([judged])
+
+    class AwayForTheJudge(MockInferenceClient):
+        async def complete(self, messages, *args, **options):
+            if messages[-1]["content"] == "right?" and self.calls < 2:
+                self.calls += 1
+                raise ConnectionError("away")
+            return await super().complete(messages, *args, **options)
+
+    rollout = (await make_arena(AwayForTheJudge(["yes"]), child=Judged()).try_episode("child", "s")).rollout
+    assert (rollout.rewards, rollout.meta["retried"]) == ({"solver": 1.0}, 1)
 
 
 async def test_a_retry_that_succeeds_is_a_success():
     fails = iter([True, True, False])
-    arena = make_arena(child=Failing(ValueError("odd"), lambda: next(fails)), retries=5)
+    arena = make_arena(child=Failing(TransientError("odd"), lambda: next(fails)), retries=5)
     rollout = (await arena.try_episode("child", "sums")).rollout
     assert (rollout.error, rollout.meta["retried"], len(rollout.steps)) == (None, 2, 1)
 
 
-async def test_the_reason_of_a_bug_says_where_it_is():
+async def test_the_reason_of_a_bug_names_its_location():
     arena = make_arena(child=Failing(KeyError("question")), retries=0)
     reason = (await arena.try_episode("child", "sums")).rollout.error
     assert reason.startswith("KeyError('question') in test_core_failures.py, line ")
@@ -118,7 +193,7 @@ async def test_a_parent_may_fail_because_of_its_children_and_be_retried_with_the
         def get_extras(self, state):
             attempts.append([child.rollout.id for child in state.child_results])
             if len(attempts) == 1:
-                raise EpisodeError("try again")
+                raise TransientError("try again")
             return {}
 
     batch = await make_arena(requests=parents(1), parent=Strict()).step()
@@ -133,7 +208,7 @@ async def test_an_artifact_that_cannot_be_resolved_costs_its_episode():
     async def fetch(request):
         tries.append(request.artifact)
         if request.artifact == 1:
-            raise FileNotFoundError("no such question")
+            raise ConnectionError("no such question")
         return f"question {request.artifact}"
 
     arena.resolve_artifact = fetch
@@ -144,7 +219,7 @@ async def test_an_artifact_that_cannot_be_resolved_costs_its_episode():
 
 
 class Stuck(MockInferenceClient):
-    """Answers only what is about anything but 1; the rest waits for ever."""
+    """Answers prompts about anything but 1; calls about 1 wait forever."""
 
     def __init__(self):
         super().__init__(["yes"])
@@ -169,7 +244,7 @@ async def test_an_episode_that_hangs_ends_at_its_limit():
 
 
 async def test_a_child_that_hangs_does_not_take_its_parent_along():
-    """The parent's time stands still while its children play, retries included."""
+    """The parent's clock stops while its children play, including their retries."""
     arena = make_arena(Stuck(), episode_timeout=0.25, retries=2, parent=Family(children=3))
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
     assert result.rollout.error is None
@@ -179,14 +254,14 @@ async def test_a_child_that_hangs_does_not_take_its_parent_along():
 
 
 async def test_standing_in_the_queue_does_not_count():
-    """One episode holds the only slot until its limit; those that waited as long have all their time left."""
+    """One episode holds the only slot until its limit; waiting episodes keep all of their time."""
     arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1)
     results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in (1, 2, 1, 3)])
     errors = [result.rollout.error for result in results]
     assert errors == ["the episode took longer than 0.25 s", None] * 2
 
 
-async def test_after_its_children_the_time_of_a_parent_goes_on():
+async def test_a_parents_clock_continues_after_its_children():
     class ThenHangs(Family):
         async def rollout(self, arena, artifact, state=None):
             await super().rollout(arena, artifact, state)
@@ -197,7 +272,7 @@ async def test_after_its_children_the_time_of_a_parent_goes_on():
     assert result.rollout.error == "the episode took longer than 0.25 s"
 
 
-async def test_a_clients_own_timeout_is_not_called_the_episodes():
+async def test_a_clients_timeout_is_not_reported_as_the_episodes():
     arena = make_arena(child=Failing(TimeoutError("no answer in 5 s")), retries=0)
     reason = (await arena.try_episode("child", "sums")).rollout.error
     assert reason.startswith("TimeoutError('no answer in 5 s')")
@@ -207,7 +282,7 @@ async def test_a_cancellation_from_within_costs_the_episode():
     """A client whose connection is shared may cancel what another episode waits for."""
     arena = make_arena(child=Failing(asyncio.CancelledError()), retries=0)
     results = await arena.generate_rollouts([EpisodeRequest("child", 0), *parents(1)])
-    assert results[0].rollout.error == "something that the episode waited for was cancelled"
+    assert results[0].rollout.error == "a call that the episode awaited was cancelled"
     assert results[1].rollout.error is None
 
 

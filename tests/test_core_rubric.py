@@ -1,4 +1,4 @@
-"""Rubrics: rewards are weighted sums, metrics have names of their own, nonsense is refused."""
+"""Rubrics: rewards are weighted sums, metrics have distinct names, and invalid rewards are rejected."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ from selfplay.core import Arena, EpisodeError, MockInferenceClient, Role, Rollou
 
 
 def score(rubric, *role_ids, arena=None):
-    rollout = Rollout("talk", steps=[step_of(role_id) for role_id in role_ids])
+    rollout = Rollout(episode_type="talk", steps=[step_of(role_id) for role_id in role_ids])
     asyncio.run(rubric.score(rollout, arena or Arena(MockInferenceClient(["7"]))))
     return rollout
 
@@ -62,7 +62,7 @@ def test_no_two_functions_share_a_name(names):
 
 
 def test_scoring_again_does_not_add_up():
-    rubric, rollout = Rubric([length]), Rollout("talk", steps=[step_of("a")])
+    rubric, rollout = Rubric([length]), Rollout(episode_type="talk", steps=[step_of("a")])
     arena = Arena(MockInferenceClient(["7"]))
     asyncio.run(rubric.score(rollout, arena))
     asyncio.run(rubric.score(rollout, arena))
@@ -103,12 +103,12 @@ def test_a_function_that_forgot_to_return_is_named():
     def forgetful(rollout, arena):
         pass
 
-    with pytest.raises(EpisodeError, match="forgetful gave None"):
+    with pytest.raises(EpisodeError, match="forgetful returned None"):
         score(Rubric([forgetful]), "a")
 
 
 def test_a_rollout_that_could_not_be_scored_has_no_rewards():
-    rollout = Rollout("talk", steps=[step_of("a"), step_of("c")])
+    rollout = Rollout(episode_type="talk", steps=[step_of("a"), step_of("c")])
     with pytest.raises(EpisodeError):
         asyncio.run(Rubric([length]).score(rollout, Arena(MockInferenceClient(["7"]))))
     assert rollout.rewards == {}
@@ -131,3 +131,30 @@ def test_a_judge_is_called_without_a_role_and_leaves_no_step():
     rollout = score(Rubric([judge]), "a", arena=arena)
     assert rollout.rewards == {"a": 7.0}
     assert len(rollout.steps) == 1
+
+
+def misspelt(rollout, arena):
+    return {"a": 1.0, "Judgee": 1.0}
+
+
+def arena_of(*role_ids):
+    arena = Arena(MockInferenceClient(["7"]))
+    for role_id in role_ids:
+        arena.add_role(Role(role_id))
+    return arena
+
+
+def test_a_reward_for_an_unknown_role_names_it_and_the_known_roles():
+    with pytest.raises(
+        EpisodeError, match="misspelt rewards 'Judgee', which is not a role; the roles are a, Judge"
+    ):
+        score(Rubric([misspelt]), "a", arena=arena_of("a", "Judge"))
+
+
+def test_a_function_of_weight_0_is_a_metric_and_may_have_any_names():
+    rollout = score(Rubric([fame, misspelt], [1.0, 0.0]), "a", arena=arena_of("a"))
+    assert rollout.metrics["misspelt/Judgee"] == 1.0
+
+
+def test_a_role_without_a_place_in_the_arena_that_acted_may_be_rewarded():
+    assert score(Rubric([fame]), "a", arena=arena_of("b")).rewards == {"a": 10.0}

@@ -1,4 +1,4 @@
-"""The verbose log: everything that happens can be read in it."""
+"""The verbose log contains every event of a run."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The vocabulary every other room speaks. Standard library only."""
+"""The vocabulary that every other package uses. It imports only the standard library."""
 
 from selfplay.core.arena import Arena
 from selfplay.core.artifacts import Artifact, ArtifactStore
@@ -10,10 +10,11 @@ from selfplay.core.credit import (
     EpisodicRewardCredit,
     GRPOCredit,
     RAECredit,
+    RolloutStepKey,
     apply_credit,
 )
 from selfplay.core.episode import Episode, EpisodeState, GenerateResult, Utterance
-from selfplay.core.errors import EpisodeError, InputError, SelfplayError
+from selfplay.core.errors import EpisodeError, InputError, SelfplayError, TransientError
 from selfplay.core.play import AgentSpec, Opponent, PlaySpec, TaskMeta, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
@@ -59,6 +60,7 @@ __all__ = [
     "RewardFn",
     "Role",
     "Rollout",
+    "RolloutStepKey",
     "Rubric",
     "SelfplayError",
     "SingleTurnEpisode",
@@ -67,6 +69,7 @@ __all__ = [
     "TrainingBatch",
     "TrainingRecord",
     "Trajectory",
+    "TransientError",
     "Utterance",
     "VerboseLogger",
     "apply_credit",

@@ -1,10 +1,10 @@
-"""Arena: knows roles, episodes and stores; runs episodes and turns what comes of them into batches."""
+"""Arena: holds roles, episodes and stores; runs episodes and turns their results into training batches."""
 
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,33 +15,35 @@ from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.context import current_episode, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
-from selfplay.core.errors import EpisodeError, InputError, SelfplayError, reason_of
-from selfplay.core.garbage import no_garbage_collection
+from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
+from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
-from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch
+from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch, as_messages
 from selfplay.core.verbose_logger import VerboseLogger
 
 
 class Arena:
-    """Persistent state and orchestration. Episode state is transient and lives elsewhere.
+    """Persistent state and orchestration. The state of an episode is transient and is kept elsewhere.
 
-    Override :meth:`get_batch` to say what is played, and :meth:`evaluate` to measure.
+    Override :meth:`get_batch` to choose what is played, and :meth:`evaluate` to measure.
 
     Args:
         client: answers model calls.
         credit_assigner: turns rewards into advantages; GRPOCredit by default.
-        verbose: print what happens and check every batch; what happens is written to ``logger`` in any case.
-        max_calls: most model calls in flight. The limit sits on the leaf calls, so nested episodes can
-            neither deadlock nor multiply load.
-        episode_timeout: seconds one attempt at an episode may take. Waiting for the model counts, waiting
-            for sub-episodes does not: each has its own limit.
-        retries: further attempts at a failed episode, with the same seed.
+        verbose: print events and check every batch; events are written to ``logger`` in any case.
+        max_calls: maximum number of model calls in flight. The limit applies to the leaf calls, so nested
+            episodes can neither deadlock nor multiply the load.
+        episode_timeout: time limit of one attempt at an episode, in seconds. Waiting for the model counts;
+            waiting for sub-episodes does not, because each has its own limit.
+        retries: maximum number of further attempts, with the same seed, at an episode that failed for a
+            transient reason; see :class:`TransientError`.
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
-    ``started`` counts episodes, sub-episodes included, further attempts not. ``model_without_role`` answers
-    calls that name neither role nor model; the client's default if it is ``None``. ``on_result`` is called
-    with each result that is not another's child, for progress bars.
+    ``started`` counts episodes, including sub-episodes but not further attempts. ``model_without_role``
+    answers calls that name neither role nor model; ``None`` selects the client's default. ``on_result`` is
+    called with each result that is not another result's child, for progress bars.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Arena:
         self.roles[role.id] = role
 
     def get_role(self, role_id: str) -> Role:
-        """The role of this id.
+        """Return the role with this id.
 
         Raises:
             InputError: there is no such role.
@@ -94,21 +96,21 @@ class Arena:
         self.episodes[episode_type] = episode
 
     def add_store(self, name: str, store: ArtifactStore | None = None) -> ArtifactStore:
-        """Register a store under a name (an unbounded one if none is given) and return it."""
+        """Register a store under a name and return it; if none is given, create an unbounded one."""
         self.stores[name] = store if store is not None else ArtifactStore(seed=derive_seed(self.seed, name))
         return self.stores[name]
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Set the most model calls in flight over the whole arena, from now on.
+        """Change the maximum number of model calls in flight in the whole arena, from now on.
 
         Raises:
-            InputError: it is less than 1.
+            InputError: ``concurrency`` is less than 1.
         """
         self._slots.set_limit(concurrency)
 
     async def call_model(
         self,
-        messages: Messages,
+        messages: Messages | str,
         role_id: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
@@ -117,14 +119,20 @@ class Arena:
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Call the model for ``role_id``, whose settings are the defaults; without one, outside training.
+        """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
+        trained on.
 
-        Without ``seed`` the call gets the next one of the episode it is made in. A client that does not know
-        which version answered gets the episode's put into the response.
+        A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
+        prompt.
+
+        Without ``seed``, the call uses the next call seed of the current episode. If the client does not
+        report which policy version answered, the response gets the episode's version.
 
         Raises:
-            InputError: there is no such role. (A call that says ``model`` and ``return_tokens`` needs none.)
+            InputError: there is no such role. (A call that gives ``model`` and ``return_tokens`` needs none.)
+            TransientError: the client failed. Errors of this package that the client raises pass unchanged.
         """
+        messages = as_messages(messages)
         says_all = model is not None and return_tokens is not None
         if role_id is None or (says_all and role_id not in self.roles):
             role = None
@@ -141,14 +149,15 @@ class Arena:
         if not self._slots.take():
             await self._wait_for_slot()
         try:
-            response = await self.client.complete(
-                messages,
-                temperature=1.0 if temperature is None else temperature,
-                max_tokens=max_tokens,
-                return_tokens=role is not None if return_tokens is None else return_tokens,
-                model=model,
-                seed=seed,
-            )
+            with _client_failures():
+                response = await self.client.complete(
+                    messages,
+                    temperature=1.0 if temperature is None else temperature,
+                    max_tokens=max_tokens,
+                    return_tokens=role is not None if return_tokens is None else return_tokens,
+                    model=model,
+                    seed=seed,
+                )
         finally:
             self._slots.release()
         if self._slots.contended:
@@ -163,31 +172,38 @@ class Arena:
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """Log-probabilities of whole completions; a call like any other. See InferenceClient.score."""
+        """Return the log-probability of each whole completion; see InferenceClient.score.
+
+        The call takes a slot, as every other model call does.
+        """
         if not self._slots.take():
             await self._wait_for_slot()
         try:
-            return await self.client.score(messages, completions, model=model or self.model_without_role)
+            with _client_failures():
+                return await self.client.score(messages, completions, model=model or self.model_without_role)
         finally:
             self._slots.release()
 
     async def _wait_for_slot(self) -> None:
-        """Standing in the queue is nobody's fault: the episode's clock stops."""
+        """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
         episode = current_episode.get()
         with episode.clock_stopped() if episode is not None else nullcontext():
             await self._slots.acquire()
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """What the next step plays. Override; an empty list ends the run."""
+        """Return the requests of the next step. Override; an empty list ends the run."""
         return []
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Override to measure on held-out data: values by name of the measure, one for each item."""
+        """Override to measure on held-out data. Return lists by name of the measure, one value per item."""
         return {}
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
-        """Who did how well against whom, by role id, for ratings. Override where rewards mislead."""
+        """Return the matches for the ratings, each as scores by role id. Override where rewards mislead."""
         return [rollout.rewards for rollout in result.all_rollouts() if len(rollout.rewards) > 1]
+
+    def adjust_rewards(self, results: list[GenerateResult]) -> None:
+        """Override to adjust rewards by what only a whole step shows, such as copies, before credit."""
 
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
@@ -196,7 +212,7 @@ class Arena:
 
         Raises:
             InputError: there is no such episode.
-            EpisodeError: it took longer than ``episode_timeout``.
+            TransientError: it took longer than ``episode_timeout``.
         """
         if episode_type not in self.episodes:
             known = ", ".join(self.episodes) or "none"
@@ -206,13 +222,13 @@ class Arena:
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Like :meth:`run_episode`, but a failure is retried and then kept as a failed rollout.
+        """Like :meth:`run_episode`, but return a failure as a failed rollout; retry transient failures first.
 
-        The failed rollout has no steps and no children; its ``error`` says why. ``meta["retried"]`` counts
-        further attempts.
+        The failed rollout has no steps and no children; its ``error`` gives the reason. ``meta["retried"]``
+        counts further attempts.
 
         Raises:
-            InputError: what the user gave is wrong, so no attempt could succeed.
+            InputError: the user's input is wrong, so no attempt could succeed.
         """
         meta = inherit(meta)
         return await self._retry(
@@ -223,34 +239,26 @@ class Arena:
     async def _retry(
         self, request: EpisodeRequest, attempt: Callable[[], Awaitable[GenerateResult]]
     ) -> GenerateResult:
-        """Make attempts at ``request``, whose ``meta`` is its own copy, until one succeeds."""
+        """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
         self.started += 1
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
-        reason = ""
-        for number in range(self.retries + 1):
+
+        async def numbered(number: int) -> GenerateResult:
             if number:
                 meta["retried"] = number
-            try:
-                return await attempt()
-            except InputError:
-                raise
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                reason = "something that the episode waited for was cancelled"
-            except Exception as error:  # noqa: BLE001 - whatever an episode raises costs one episode
-                reason = reason_of(error)
-                if isinstance(error, EpisodeError) and not error.worth_a_retry:
-                    break
+            return await attempt()
+
+        result = await with_retries(numbered, self.retries)
+        if isinstance(result, GenerateResult):
+            return result
         episode = self.episodes.get(request.episode_type)
         failed = Rollout(
-            request.episode_type if episode is None else episode.episode_type,
-            _data(request.artifact),
-            meta | {"error": reason},
-            meta["rollout_id"],
+            episode_type=request.episode_type if episode is None else episode.episode_type,
+            artifact=_data(request.artifact),
+            meta=meta | {"error": result.reason},
+            id=meta["rollout_id"],
             started_at=started_at,
             ended_at=time.time(),
         )
@@ -261,27 +269,30 @@ class Arena:
             async with asyncio.timeout(self.episode_timeout):
                 artifact = await self.resolve_artifact(request)
         except TimeoutError as error:
-            raise EpisodeError(f"resolve_artifact took longer than {self.episode_timeout:g} s") from error
+            raise TransientError(f"resolve_artifact took longer than {self.episode_timeout:g} s") from error
         return await self.run_episode(request.episode_type, artifact, request.meta)
 
     async def resolve_artifact(self, request: EpisodeRequest) -> Any:
-        """What the episode gets for ``request.artifact``: an Artifact's data, anything else as it is.
+        """Return what the episode receives for ``request.artifact``: an Artifact's data or the object itself.
 
-        Override to fetch what a request only names. A failure to do so is one of the episode's.
+        Override to fetch an artifact that the request only names. If that fails, the episode fails.
         """
         return _data(request.artifact)
 
     async def generate_rollouts(
         self, requests: list[EpisodeRequest], concurrency: int | None = None
     ) -> list[GenerateResult]:
-        """Run all requests, as many at once as calls are allowed; results keep their order, failed ones too.
+        """Run all requests and return their results in the same order, failed ones included.
 
-        Inside an episode its sub-episodes inherit policy version and seed; outside, a request without a seed
-        gets one that follows from the arena's, the step and its place in the list. ``concurrency`` sets the
-        most model calls in flight over the whole arena from now on; inside an episode the limit stays.
+        At most as many outermost episodes run at once as model calls are allowed.
+
+        Inside an episode, sub-episodes inherit its policy version and derive their seeds from its seed.
+        Outside, a request without a seed gets one derived from the arena's seed, the step and its index.
+        ``concurrency`` changes the maximum number of model calls in flight in the whole arena from now on;
+        inside an episode it is ignored.
 
         Raises:
-            InputError: what the user gave is wrong; the other episodes are cancelled.
+            InputError: the user's input is wrong; the other episodes are cancelled.
         """
         parent = current_episode.get()
         if concurrency is not None and parent is None:
@@ -293,8 +304,8 @@ class Arena:
         try:
             with parent.clock_stopped() if parent is not None else nullcontext():
                 async with asyncio.TaskGroup() as group:
-                    # As many outermost episodes as calls: more would only stand in the queue and take memory.
-                    # Sub-episodes all enter: an episode that waits for them must not keep them out.
+                    # Outermost episodes are limited to the number of calls: more would only wait and use
+                    # memory. Sub-episodes are not limited, because their waiting parent would block them.
                     entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
                     tasks = [group.create_task(self._generate(request, entrance)) for request in own]
         except BaseExceptionGroup as errors:
@@ -324,7 +335,7 @@ class Arena:
         return result
 
     def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
-        """One record for each step that has token ids, of every trainable rollout, children included."""
+        """Return one record for each step with token ids of every trainable rollout, including children."""
         batch = TrainingBatch(records_of(results), summary_of(results, self.step_num))
         if verbose or self.verbose:
             self.sanity_check_batch(results, batch)
@@ -333,11 +344,12 @@ class Arena:
     def sanity_check_batch(
         self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
     ) -> None:
-        """Check that the batch says what the results say, and show ``num_examples`` of them: in the log, or
-        on standard error if there is none.
+        """Check that the batch agrees with the results, and write ``num_examples`` results to the log.
+
+        Without a log they are written to standard error.
 
         Raises:
-            SelfplayError: it does not.
+            SelfplayError: the batch and the results differ.
         """
         check_batch(results, batch)
         logger = self.logger or VerboseLogger()
@@ -346,14 +358,14 @@ class Arena:
         logger.log_training_records(batch.records)
 
     async def step(self, concurrency: int | None = None, verbose: bool = False) -> TrainingBatch:
-        """Play what :meth:`get_batch` says and return the batch to train on; see :meth:`play_step`."""
+        """Play the requests of :meth:`get_batch` and return the batch to train on; see :meth:`play_step`."""
         batch, _ = await self.play_step(concurrency, verbose)
         return batch
 
     async def play_step(
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
-        """One step: requests, policy version, rollouts, credit, batch. Returns the results as well."""
+        """Run one step (policy version, requests, rollouts, credit, batch); return batch and results."""
         version = await self.client.get_policy_version()
         requests = [
             replace(request, meta=self._tags(index, version) | request.meta)
@@ -361,8 +373,9 @@ class Arena:
         ]
         if self.logger is not None:
             self.logger.log_step_start(self.step_num, len(requests))
-        with no_garbage_collection():
+        with infrequent_garbage_collection():
             results = await self.generate_rollouts(requests, concurrency)
+            self.adjust_rewards(results)
             apply_credit(results, self.credit_assigner.compute(results))
             batch = self.build_training_batch(results, verbose)
         if self.logger is not None:
@@ -372,7 +385,7 @@ class Arena:
         return batch, results
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:
-        """The meta of the step's request number ``index``."""
+        """Return the default ``meta`` of the step's request number ``index``."""
         return {
             "policy_version": version,
             "step": self.step_num,
@@ -383,10 +396,11 @@ class Arena:
     async def run(
         self, num_steps: int | None = None, concurrency: int | None = None, verbose: bool = False
     ) -> AsyncIterator[TrainingBatch]:
-        """Yield a batch a step, ``num_steps`` of them or until :meth:`get_batch` has nothing to play.
+        """Yield one batch per step, for ``num_steps`` steps or until :meth:`get_batch` returns no requests.
 
         Raises:
-            SelfplayError: without ``num_steps``, a step in which every episode failed; it would never end.
+            SelfplayError: every episode of a step failed and ``num_steps`` is ``None``, so the run would
+                never end.
         """
         if self.logger is not None:
             self.logger.log_run_start(
@@ -409,13 +423,13 @@ class Arena:
             done += 1
 
     async def startup(self) -> None:
-        """Whoever runs the arena awaits this before the first step. Override to fill stores, say."""
+        """Override to prepare the run, for example to fill stores. Awaited before the first step."""
 
     async def shutdown(self) -> None:
-        """Whoever runs the arena awaits this after the last step, however the run ended."""
+        """Override to clean up. Awaited after the last step, even if the run failed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a checkpoint: the step, stores and the credit assigner's state."""
+        """Return the state of a checkpoint: the step number, the stores and the credit assigner's state."""
         return {
             "step_num": self.step_num,
             "stores": {name: store.state_dict() for name, store in self.stores.items()},
@@ -426,7 +440,7 @@ class Arena:
         """Continue from :meth:`state_dict`; call it after :meth:`startup`.
 
         Raises:
-            InputError: the state has a store that was not added to this arena.
+            InputError: the state holds a store that was not added to this arena.
         """
         self.step_num = state["step_num"]
         for name, saved in state["stores"].items():
@@ -434,6 +448,17 @@ class Arena:
                 raise InputError("checkpoint", f"the program has no store {name}", "Add it with add_store")
             self.stores[name].load_state_dict(saved)
         self.credit_assigner.load_state_dict(state["credit"])
+
+
+@contextmanager
+def _client_failures() -> Iterator[None]:
+    """Treat foreign errors of a client as transient; the class of our own errors says whether they are."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, SelfplayError) or is_transient(error):
+            raise
+        raise TransientError(f"the client failed: {reason_of(error)}") from error
 
 
 def _data(artifact: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Artifacts: what episodes are about (topics, questions), and where they are kept."""
+"""Artifacts: the subjects of episodes (topics, questions), and the stores that keep them."""
 
 import math
 import random
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass
 class Artifact:
-    """Something an episode can be about.
+    """The subject of an episode.
 
-    ``data`` is handed to the episode and must be JSON-able; ``weight`` (0 or more) is its share in weighted
+    ``data`` is passed to the episode and must be JSON-able; ``weight`` (0 or more) is its share in weighted
     sampling.
     """
 
@@ -29,8 +29,8 @@ class ArtifactStore:
     """Keeps artifacts in memory, oldest first, and draws from them.
 
     Args:
-        max_size: most artifacts kept; the oldest goes when there are more. ``None``: no bound.
-        seed: of the draws.
+        max_size: maximum number of artifacts; above it the oldest is dropped. ``None`` means no bound.
+        seed: seed of the draws.
     """
 
     def __init__(self, max_size: int | None = None, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ class ArtifactStore:
         self._rng = random.Random(seed)
 
     def add(self, artifact: Artifact) -> None:
-        """Keep ``artifact``; one with the same id is replaced and counts as new."""
+        """Keep ``artifact``. It replaces one with the same id and counts as the newest."""
         self._artifacts.pop(artifact.id, None)
         self._artifacts[artifact.id] = artifact
         self._drop_oldest()
@@ -51,11 +51,12 @@ class ArtifactStore:
             del self._artifacts[next(iter(self._artifacts))]
 
     def sample(self, k: int = 1, weighted: bool = False) -> list[Artifact]:
-        """Draw ``k`` different artifacts, or all there are if they are fewer, in random order.
+        """Draw ``k`` different artifacts in random order, or all of them if there are fewer.
 
         ``weighted`` draws one after the other without replacement, each time in proportion to the weights of
-        what is left: the k largest u^(1/w) for uniform u (Efraimidis and Spirakis 2006), compared as
-        log w - log(-log u), which neither overflows nor underflows. Weight 0 is then never drawn.
+        the remaining artifacts: the k largest u^(1/w) for uniform u (Efraimidis and Spirakis 2006), compared
+        as log w - log(-log u), which neither overflows nor underflows. Artifacts of weight 0 are then never
+        drawn.
         """
         if k < 0:
             raise ValueError(f"k must be 0 or more, not {k}")

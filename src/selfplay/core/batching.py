@@ -1,4 +1,4 @@
-"""From the results of a step to what a learner gets of them."""
+"""Conversion of a step's results into the records and the summary that a learner receives."""
 
 import math
 from collections import defaultdict
@@ -10,7 +10,7 @@ from selfplay.core.types import Rollout, Step, TrainingBatch, TrainingRecord
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """One record for each trainable step that has token ids; parents first, steps in order."""
+    """Return one record for each trainable step with token ids; parents first, steps in order."""
     return [_record(rollout, step) for rollout, step in _steps(results) if not step.text_only]
 
 
@@ -33,12 +33,16 @@ def _record(rollout: Rollout, step: Step) -> TrainingRecord:
         reward=step.reward,
         advantage=step.advantage,
         policy_version=step.policy_version,
-        meta={"episode_type": rollout.episode_type, **rollout.meta},
+        meta={
+            "episode_type": rollout.episode_type,
+            "finish_reason": step.info.get("finish_reason", ""),
+            **rollout.meta,
+        },
     )
 
 
 def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
-    """Counts and means of a step; see TrainingBatch."""
+    """Return the counts and means of a step; see TrainingBatch."""
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     steps = [step for _, step in _steps(results)]
     means: defaultdict[str, list[float]] = defaultdict(list)
@@ -61,25 +65,29 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
 
 
 def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
-    """Raise a SelfplayError unless the batch has exactly the records that the results ask for, all sound."""
+    """Check that the batch has exactly the records that follow from the results, with finite numbers.
+
+    Raises:
+        SelfplayError: it does not.
+    """
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     if len({rollout.id for rollout in rollouts}) < len(rollouts):
-        raise SelfplayError("several rollouts have the same id, so their advantages were mixed up")
+        raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
     expected = records_of(results)
     if len(expected) != len(batch.records):
         raise SelfplayError(
-            f"{len(expected)} steps can be trained on but there are {len(batch.records)} records"
+            f"{len(expected)} steps can be trained on, but the batch has {len(batch.records)} records"
         )
     for wanted, record in zip(expected, batch.records, strict=True):
         where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
         if (wanted.rollout_id, wanted.role_id) != (record.rollout_id, record.role_id):
             raise SelfplayError(
-                f"{where} stands where that of {wanted.role_id} in {wanted.rollout_id} should"
+                f"{where} is in the position of the record of {wanted.role_id} in {wanted.rollout_id}"
             )
         if len(record.logprobs) != len(record.completion_token_ids):
-            raise SelfplayError(f"{where} has not one log-probability for each sampled token")
+            raise SelfplayError(f"{where} does not have exactly one log-probability for each sampled token")
         numbers = [record.advantage, record.reward, *record.logprobs]
         if not all(map(math.isfinite, numbers)):
-            raise SelfplayError(f"{where} holds a number that is not finite")
+            raise SelfplayError(f"{where} contains a number that is not finite")
         if record != wanted:
-            raise SelfplayError(f"{where} is not what was played")
+            raise SelfplayError(f"{where} differs from the step that was played")

@@ -1,4 +1,4 @@
-"""CallSlots: how many model calls may be in flight."""
+"""CallSlots: the limit on model calls in flight."""
 
 import asyncio
 from collections import deque
@@ -7,13 +7,13 @@ from selfplay.core.errors import InputError
 
 
 class CallSlots:
-    """A semaphore whose limit can be changed while calls are in flight and waiting; first come, first served.
+    """A first-come, first-served semaphore whose limit can change while calls are in flight or waiting.
 
-    Unlike ``asyncio.Semaphore`` it belongs to no event loop, so one arena can be used in several
-    ``asyncio.run`` in turn.
+    Unlike ``asyncio.Semaphore`` it is not bound to an event loop, so one arena can be used in several
+    successive calls of ``asyncio.run``.
 
     Args:
-        limit: most slots taken at once, 1 or more.
+        limit: maximum number of slots taken at once, 1 or more.
     """
 
     def __init__(self, limit: int) -> None:
@@ -22,30 +22,30 @@ class CallSlots:
         self.set_limit(limit)
 
     def set_limit(self, limit: int) -> None:
-        """Change the limit. With a lower one nobody gets a slot until enough have been given back.
+        """Change the limit. After it is lowered, no slot is handed out until enough have been released.
 
         Raises:
-            InputError: nothing could ever run.
+            InputError: ``limit`` is less than 1, so nothing could ever run.
         """
         if limit < 1:
-            raise InputError("concurrency", f"{limit} calls in flight are none", "Give 1 or more")
+            raise InputError("concurrency", f"{limit} calls in flight allow no call", "Give 1 or more")
         self._limit = limit
         self._hand_out()
 
     @property
     def limit(self) -> int:
-        """Most slots taken at once."""
+        """Maximum number of slots taken at once."""
         return self._limit
 
     def take(self) -> bool:
-        """Take a slot if one can be had without waiting; returns whether it was."""
+        """Take a slot if one is free without waiting; return whether a slot was taken."""
         free = not self._waiting and self._taken < self._limit
         self._taken += free
         return free
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for a slot."""
+        """Whether a call is waiting for a slot."""
         return bool(self._waiting)
 
     async def acquire(self) -> None:
@@ -54,7 +54,7 @@ class CallSlots:
             return
         slot = asyncio.get_running_loop().create_future()
         self._waiting.append(slot)
-        self._hand_out()  # those who wait may all have been cancelled
+        self._hand_out()  # all other waiting calls may have been cancelled
         try:
             await slot
         except asyncio.CancelledError:
@@ -63,7 +63,7 @@ class CallSlots:
             raise
 
     def release(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         self._taken -= 1
         if self._waiting:
             self._hand_out()

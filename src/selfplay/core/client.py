@@ -1,23 +1,23 @@
-"""InferenceClient: where an episode's answers come from."""
+"""InferenceClient: the source of an episode's answers."""
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from selfplay.core.errors import EpisodeError, SelfplayError
-from selfplay.core.types import Messages, Step
+from selfplay.core.types import Messages, Step, as_messages
 
 
 @dataclass
 class ModelResponse:
-    """One answer. Token fields are ``None`` where the client cannot give them; they are never invented.
+    """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
 
-    ``completion_logprobs`` are natural logarithms under the distribution that was drawn from.
-    ``policy_version`` is the version that answered, ``None`` if the client does not know.
-    ``finish_reason`` is ``stop`` (stop token drawn) or ``length`` (cut at the token limit).
+    ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
+    version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
+    token was drawn) or ``length`` (the answer was cut at the token limit).
     """
 
     text: str
@@ -28,21 +28,23 @@ class ModelResponse:
     policy_version: int | None = None
     finish_reason: str = "stop"
 
-    def to_step(self, role_id: str, prompt: Messages, **info: Any) -> Step:
-        """The step that this answer to ``prompt`` is, with ``info`` and the reason why it ended.
+    def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
+        """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
 
         Raises:
-            EpisodeError: the client gave not one finite log-probability for each token.
+            EpisodeError: the client did not return exactly one finite log-probability for each token.
         """
         ids, logprobs = self.completion_token_ids, self.completion_logprobs
         if ids is not None and logprobs is not None:
             if len(ids) != len(logprobs):
-                raise EpisodeError(f"the client gave {len(ids)} tokens but {len(logprobs)} log-probabilities")
+                raise EpisodeError(
+                    f"the client returned {len(ids)} tokens but {len(logprobs)} log-probabilities"
+                )
             if not math.isfinite(sum(logprobs)):
-                raise EpisodeError("the client gave a log-probability that is not a finite number")
+                raise EpisodeError("the client returned a log-probability that is not a finite number")
         return Step(
             role_id=role_id,
-            prompt=prompt,
+            prompt=as_messages(prompt),
             completion=self.completion,
             prompt_token_ids=self.prompt_token_ids,
             completion_token_ids=self.completion_token_ids,
@@ -70,11 +72,11 @@ class InferenceClient(ABC):
 
         Args:
             messages: OpenAI-style chat messages.
-            temperature: 0 takes the likeliest token.
-            max_tokens: most tokens to draw; ``None`` for the client's default.
-            return_tokens: whether token ids and log-probabilities are wanted.
-            model: which model answers (a policy name or a pool uid); ``None`` for the client's default.
-            seed: makes the draw repeatable where the client can.
+            temperature: sampling temperature; 0 takes the most likely token.
+            max_tokens: maximum number of tokens to draw; ``None`` means the client's default.
+            return_tokens: whether to return token ids and log-probabilities.
+            model: the model that answers (a policy name or a pool uid); ``None`` means the client's default.
+            seed: makes the draw repeatable if the client supports it.
         """
 
     async def score(
@@ -84,12 +86,12 @@ class InferenceClient(ABC):
         raise SelfplayError(f"{type(self).__name__} cannot score completions; use the embedded engine")
 
     async def get_policy_version(self) -> int:
-        """Return the version of the policy that answers now."""
+        """Return the version of the policy that currently answers."""
         return 0
 
 
 class MockInferenceClient(InferenceClient):
-    """A client for tests: answers by a function or from a cycle of texts, after ``latency`` seconds.
+    """A client for tests that answers by a function or from a cycle of texts, after ``latency`` seconds.
 
     Token ids are the UTF-8 bytes of the text with 0 as the stop token, each with log-probability
     ``logprob``.
@@ -97,7 +99,7 @@ class MockInferenceClient(InferenceClient):
 
     def __init__(
         self,
-        responses: list[str] | Callable[[Messages, int | None], str],
+        responses: Sequence[str] | Callable[[Messages, int | None], str] = ("a mock answer",),
         latency: float = 0.0,
         logprob: float = -0.5,
     ) -> None:
@@ -118,7 +120,7 @@ class MockInferenceClient(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Answer without a model; see the class."""
+        """Return an answer without a model; see the class."""
         if callable(self.responses):
             text = self.responses(messages, seed)
         else:

@@ -1,7 +1,7 @@
-"""The episode that is being played right now: where seeds and versions of nested calls come from.
+"""The current episode: the source of the seeds and policy versions of nested calls.
 
-A task of asyncio copies its context, so whatever an episode awaits or starts, however deep, sees the episode
-it belongs to. Authors of episodes need not hand seeds and versions on.
+An asyncio task copies its context, so everything that an episode awaits or starts, at any depth, sees the
+episode it belongs to. Authors of episodes need not pass on seeds and versions.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from selfplay.core.seeds import derive_seed
 class EpisodeContext:
     """One execution of an episode.
 
-    ``meta`` is its rollout's; ``seed`` is its place in the seed tree; ``limit`` bounds its time. Calls and
-    sub-episodes are numbered in the order in which they are started. So seeds are repeatable as long as that
-    order is: chains of calls that run side by side belong into sub-episodes.
+    ``meta`` is its rollout's; ``seed`` is its node in the seed tree; ``limit`` bounds its time. Calls and
+    sub-episodes are numbered in the order in which they start. Seeds are therefore repeatable only if that
+    order is; run concurrent chains of calls as sub-episodes.
     """
 
     meta: dict[str, Any]
@@ -33,12 +33,12 @@ class EpisodeContext:
     _seconds_left: float = 0.0
 
     def next_call_seed(self) -> int | None:
-        """The seed of the episode's next model call; ``None`` if the episode has none."""
+        """Return the seed of the episode's next model call; ``None`` if the episode has no seed."""
         number, self._calls = self._calls, self._calls + 1
         return None if self.seed is None else derive_seed(self.seed, "call", number)
 
     def next_child_meta(self) -> dict[str, Any]:
-        """What the next sub-episode inherits: policy version, a seed and an id of its own, its parent."""
+        """Return what the next sub-episode inherits: policy version, step, parent, its own seed and id."""
         number, self._children = self._children, self._children + 1
         inherited: dict[str, Any] = {
             key: self.meta[key] for key in ("policy_version", "step") if key in self.meta
@@ -50,7 +50,7 @@ class EpisodeContext:
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """The episode's time does not pass: it waits for sub-episodes, which have limits of their own."""
+        """Stop the episode's clock, for example while it waits for sub-episodes with their own limits."""
         self._clock_stops += 1
         if self._clock_stops == 1:
             self._stop_clock()
@@ -76,7 +76,7 @@ current_episode: ContextVar[EpisodeContext | None] = ContextVar("current_episode
 
 
 def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
-    """A copy of ``meta``. Inside an episode, what a sub-episode inherits is added to it."""
+    """Return a copy of ``meta``. Inside an episode, add what a sub-episode inherits."""
     own = dict(meta or {})
     parent = current_episode.get()
     if parent is None or "parent_id" in own:

@@ -1,4 +1,4 @@
-"""Credit assignment: from rewards to the advantage of every step."""
+"""Credit assignment: turns rewards into the advantage of every step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -13,22 +13,22 @@ RolloutStepKey = tuple[str, int]
 
 
 class CreditAssigner(ABC):
-    """Computes an advantage for every step of every rollout that is trained on."""
+    """Computes an advantage for every step of every trainable rollout."""
 
     @abstractmethod
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
         """Return advantages keyed by (rollout id, step index)."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a checkpoint, JSON-able."""
+        """Return the JSON-able state that a checkpoint must keep."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have no state
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most assigners have no state
         """Continue from :meth:`state_dict`."""
 
 
 def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:
-    """Write ``weights`` into ``step.advantage``, in place. Steps without a weight keep theirs.
+    """Write ``weights`` into ``step.advantage``, in place. Steps without a weight keep their advantage.
 
     ``rollout.advantages`` becomes the mean over the steps of each role.
     """
@@ -42,7 +42,7 @@ def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, fl
 
 @dataclass
 class ConstantCredit(CreditAssigner):
-    """Every step gets the same advantage."""
+    """Gives every step the same advantage."""
 
     value: float = 1.0
 
@@ -56,7 +56,7 @@ class ConstantCredit(CreditAssigner):
 
 
 class EpisodicRewardCredit(CreditAssigner):
-    """Each step gets its role's reward (plain REINFORCE)."""
+    """Gives each step its role's reward as its advantage (plain REINFORCE)."""
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
         """Return each step's reward."""
@@ -71,20 +71,20 @@ class EpisodicRewardCredit(CreditAssigner):
 class GRPOCredit(CreditAssigner):
     """Rewards relative to their group's mean: A_i = R_i - mean(R_1, ..., R_N) (Shao et al. 2024).
 
-    Results of one level form groups: the top level, and the children of each parent. Within a level, only
-    the same role in episodes of the same type and the same ``meta["group"]`` (if there is one; name the
-    prompt there to compare answers to the same prompt alone) is compared. A group of one has advantage 0.
+    Groups are formed within one level: the top level, or the children of one parent. A group holds the
+    rewards of one role in episodes of one type with the same ``meta["group"]``, if it is set. To compare only
+    answers to the same prompt, name the prompt there. A group of one has advantage 0.
 
     Args:
-        normalize: divide by the group's standard deviation (over N, not N - 1) where it is over 1e-8.
-        positive_only: negative advantages become 0.
+        normalize: divide by the group's standard deviation (over N, not N - 1) where it exceeds 1e-8.
+        positive_only: set negative advantages to 0.
     """
 
     normalize: bool = False
     positive_only: bool = False
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return each step's advantage: its role's, whatever the step."""
+        """Return each step's advantage, which is the same for all steps of a role in a rollout."""
         weights: dict[RolloutStepKey, float] = {}
         for level in _levels(results):
             for role_id, rollouts in _groups(level):
@@ -95,7 +95,7 @@ class GRPOCredit(CreditAssigner):
 
     def _advantages(self, rewards: list[float]) -> list[float]:
         if min(rewards) == max(rewards):
-            return [0.0] * len(rewards)  # exactly; the mean of equal numbers can be another by rounding
+            return [0.0] * len(rewards)  # exactly 0; the mean of equal numbers can differ by rounding
         mean = sum(rewards) / len(rewards)
         centred = [reward - mean for reward in rewards]
         if self.normalize:
@@ -109,15 +109,18 @@ class GRPOCredit(CreditAssigner):
 class RAECredit(CreditAssigner):
     """Role-conditioned baseline: A = R - b, with a moving average b for each episode type and role.
 
-    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025). A batch's advantages use the baselines
-    from before the batch, which then move: b <- decay * b + (1 - decay) * mean of the batch. They begin at 0.
+    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025). As in SPIRAL, ``decay`` applies per
+    episode and the baselines begin at 0. SPIRAL's code updates b <- decay * b + (1 - decay) * R after each
+    episode. Here all advantages of a batch use the baselines from before the batch, and its n episodes then
+    update them together: b <- decay^n * b + (1 - decay^n) * mean of the batch. The result therefore does not
+    depend on the order within a batch.
     """
 
     decay: float = 0.95
     baselines: dict[str, float] = field(default_factory=dict)
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return each step's advantage and move the baselines."""
+        """Return each step's advantage, and update the baselines."""
         weights: dict[RolloutStepKey, float] = {}
         rewards: dict[str, list[float]] = {}
         for rollout in _rollouts(results):
@@ -127,12 +130,12 @@ class RAECredit(CreditAssigner):
                 rewards.setdefault(key, []).append(reward)
                 weights |= _for_role(rollout, role_id, reward - self.baselines.get(key, 0.0))
         for key, values in rewards.items():
-            mean = sum(values) / len(values)
-            self.baselines[key] = self.decay * self.baselines.get(key, 0.0) + (1 - self.decay) * mean
+            mean, kept = sum(values) / len(values), self.decay ** len(values)
+            self.baselines[key] = kept * self.baselines.get(key, 0.0) + (1 - kept) * mean
         return weights
 
     def state_dict(self) -> dict[str, Any]:
-        """The baselines."""
+        """Return the baselines."""
         return {"baselines": dict(self.baselines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -140,12 +143,26 @@ class RAECredit(CreditAssigner):
         self.baselines = dict(state["baselines"])
 
 
+def equal_group_share(results: list[GenerateResult]) -> float | None:
+    """Return the share of GRPO's groups in which all rewards are equal, so that they teach nothing.
+
+    Returns:
+        A share between 0 and 1, or ``None`` if no role acted.
+    """
+    groups = [
+        {rollout.rewards[role_id] for rollout in rollouts}
+        for level in _levels(results)
+        for role_id, rollouts in _groups(level)
+    ]
+    return sum(len(rewards) == 1 for rewards in groups) / len(groups) if groups else None
+
+
 def _rollouts(results: list[GenerateResult]) -> Iterable[Rollout]:
     return (rollout for result in results for rollout in result.trainable_rollouts())
 
 
 def _levels(results: list[GenerateResult]) -> Iterable[list[Rollout]]:
-    """The rollouts that are compared with each other: siblings, parents first."""
+    """Yield the lists of rollouts that are compared with each other: siblings, parents first."""
     trained = [result for result in results if result.is_trainable]
     yield [result.rollout for result in trained]
     for result in trained:

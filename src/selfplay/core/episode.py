@@ -1,4 +1,4 @@
-"""Episode: a rollout protocol. Running one gives a GenerateResult, a tree of rollouts."""
+"""Episode: a rollout protocol. Running one returns a GenerateResult, a tree of rollouts."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.core.client import ModelResponse
 from selfplay.core.context import EpisodeContext, current_episode, inherit
-from selfplay.core.errors import EpisodeError
+from selfplay.core.errors import TransientError
 from selfplay.core.rubric import Rubric
 from selfplay.core.types import Messages, Rollout, Step
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class GenerateResult:
-    """A rollout and the results of the episodes it spawned.
+    """A rollout and the results of the episodes that it spawned.
 
-    One that is not ``is_trainable`` is left out of credit and training with everything below it.
+    If ``is_trainable`` is false, the result and all its descendants are left out of credit and training.
     """
 
     rollout: Rollout
@@ -35,14 +35,14 @@ class GenerateResult:
         return self.rollout.rewards
 
     def all_rollouts(self) -> list[Rollout]:
-        """The rollout and its descendants', parents first."""
+        """Return the rollout and those of all descendants, parents first."""
         rollouts = [self.rollout]
         for child in self.children:
             rollouts += child.all_rollouts()
         return rollouts
 
     def trainable_rollouts(self) -> list[Rollout]:
-        """Like :meth:`all_rollouts`, without results that are not trainable and what is below them."""
+        """Like :meth:`all_rollouts`, without results that are not trainable and their descendants."""
         if not self.is_trainable:
             return []
         rollouts = [self.rollout]
@@ -53,9 +53,9 @@ class GenerateResult:
 
 @dataclass(frozen=True)
 class Utterance:
-    """Something said in an episode: by a role, or by the environment (author ``""``).
+    """A message in an episode, by a role or by the environment (author ``""``).
 
-    ``to`` is the one role that hears it, or ``""`` for all.
+    ``to`` is the only role that hears it, or ``""`` for all roles.
     """
 
     author: str
@@ -65,7 +65,10 @@ class Utterance:
 
 @dataclass
 class EpisodeState:
-    """Mutable state during a rollout. It belongs to one execution and is thrown away after it."""
+    """Mutable state of a rollout. It belongs to one execution and is discarded afterwards.
+
+    ``roles`` are the roles that take turns, in episodes that set it.
+    """
 
     trajectory: list[Step] = field(default_factory=list)
     current_actor: str = ""
@@ -73,15 +76,16 @@ class EpisodeState:
     done: bool = False
     child_results: list[GenerateResult] = field(default_factory=list)
     transcript: list[Utterance] = field(default_factory=list)
+    roles: tuple[str, ...] = ()
 
     def say(self, said: str | dict[str, str]) -> None:
-        """Let the environment say one text to all, or one to each role; empty texts are not said."""
+        """Let the environment say one text to all roles, or one text to each; empty texts are skipped."""
         texts = {"": said} if isinstance(said, str) else said
         self.transcript += [Utterance("", text, to) for to, text in texts.items() if text]
 
     @property
     def turn(self) -> int:
-        """How many steps have been taken."""
+        """Number of steps taken."""
         return len(self.trajectory)
 
     @property
@@ -96,7 +100,7 @@ class EpisodeState:
 
 
 class Episode(ABC):
-    """Abstract base of rollout logic. An instance holds no state of a run; many executions share it."""
+    """Abstract base of rollout logic. An instance holds no state of a run, because executions share it."""
 
     @property
     @abstractmethod
@@ -106,7 +110,7 @@ class Episode(ABC):
     @property
     @abstractmethod
     def rubric(self) -> Rubric:
-        """What scores this episode."""
+        """The rubric that scores this episode."""
 
     @abstractmethod
     async def rollout(self, arena: "Arena", artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
@@ -115,7 +119,7 @@ class Episode(ABC):
     async def call_model(
         self,
         role_id: str,
-        messages: Messages,
+        messages: Messages | str,
         arena: "Arena",
         *,
         model: str | None = None,
@@ -125,19 +129,25 @@ class Episode(ABC):
         return await arena.call_model(messages, role_id=role_id, model=model, seed=seed)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Override to put episode-specific data into ``rollout.extras``."""
+        """Return ``rollout.extras``. Override to add episode-specific data."""
         return {}
 
     async def generate(
         self, arena: "Arena", artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Play, build the rollout, score it. Inside another episode it inherits what sub-episodes inherit.
+        """Play the episode, build its rollout and score it. Inside another episode it is a sub-episode and
+        inherits from it.
 
         Raises:
-            EpisodeError: it took longer than ``arena.episode_timeout``, the time of sub-episodes not counted.
+            TransientError: the episode took longer than ``arena.episode_timeout``, not counting sub-episodes.
         """
         meta = inherit(meta)
-        rollout = Rollout(self.episode_type, artifact, meta, meta.get("rollout_id") or uuid.uuid4().hex)
+        rollout = Rollout(
+            episode_type=self.episode_type,
+            artifact=artifact,
+            meta=meta,
+            id=meta.get("rollout_id") or uuid.uuid4().hex,
+        )
         limit = asyncio.timeout(arena.episode_timeout)
         parent = current_episode.get()
         try:
@@ -147,12 +157,12 @@ class Episode(ABC):
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise EpisodeError(f"the episode took longer than {arena.episode_timeout:g} s") from error
+            raise TransientError(f"the episode took longer than {arena.episode_timeout:g} s") from error
         rollout.ended_at = time.time()
         return GenerateResult(rollout, children)
 
     async def _fill(self, rollout: Rollout, arena: "Arena", limit: asyncio.Timeout) -> list[GenerateResult]:
-        """Play and score into ``rollout``; returns the results of sub-episodes."""
+        """Play and score the episode into ``rollout``; return the results of sub-episodes."""
         context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
         outer = current_episode.set(context)
         try:

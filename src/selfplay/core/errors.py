@@ -1,19 +1,19 @@
-"""Errors that are meant for people: one line that names the field and the fix."""
+"""Errors for users: one line that names the field and the fix."""
 
 from pathlib import Path
 
 
 class SelfplayError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class InputError(SelfplayError):
-    """Something the user gave is wrong (config, model, environment, file). The command line exits with 2.
+    """The user's input is wrong (config, model, environment, file). The command line exits with status 2.
 
     Args:
-        field: what is wrong, named as the user wrote it (``env.id``, ``--games``, a path).
+        field: the wrong input, named as the user wrote it (``env.id``, ``--games``, a path).
         problem: what is wrong with it.
-        fix: what to do about it.
+        fix: how to correct it.
     """
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
@@ -21,21 +21,28 @@ class InputError(SelfplayError):
         super().__init__(f"{field}: {problem}. {fix}")
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, str, str]]:
-        """Errors travel between processes; Python would rebuild this one from its message alone."""
+        """Rebuild the error from its three parts in another process; Python would use only its message."""
         return type(self), (self.field, self.problem, self.fix)
 
 
 class EpisodeError(SelfplayError):
-    """One episode could not be finished; it costs that episode and nothing else.
+    """One episode failed; the other episodes continue.
 
-    Subclasses whose cause would be the same again set ``worth_a_retry`` to False.
+    The episode is not retried, because it would fail again with the same seed; see :class:`TransientError`.
     """
 
-    worth_a_retry = True
+
+class TransientError(EpisodeError):
+    """A failure that may pass (a server, an engine, or a timeout), so the episode is retried."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether another attempt with the same seed may succeed."""
+    return isinstance(error, TransientError | TimeoutError | ConnectionError)
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in a line: our own errors speak for themselves, others say where they arose."""
+    """Return the reason of an error in one line. For errors of other packages, name the file and line too."""
     if isinstance(error, SelfplayError):
         return str(error)
     trace = error.__traceback__

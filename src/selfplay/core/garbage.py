@@ -1,46 +1,77 @@
-"""Garbage collection, kept out of the way of thousands of episodes in flight.
+"""Garbage collection that does not slow down thousands of episodes in flight.
 
-Their millions of objects are alive and hold no cycles worth looking for, but Python's collector would walk
-through all of them again and again: half of the time of a game that needs no model.
+Their millions of objects are alive and hold no cycles worth finding, but Python's collector would traverse
+all of them again and again. That took half of the time of a game that needs no model.
 """
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 SECONDS_BETWEEN_COLLECTIONS = 60.0
+LARGEST_SHARE = 0.05
+"""Largest share of the time that collections may take while the body runs."""
 
 _last_collection = monotonic()
 
 
 @contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Let the body run without looking for cycles, and let what it leaves be looked at later.
+def infrequent_garbage_collection() -> Iterator[None]:
+    """Collect cycles only once a minute while the body runs in an event loop, or less often if collections
+    would take more than a twentieth of the time.
 
-    What is alive afterwards is set aside (``gc.freeze``) until the next such block begins; that one looks for
-    cycles in everything once a minute, so that none stays for good.
+    Objects that are alive at the end are set aside (``gc.freeze``) until the next such block begins; that
+    block collects at once if the last collection was more than a minute ago. Objects that a cycle holds, for
+    example an exception's tensors, are therefore freed in about a minute, however short or long the blocks.
     """
-    global _last_collection
     if not gc.isenabled():
         yield
         return
     gc.unfreeze()
     if monotonic() - _last_collection > SECONDS_BETWEEN_COLLECTIONS:
-        gc.collect()
-        _last_collection = monotonic()
+        _collect()
     gc.disable()
+    timer = _Timer()
     try:
         yield
     finally:
+        timer.stop()
         gc.freeze()
         gc.enable()
 
 
-def look_for_garbage_seldom() -> None:
-    """For a process that only serves: have Python look for cycles where a hundred times as much is new.
+class _Timer:
+    """Collects cycles repeatedly from the running event loop."""
 
-    What lives long, stored steps say, is looked through a hundredth as often: it was most of a buffer's time.
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(SECONDS_BETWEEN_COLLECTIONS, self._look)
+
+    def _look(self) -> None:
+        seconds = _collect()
+        pause = max(SECONDS_BETWEEN_COLLECTIONS, seconds / LARGEST_SHARE)
+        self._next = self._loop.call_later(pause, self._look)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+def _collect() -> float:
+    """Collect all cycles; return the duration in seconds."""
+    global _last_collection
+    started = monotonic()
+    gc.collect()
+    _last_collection = monotonic()
+    return _last_collection - started
+
+
+def raise_collection_thresholds() -> None:
+    """Raise Python's collection thresholds in a process that only serves requests.
+
+    Long-lived objects, such as stored steps, are traversed a hundredth as often; before, that took most of a
+    buffer's time.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

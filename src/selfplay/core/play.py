@@ -1,4 +1,4 @@
-"""Who plays what: the declarative descriptions that collectors, pools and episodes hand to each other."""
+"""Descriptions of games and their players, which collectors, pools and episodes pass to each other."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,11 +10,11 @@ AgentKind = Literal["policy", "model", "script"]
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """How one seat acts.
+    """How one seat acts; ``kind`` is one of three.
 
     ``policy``: a trained seat; ``model`` names the policy. ``model``: a seat that is not trained; ``model``
-    is the uid that the inference client knows (a checkpoint or a fixed model). ``script``: a scripted player
-    by name (``random``, ``optimal``).
+    is the uid by which the inference client knows a checkpoint or a fixed model. ``script``: a scripted
+    player; ``model`` is its name (``random``, ``optimal``).
     """
 
     kind: AgentKind
@@ -25,7 +25,7 @@ class AgentSpec:
 
 @dataclass(frozen=True)
 class PlaySpec:
-    """One game to play: everything that happens in it follows from this and the models' weights."""
+    """One game to play. The specification and the models' weights determine everything that happens in it."""
 
     env_id: str
     num_players: int
@@ -34,23 +34,26 @@ class PlaySpec:
 
     @property
     def trained_pids(self) -> list[int]:
-        """Seats whose steps are trained on."""
+        """Player ids of the seats whose steps are trained on."""
         return [pid for pid, agent in enumerate(self.agents) if agent.kind == "policy"]
 
 
 @dataclass
 class Opponent:
-    """A member of the model pool: a checkpoint, a fixed model or a script, with its rating.
+    """A member of the model pool, with its rating: (mean, standard deviation) in TrueSkill's units.
 
-    ``rating`` is (mean, standard deviation) in TrueSkill's units.
+    ``kind``: ``policy`` is a policy in training, ``checkpoint`` a frozen copy of one, ``fixed`` any other
+    model, ``script`` a scripted player. ``retired`` is the iteration of the checkpoint that permanently
+    replaced this one.
     """
 
     uid: str
-    kind: Literal["checkpoint", "fixed", "script"]
+    kind: Literal["policy", "checkpoint", "fixed", "script"]
     path_or_name: str | None
     rating: tuple[float, float]
     active: bool = True
     iteration: int | None = None
+    retired: int | None = None
     games: int = 0
     wins: int = 0
     draws: int = 0
@@ -58,7 +61,10 @@ class Opponent:
 
 @dataclass(frozen=True)
 class TaskMeta:
-    """Book-keeping of one game in flight. ``index`` counts games of its type from 0 over the whole run."""
+    """Bookkeeping of one game in flight. ``index`` counts games of its type from 0 over the whole run.
+
+    ``ckpt_uid`` is the pool member that plays the game, ``opponent_uid`` its opponent in the pool, if any.
+    """
 
     type: Literal["train", "eval"]
     index: int
@@ -70,10 +76,10 @@ class TaskMeta:
 
 
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
-    """Split a finished game into one trajectory per trained seat that acted.
+    """Split a finished game into one trajectory for each trained seat that acted.
 
     Reads ``rollout.extras``: ``final_rewards`` (reward by player id), ``game_info`` (by player id) and
-    ``num_turns`` (turns of all players together).
+    ``num_turns`` (total turns of all players).
     """
     steps_by_pid: dict[int, list[Step]] = {}
     for step in rollout.steps:

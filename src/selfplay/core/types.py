@@ -1,4 +1,4 @@
-"""Role, Step, Rollout, Trajectory and TrainingRecord: what a game leaves behind for learning."""
+"""Role, Step, Rollout, Trajectory and TrainingRecord: the data that games produce for learning."""
 
 import time
 import uuid
@@ -9,9 +9,14 @@ Message = dict[str, str]
 Messages = list[Message]
 
 
+def as_messages(prompt: Messages | str) -> Messages:
+    """Return a string as a single user message, and messages unchanged."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
 @dataclass
 class Role:
-    """A trainable seat. ``policy`` names the adapter it plays with and trains."""
+    """A trainable seat. ``policy`` names the adapter that it plays with and trains."""
 
     id: str
     system_prompt: str = ""
@@ -30,11 +35,11 @@ class Step:
     """One model call in a rollout.
 
     Token ids and log-probabilities are exactly those of sampling: ``completion_token_ids`` includes the stop
-    token, and ``completion_logprobs`` has one natural logarithm for each of them. They are ``None`` where the
-    client could not give them; such a step cannot train a token learner.
+    token, and ``completion_logprobs`` has one natural logarithm for each id. They are ``None`` where the
+    client could not provide them; a token learner cannot train on such a step.
 
-    ``pid`` and ``env_id`` are set by games; ``obs``, ``act`` and ``step_info`` are the names by which game
-    trainers know the prompt, the answer and the extra information.
+    Games set ``pid`` and ``env_id``. Game trainers know the prompt, the answer and the extra information by
+    the names ``obs``, ``act`` and ``step_info``.
     """
 
     role_id: str
@@ -57,12 +62,12 @@ class Step:
 
     @property
     def text_only(self) -> bool:
-        """Whether the client gave no token ids or log-probabilities: no token learner can train on it."""
+        """Whether token ids or log-probabilities are missing, so that no token learner can train on it."""
         return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
 
     @property
     def obs(self) -> str:
-        """The prompt as the model read it, one message after the other."""
+        """The contents of the prompt's messages, joined by line feeds."""
         return "\n".join(message["content"] for message in self.prompt)
 
     @property
@@ -71,7 +76,7 @@ class Step:
         return self.completion_text
 
     def scored(self, reward: float, info: dict[str, Any], env_id: str) -> "Step":
-        """A copy with these three fields; messages and tokens are shared."""
+        """Return a copy with these three fields; messages and tokens are shared."""
         return Step(
             self.role_id,
             self.prompt,
@@ -93,9 +98,9 @@ class Step:
         return self.info
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Rollout:
-    """The whole trace of one executed episode."""
+    """The complete trace of one executed episode."""
 
     episode_type: str
     artifact: Any = None
@@ -111,15 +116,22 @@ class Rollout:
 
     @property
     def error(self) -> str | None:
-        """Why the episode failed, or ``None`` when it was played to its end."""
+        """The reason why the episode failed, or ``None`` if it was played to its end."""
         return self.meta.get("error")
+
+    def set_reward(self, role_id: str, reward: float) -> None:
+        """Set the role's reward, in the rollout and in each of the role's steps."""
+        self.rewards[role_id] = reward
+        for step in self.steps:
+            if step.role_id == role_id:
+                step.reward = reward
 
 
 @dataclass
 class Trajectory:
-    """One role's slice of a rollout: what a replay buffer ingests.
+    """One role's part of a rollout, which a replay buffer stores.
 
-    ``final_reward`` is this player's; ``final_rewards`` holds every player's, by player id.
+    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
     """
 
     pid: int
@@ -144,12 +156,12 @@ class Trajectory:
 
     @property
     def extracted_actions(self) -> list[str]:
-        """What was passed to the game, in order."""
+        """The actions that were passed to the game, in order."""
         return [step.info.get("extracted_action", step.act) for step in self.steps]
 
     @property
     def format_feedbacks(self) -> list[dict[str, Any]]:
-        """Per step: ``correct_answer_format`` and ``invalid_move``."""
+        """``correct_answer_format`` and ``invalid_move`` of each step."""
         return [step.info.get("format_feedback", {}) for step in self.steps]
 
     @property
@@ -160,13 +172,13 @@ class Trajectory:
     step_infos = infos
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingRecord:
-    """What a learner sees. It knows nothing of games.
+    """The input of a learner, independent of games.
 
     ``action_mask`` has 0 for each prompt token and 1 for each completion token. ``alternatives`` are
-    completions (token ids, stop token included) that were acceptable in this place; a regulariser may look
-    at their probabilities.
+    completions (token ids, including the stop token) that were acceptable in this position; a regulariser may
+    use their probabilities.
     """
 
     role_id: str
@@ -193,10 +205,11 @@ class TrainingRecord:
 
 @dataclass
 class TrainingBatch:
-    """What one step of an arena gives a learner.
+    """The output of one step of an arena, for a learner.
 
-    ``meta`` tells what became of everything: ``episodes``, ``failed``, ``steps``, ``text_only_steps`` (left
-    out: they have no token ids), ``policy_version``, mean ``reward/ROLE`` and the rubrics' ``metric/NAME``.
+    ``meta`` accounts for all episodes and steps: ``episodes``, ``failed``, ``steps``, ``text_only_steps``
+    (left out because they have no token ids), ``policy_version``, mean ``reward/ROLE`` and the rubrics'
+    ``metric/NAME``.
     """
 
     records: list[TrainingRecord]
@@ -205,9 +218,16 @@ class TrainingBatch:
 
 @dataclass
 class EpisodeRequest:
-    """A wish to run an episode. What comes of one that is not ``is_trainable`` is never trained on."""
+    """A request to run an episode. If ``is_trainable`` is false, its result is never trained on.
+
+    ``None`` for ``meta`` means an empty dictionary.
+    """
 
     episode_type: str
     artifact: Any
     meta: dict[str, Any] = field(default_factory=dict)
     is_trainable: bool = True
+
+    def __post_init__(self) -> None:
+        if self.meta is None:
+            self.meta = {}

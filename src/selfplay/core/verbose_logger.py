@@ -1,4 +1,4 @@
-"""VerboseLogger: what happens in an arena, as text for people."""
+"""VerboseLogger: a readable log of the events in an arena."""
 
 import sys
 from pathlib import Path
@@ -8,16 +8,17 @@ from typing import Any, TextIO
 
 from selfplay.core.context import current_episode
 from selfplay.core.episode import GenerateResult
+from selfplay.core.text import one_line, printable
 from selfplay.core.types import Messages, TrainingRecord
 
 _LONGEST_ARTIFACT = 300
 
 
 class VerboseLogger:
-    """Writes a line or a paragraph for each event, with the time of day.
+    """Writes a line or a paragraph for each event, with the time of day, in text that a terminal can show.
 
     Args:
-        log_path: the file to write (it is replaced); standard error if not given.
+        log_path: file to write; an existing one is replaced. Standard error if not given.
     """
 
     def __init__(self, log_path: str | Path | None = None) -> None:
@@ -39,19 +40,19 @@ class VerboseLogger:
             self._file.close()
 
     def log_run_start(self, config: dict[str, Any]) -> None:
-        """A run begins with these settings."""
+        """Log the start of a run and its settings."""
         self._write("run: " + ", ".join(f"{key}={value}" for key, value in config.items()))
 
     def log_step_start(self, step_num: int, num_requests: int) -> None:
-        """A step begins."""
+        """Log the start of a step."""
         self._write(f"step {step_num}: {num_requests} requests")
 
     def log_step_end(self, step_num: int, batch_meta: dict[str, Any]) -> None:
-        """A step ended with this batch."""
+        """Log the end of a step and the ``meta`` of its batch."""
         self._write(f"step {step_num} done: " + ", ".join(f"{k}={_short(v)}" for k, v in batch_meta.items()))
 
     def log_episode_start(self, episode_type: str, artifact: Any, rollout_id: str) -> None:
-        """An episode begins."""
+        """Log the start of an episode."""
         shown = " ".join(str(artifact).split())[:_LONGEST_ARTIFACT]
         self._write(f"{episode_type} {rollout_id} begins: {shown}")
 
@@ -64,13 +65,13 @@ class VerboseLogger:
         *,
         error: str | None = None,
     ) -> None:
-        """An episode ended, or failed with ``error``."""
+        """Log the end of an episode, or its failure with ``error``."""
         scored = ", ".join(f"{role} {reward:+.3f}" for role, reward in rewards.items()) or "no rewards"
         outcome = f"failed: {error}" if error is not None else f"{num_steps} steps, {scored}"
         self._write(f"{episode_type} {rollout_id} ended: {outcome}")
 
     def log_model_call(self, role_id: str, messages: Messages, response_text: str, has_tokens: bool) -> None:
-        """A model answered; the line says in which episode, as calls of many stand between each other."""
+        """Log a model call with the id of its episode, because calls of many episodes are interleaved."""
         asked = "\n".join(f"{one['role']}> {one['content']}" for one in messages)
         episode = current_episode.get()
         where = f" in {episode.rollout_id}" if episode is not None else ""
@@ -78,7 +79,7 @@ class VerboseLogger:
         self._write(f"call for {role_id}{where}{tokens}", f"{asked}\n{role_id}< {response_text}")
 
     def log_result(self, result: GenerateResult, depth: int = 0) -> None:
-        """A result with its steps, and its children below it."""
+        """Log a result with its steps, followed by its children, indented."""
         rollout = result.rollout
         trained = "" if result.is_trainable else ", not trained on"
         lines = [
@@ -92,7 +93,7 @@ class VerboseLogger:
             self.log_result(child, depth + 1)
 
     def log_batch_summary(self, results: list[GenerateResult]) -> None:
-        """How many episodes of each type there were, and their mean rewards."""
+        """Log the number of episodes of each type and their mean rewards."""
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         for episode_type in dict.fromkeys(rollout.episode_type for rollout in rollouts):
             of_type = [rollout for rollout in rollouts if rollout.episode_type == episode_type]
@@ -106,15 +107,15 @@ class VerboseLogger:
             self._write(f"{episode_type}: {counts}; mean rewards: {', '.join(means) or 'none'}")
 
     def log_training_records(self, records: list[TrainingRecord]) -> None:
-        """How much there is to train on."""
+        """Log the number of training records and sampled tokens."""
         tokens = sum(len(record.completion_token_ids) for record in records)
         self._write(f"{len(records)} records, {tokens} sampled tokens")
 
     def _write(self, headline: str, text: str = "", depth: int = 0) -> None:
         indent = "    " * depth
-        body = "".join(f"{indent}    {line}\n" for line in text.splitlines())
+        body = "".join(f"{indent}    {line}\n" for line in printable(text).splitlines())
         out = self._file if self._file is not None else sys.stderr
-        out.write(f"{indent}{strftime('%H:%M:%S')} {headline}\n{body}")
+        out.write(f"{indent}{strftime('%H:%M:%S')} {one_line(headline)}\n{body}")
         out.flush()
 
 

@@ -1,0 +1,170 @@
+"""ChatTokens: converts messages to token ids so that no text in a message becomes a control token.
+
+A chat template marks turns with control tokens (``<|im_end|>``), and a model can spell one with ordinary
+tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
+could close its own turn and write the next speaker's. Here only the template itself writes control tokens:
+
+1. A break is inserted into contents after every character that begins a control token.
+2. The template renders the contents. Control tokens in its output are its own and are given new names.
+3. The breaks are removed, and a tokenizer that knows control tokens only by their new names encodes the text.
+
+For contents that spell no control token, the result equals the tokenizer's own ids. Any text can spell the
+markup that a template writes with ordinary tokens (``[INST]`` of Llama 2), but not a turn's end token.
+
+The latest versions of transformers have ``sanitize_control_tokens`` for this. It changes how templates render
+the thoughts in earlier answers, and raises where a control token is also a piece of the vocabulary.
+"""
+
+import re
+from collections.abc import Iterable
+
+from selfplay.core.control_tokens import ControlTokens, Tokenizer
+from selfplay.core.errors import InputError
+from selfplay.core.types import Message, Messages
+
+MAX_RENDERED_TOKENS = 2_000_000
+"""Rendered prompts are cached until they have this many tokens in total."""
+_ROLE = re.compile(r"[\w-]+")
+_ASKED: Message = {"role": "user", "content": "Is it so?"}
+_SAID: Message = {"role": "assistant", "content": "Indeed."}
+_RULES: Message = {"role": "system", "content": "Be brief."}
+_SAMPLES: tuple[Messages, ...] = ([_ASKED, _SAID], [_ASKED, _SAID, _ASKED], [_RULES, _ASKED])
+"""Conversations that show the text a template writes around contents."""
+
+
+class ChatTokens:
+    """The only place where messages, and answers that were not sampled, become token ids; see the module.
+
+    ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
+    end-of-text token, and the configured ones. The first of them ends the answers that are encoded here.
+
+    Args:
+        tokenizer: the model's tokenizer, as transformers loads it.
+        model_name: the name used in error messages.
+        stop_token_ids: the tokens that end an answer according to the model's generation configuration.
+
+    Raises:
+        InputError: see ControlTokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model_name: str, stop_token_ids: Iterable[int] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        samples = self._samples()
+        self._control = ControlTokens(tokenizer, model_name, samples)
+        known = [tokenizer.eos_token_id, *stop_token_ids]
+        self.stop_token_ids = list(dict.fromkeys([self._turn_end(samples, known), *known]))
+        self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._rendered_tokens = 0
+
+    def render(self, messages: Messages) -> list[int]:
+        """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
+        template.
+
+        Equal prompts return the same list object: do not modify it.
+
+        Raises:
+            InputError: the tokenizer has no chat template, its template rejects these messages (for example,
+                because of an unknown role), or they contain an unpaired surrogate.
+        """
+        key = tuple((message["role"], message["content"]) for message in messages)
+        prompt = self._rendered.get(key)
+        if prompt is None:
+            prompt = self._render(messages)
+            if self._rendered_tokens > MAX_RENDERED_TOKENS:
+                self._rendered.clear()
+                self._rendered_tokens = 0
+            self._rendered[key] = prompt
+            self._rendered_tokens += len(prompt)
+        return prompt
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, without special tokens."""
+        return self._control.encode(_whole(text))
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Return the token ids of an answer, including the token that ends it."""
+        return [*self.encode(text), self.stop_token_ids[0]]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ``ids`` without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def spelled_control_tokens(self, text: str) -> int:
+        """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
+        return self._control.spelled(text)
+
+    def _render(self, messages: Messages) -> list[int]:
+        if len(messages) == 1 and messages[0]["role"] == "text":
+            return self._control.encode(_whole(messages[0]["content"]), add_special_tokens=True)
+        if self.tokenizer.chat_template is None:
+            raise InputError(
+                "model",
+                f"{self.model_name} has no chat template",
+                "Use a chat model, or the prompt template default, which is plain text.",
+            )
+        text = self._templated([self._with_breaks(message) for message in messages])
+        return self._control.encode(self._control.named(text))
+
+    def _with_breaks(self, message: Message) -> Message:
+        role, content = message["role"], _whole(message["content"])
+        if not _ROLE.fullmatch(role):  # templates may turn roles into control tokens
+            raise InputError("messages", f"{role!r} is not a role", "Use roles such as user and assistant.")
+        return {"role": role, "content": self._control.with_breaks(content, own=role == "assistant")}
+
+    def _templated(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=add_generation_prompt
+                )
+            )
+        except Exception as error:  # a template is a program by the model's authors and may raise anything
+            raise InputError(
+                "messages",
+                f"the chat template of {self.model_name} rejects them ({_first_line(error)})",
+                "Use roles that it knows, in an order that it accepts.",
+            ) from error
+
+    def _samples(self) -> list[str]:
+        """Render the sample conversations that the template accepts."""
+        if self.tokenizer.chat_template is None:
+            return []
+        samples = []
+        for messages in _SAMPLES:
+            try:
+                samples.append(self._templated(messages, add_generation_prompt=messages[-1] is _ASKED))
+            except InputError:
+                continue  # a caller that sends such messages gets the error
+        return samples
+
+    def _turn_end(self, samples: list[str], known: list[int]) -> int:
+        """Return the control token that follows an assistant's words at the end of a chat; elsewhere it
+        counts only if it is a known one.
+        """
+        for text in samples:
+            _, said, rest = text.rpartition(_SAID["content"])
+            end = self._control.first(rest) if said else None
+            if end is not None and (end in known or _ASKED["content"] not in rest):
+                return end
+        return known[0]
+
+
+def _whole(text: str) -> str:
+    """Return the text unchanged.
+
+    Raises:
+        InputError: it contains an unpaired surrogate. Python strings and JSON may hold one, but no tokenizer
+            accepts it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"they contain {text[error.start]!r}, which is an unpaired surrogate"
+        raise InputError("messages", problem, "Send whole characters.") from error
+    return text
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

@@ -1,0 +1,199 @@
+"""ControlTokens: a tokenizer that distinguishes its control tokens from text that spells them.
+
+It is a copy of the model's tokenizer in which the control tokens have other names, each with 128 random bits
+that no text can guess. Writing the new name gives the control token; the old name is ordinary text.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from selfplay.core.errors import InputError
+from selfplay.core.types import Messages
+
+BREAK = "\ud800"
+"""An unpaired surrogate: text can hold it while a template renders, but no tokenizer accepts it."""
+
+
+class Encoding(Protocol):
+    """The result of encoding a text."""
+
+    ids: list[int]
+
+
+class Backend(Protocol):
+    """A tokenizer of the library ``tokenizers``."""
+
+    def to_str(self) -> str:
+        """Return the whole tokenizer as JSON."""
+
+    @classmethod
+    def from_str(cls, json: str) -> Self:
+        """Return the tokenizer that this JSON describes."""
+
+    def encode_batch_fast(self, input: list[str], *, add_special_tokens: bool) -> Sequence[Encoding]:
+        """Return the encodings of texts."""
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a token."""
+
+    def no_truncation(self) -> None:
+        """Encode texts of any length from now on."""
+
+    def no_padding(self) -> None:
+        """Add no padding to short texts from now on."""
+
+
+class Tokenizer(Protocol):
+    """A tokenizer of the library ``transformers``; most have the backend."""
+
+    backend_tokenizer: Backend
+    chat_template: Any
+    added_tokens_decoder: Mapping[int, Any]
+    eos_token_id: int
+
+    def apply_chat_template(
+        self, conversation: Messages, *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """Return the text of a chat."""
+
+    def get_chat_template(self) -> str:
+        """Return the source of the chat template."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of token ids."""
+
+
+class ControlTokens:
+    """A tokenizer's control tokens, and the copy of the tokenizer that knows them by other names.
+
+    Control tokens are the added tokens that are special or that the chat template writes; added runs of white
+    space and added single characters always count as text. Pairs of tags that are not special (``<think>``)
+    are part of a model's own answers, where templates look for them; in other speakers' messages they are
+    control tokens.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        model_name: the name used in error messages.
+        samples: some conversations as its chat template renders them.
+
+    Raises:
+        InputError: the tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model_name: str, samples: Iterable[str]) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise InputError(
+                "model", f"{model_name} has no fast tokenizer", "Use a model with a tokenizer.json."
+            )
+        texts = list(samples)
+        written = {number for text in texts for number in _ids(backend, text)}
+        template = tokenizer.get_chat_template() if tokenizer.chat_template is not None else ""
+        added = {
+            token.content: (number, token)
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if len(token.content.strip(" \t\r\n▁")) > 1
+        }
+        self._id_of = {
+            text: number
+            for text, (number, token) in added.items()
+            if token.special or number in written or text in template
+        }
+        tags = {
+            text for text in self._id_of if _counterpart(text) in self._id_of and not added[text][1].special
+        }
+        alone = {text for text in self._id_of if added[text][1].single_word}
+        # A break after the first character marks text of a content; checking that first is much faster.
+        self._any = re.compile(f"(?!.{BREAK})(?:{_one_of(self._id_of, alone).pattern})", re.DOTALL)
+        self._spelled = _one_of(self._id_of.keys() - tags, alone)
+        begins = re.escape("".join(sorted({text[0] for text in self._id_of})))
+        self._begins = re.compile(f"[{begins}]" if begins else _NEVER)
+        self._begins_no_tag = re.compile(f"(?!{_one_of(tags, alone).pattern}){self._begins.pattern}")
+        secret = secrets.token_hex(16)
+        self._name_of = {text: f"{secret}{index:06d}" for index, text in enumerate(self._id_of)}
+        self._copy = _renamed(backend, self._name_of)
+        if not self._is_faithful(backend, texts):
+            raise InputError(
+                "model",
+                f"the control tokens of {model_name} cannot be distinguished from text",
+                "Use another model.",
+            )
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the token ids of a text: a control token's new name gives the token, its old name text."""
+        return _ids(self._copy, text, add_special_tokens=add_special_tokens)
+
+    def with_breaks(self, content: str, *, own: bool) -> str:
+        """Return the content with a BREAK after each character that begins a control token.
+
+        Whatever a template then cuts out or strips, the rest does not spell a control token.
+
+        Args:
+            content: content of a message, without a BREAK of its own.
+            own: whether the content is the model's own answer, in which paired tags stay as they are.
+        """
+        begins = self._begins_no_tag if own else self._begins
+        return begins.sub(lambda found: found[0] + BREAK, content)
+
+    def named(self, text: str) -> str:
+        """Replace control tokens in a template's output by their new names, and remove the breaks."""
+        return self._any.sub(lambda found: self._name_of[found[0]], text).replace(BREAK, "")
+
+    def spelled(self, text: str) -> int:
+        """Count the control tokens that an answer spells; paired tags do not count."""
+        return sum(1 for _ in self._spelled.finditer(text))
+
+    def first(self, text: str) -> int | None:
+        """Return the id of the first control token that a template wrote in ``text``; ``None`` if none."""
+        found = self._any.search(text)
+        return self._id_of[found[0]] if found else None
+
+    def _is_faithful(self, backend: Backend, texts: list[str]) -> bool:
+        return all(
+            self._copy.token_to_id(self._name_of[text]) == one for text, one in self._id_of.items()
+        ) and all(_ids(backend, text) == self.encode(self.named(text)) for text in texts)
+
+
+_NEVER = "(?!)"
+
+
+def _ids(backend: Backend, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+
+def _one_of(texts: Iterable[str], alone: set[str]) -> re.Pattern[str]:
+    """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words."""
+    patterns = (
+        rf"(?<!\w){re.escape(text)}(?!\w)" if text in alone else re.escape(text)
+        for text in sorted(texts, key=lambda text: (-len(text), text))
+    )
+    return re.compile("|".join(patterns) or _NEVER)
+
+
+def _counterpart(tag: str) -> str:
+    """Return the matching tag: ``</x>`` for ``<x>``, and the reverse."""
+    return f"<{tag[2:]}" if tag.startswith("</") else f"</{tag[1:]}"
+
+
+def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:
+    """Return a copy of a tokenizer in which some tokens have other names; all ids stay the same."""
+    whole = json.loads(backend.to_str())
+    model = whole["model"]
+    for token in whole["added_tokens"]:
+        token["content"] = name_of.get(token["content"], token["content"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {name_of.get(text, text): number for text, number in model["vocab"].items()}
+    else:
+        model["vocab"] = [[name_of.get(text, text), score] for text, score in model["vocab"]]
+    if "merges" in model:  # without the merges that form a control token from its pieces
+        pairs = (one.split(" ", 1) if isinstance(one, str) else one for one in model["merges"])
+        model["merges"] = [pair for pair in pairs if name_of.keys().isdisjoint((*pair, "".join(pair)))]
+    if model.get("unk_token") in name_of:
+        model["unk_token"] = name_of[model["unk_token"]]
+    copy = type(backend).from_str(json.dumps(whole))
+    copy.no_truncation()
+    copy.no_padding()
+    return copy

@@ -1,0 +1,44 @@
+"""Retries: a failed attempt is repeated only if another attempt may succeed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from selfplay.core.errors import InputError, is_transient, reason_of
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """No attempt succeeded; ``reason`` is the reason of the last one."""
+
+    reason: str
+
+
+async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int) -> Result | Failure:
+    """Await ``attempt(number)``, counting from 0, until one succeeds.
+
+    After a transient failure (see :func:`is_transient`) a further attempt is made, at most ``retries`` times.
+    A cancellation that does not come from outside, for example of a shared connection, is also transient.
+
+    Raises:
+        InputError: the user's input is wrong, so no attempt could succeed.
+    """
+    reason = ""
+    for number in range(retries + 1):
+        try:
+            return await attempt(number)
+        except InputError:
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            reason = "a call that the episode awaited was cancelled"
+        except Exception as error:  # noqa: BLE001 - any error in an episode costs only that episode
+            reason = reason_of(error)
+            if not is_transient(error):
+                break
+    return Failure(reason)

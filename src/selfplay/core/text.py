@@ -1,0 +1,66 @@
+"""Functions that make a model's text safe for its readers. Self-play optimises that text, so treat it as an
+attacker's.
+"""
+
+import re
+
+REPLACEMENT = "·"
+
+# Characters that control a terminal or cannot be written to it: C0 with ESC, DEL and C1, the separators of
+# lines and paragraphs, marks that reorder the text around them, unpaired surrogates.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Return ``text`` of the same length with a dot for each character that controls a terminal.
+
+    Every text that a model, an environment or another machine wrote passes through this function or
+    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text`` or print it with
+    ``markup=False``, because Rich reads brackets as markup.
+
+    Args:
+        text: any text, including unencodable characters.
+        keep: control characters to keep; by default line feeds and tabs.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else REPLACEMENT, text)
+
+
+def one_line(text: str) -> str:
+    """Return a printable text in one line: each run of white space, including line ends, becomes a space."""
+    return printable(" ".join(text.split()), keep="")
+
+
+# Control tokens of chat templates as the known families write them. Group 1 is the first character.
+_CONTROL = (
+    r"([<\[\]])(?=[|｜][^<>\n]{1,60}[|｜][>\]]|[|｜][\w-]{1,60}>|[\w-]{1,60}[|｜]>"
+    r"|/?(?:s|bos|eos|pad|unk|sop|eop)>|(?:start|end)_of_(?:turn|image|utterance)>|seed:[\w:]{1,60}>"
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|gMASK)\]"
+    r"|~!?b[\[\]]|e~\["
+)
+_CONTROL_TOKEN = re.compile(_CONTROL + r"|/?(?:think|tool_call|tool_response)>)")
+_CONTROL_TOKEN_BUT_TAGS = re.compile(_CONTROL + ")")
+
+
+def without_control_tokens(text: str, *, own: bool = False) -> str:
+    """Return ``text`` with a space inserted in everything that looks like a chat template's control token.
+
+    This is for servers whose tokenizer is unknown and may read text as control tokens. Where the tokenizer
+    is known, :class:`selfplay.core.chat_tokens.ChatTokens` leaves the text unchanged.
+
+    Args:
+        text: content of a message.
+        own: whether the text is the model's own answer, in which tags of thoughts and tool calls stay as they
+            are, so that the template finds them.
+    """
+    return (_CONTROL_TOKEN_BUT_TAGS if own else _CONTROL_TOKEN).sub(r"\1 ", text)
+
+
+def speech(author: str, text: str) -> str:
+    """Return ``NAME: text`` with every further line indented, so that no text can imitate another speaker.
+
+    Every character that a terminal or a tokenizer may read as a line end counts as one.
+    """
+    first, *more = text.splitlines() or [""]
+    return "\n".join([f"{author}: {first}", *(f"    {line}" if line.strip() else "" for line in more)])

@@ -1,0 +1,101 @@
+"""Files and directories are complete or absent, wherever a kill or a full disk interrupts a write."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from file_limits import files_no_longer_than
+from selfplay.core.files import (
+    append_at,
+    copy_directory,
+    finish_replacements,
+    put_in_place,
+    scratch_for,
+    write_file,
+)
+
+
+class Killed(BaseException):
+    pass
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def filled(directory: Path, text: str) -> Path:
+    scratch = scratch_for(directory)
+    for name in ("weights", "state"):
+        (scratch / name).write_text(text)
+    return scratch
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("kill", range(5))
+def test_a_kill_at_any_point_leaves_the_old_or_the_new_directory(tmp_path, monkeypatch, kill, there):
+    place = tmp_path / "step-000001"
+    if there:
+        put_in_place(filled(place, "old"), place)
+    scratch = filled(place, "new")
+    left = iter(range(kill))
+
+    def killed_at(function):
+        def call(*args, **kwargs):
+            if next(left, None) is None:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Path, "rename", killed_at(Path.rename))
+        patch.setattr(shutil, "rmtree", killed_at(shutil.rmtree))
+        put_in_place(scratch, place)
+    finish_replacements(tmp_path)
+    found = {path.read_text() for path in place.iterdir()} if place.exists() else set()
+    assert found in ([{"old"}, {"new"}] if there else [set(), {"new"}])
+    assert not list(tmp_path.glob("*.replaced"))
+    put_in_place(filled(place, "newer"), place)
+    assert names(tmp_path) == ["step-000001"]
+    assert {path.read_text() for path in place.iterdir()} == {"newer"}
+
+
+@given(old=st.binary(max_size=30), new=st.binary(min_size=1, max_size=30), data=st.data())
+def test_a_file_is_the_old_one_when_the_disk_fills_at_any_byte(tmp_path_factory, old, new, data):
+    path = tmp_path_factory.mktemp("files") / "config.toml"
+    write_file(path, old)
+    room = data.draw(st.integers(0, len(new) - 1))
+    with files_no_longer_than(room), pytest.raises(OSError, match="File too large"):
+        write_file(path, new)
+    assert path.read_bytes() == old
+    assert names(path.parent) == ["config.toml"]
+    write_file(path, new)
+    assert path.read_bytes() == new
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.none() | st.integers(0, 8)), max_size=8))
+def test_appended_content_is_complete_or_absent(tmp_path_factory, writes):
+    path = tmp_path_factory.mktemp("files") / "journal"
+    expected = b""
+    for content, room in writes:
+        cut = room is not None and room < len(content)
+        with path.open("ab", buffering=0) as file:
+            if cut:
+                with files_no_longer_than(len(expected) + room), pytest.raises(OSError, match="too large"):
+                    append_at(file, len(expected), content)
+            else:
+                append_at(file, len(expected), content)
+                expected += content
+        assert path.read_bytes() == expected
+
+
+def test_a_copy_replaces_an_existing_directory(tmp_path):
+    for name, text in (("one", "old"), ("other", "new")):
+        put_in_place(filled(tmp_path / name, text), tmp_path / name)
+    copy_directory(tmp_path / "other", tmp_path / "one")
+    assert {path.read_text() for path in (tmp_path / "one").iterdir()} == {"new"}
+    assert names(tmp_path) == ["one", "other"]

@@ -1,0 +1,65 @@
+"""Cycles that games leave behind are freed in about a minute, however long the games last."""
+
+import asyncio
+import gc
+import weakref
+
+from ray_simulation import VirtualTimeLoop
+from selfplay.core.garbage import infrequent_garbage_collection
+
+
+class Cycle:
+    """Refers to itself, so that only Python's collector can free it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def run(scenario):
+    loop = VirtualTimeLoop()
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
+
+
+def test_a_cycle_is_freed_while_games_go_on():
+    async def scenario():
+        with infrequent_garbage_collection():
+            lost = weakref.ref(Cycle())
+            await asyncio.sleep(59.0)
+            assert lost() is not None
+            await asyncio.sleep(2.0)
+            assert lost() is None
+            later = weakref.ref(Cycle())
+            await asyncio.sleep(300.0)
+            assert later() is None
+
+    run(scenario)
+
+
+def test_pythons_collector_is_off_while_games_are_played_and_on_afterwards():
+    async def scenario():
+        with infrequent_garbage_collection():
+            assert not gc.isenabled()
+            with infrequent_garbage_collection():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert gc.isenabled()
+
+    run(scenario)
+
+
+def test_the_collection_timer_stops_after_the_games():
+    async def scenario():
+        with infrequent_garbage_collection():
+            pass
+        gc.disable()
+        try:
+            lost = weakref.ref(Cycle())
+            await asyncio.sleep(600.0)
+            assert lost() is not None
+        finally:
+            gc.enable()
+
+    run(scenario)

@@ -1,0 +1,159 @@
+"""A model's text that is printed to a terminal or by Rich neither controls the terminal nor crashes."""
+
+import io
+
+import pytest
+from hypothesis import given
+from rich.console import Console
+
+from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
+from selfplay.cli import main as command_line
+from selfplay.core import InputError, VerboseLogger
+from selfplay.core.text import one_line, printable
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.tables import comparison_table
+from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
+from selfplay.runtime.progress_views import print_line
+from selfplay.tracking.watch_actors import actors_panel
+from selfplay.tracking.watch_charts import Chart, Line
+from selfplay.tracking.watch_game import ReadableGame, Spoken
+from selfplay.tracking.watch_header import header
+from selfplay.tracking.watch_panels import evaluation_panel, run_panel, speed_panel
+from selfplay.tracking.watch_plot import draw_chart
+from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
+from selfplay.tracking.watch_view import Meeting, RunView
+from selfplay.tracking.watch_widgets import ChartWidget
+
+
+def terminal() -> Console:
+    """A console that keeps what a terminal would get, without styles: every escape in it is the text's."""
+    return Console(file=io.StringIO(), force_terminal=False, width=80, legacy_windows=False)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def assert_shown(text: str) -> None:
+    """Assert that the text does not control a terminal and can be encoded for one."""
+    assert not ACTS_ON_A_TERMINAL.search(text), ascii(text)
+    text.encode()
+
+
+@given(text=hostile_text())
+def test_printable_text_acts_on_no_terminal_and_keeps_its_length_and_its_letters(text):
+    shown = printable(text, keep="\n")
+    assert_shown(shown)
+    assert len(shown) == len(text)
+    assert all(new in (old, "·") for new, old in zip(shown, text, strict=True))
+    assert "\n" not in printable(text, keep="")
+
+
+@pytest.mark.parametrize("text", ["Grüße, 日本語 🧑‍🚀", "[4] plays\n\tnext", "{'a': \"b\"}", "العربية"])
+def test_ordinary_text_is_printed_unchanged(text):
+    assert printable(text) == text
+
+
+@given(text=hostile_text())
+def test_one_line_is_one_line(text):
+    assert len(one_line(text).splitlines()) <= 1
+    assert_shown(one_line(text))
+
+
+@given(text=hostile_text())
+def test_an_error_is_one_line_that_acts_on_no_terminal(text):
+    def fails() -> None:
+        raise InputError("judge", f"the last answer: {text}", "Take another judge.")
+
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line, "app", lambda *_, **__: fails())
+        patch.setattr("sys.stderr", err)
+        assert command_line.main(["train"]) == 2
+    assert err.getvalue().startswith("error: judge: the last answer:")
+    assert err.getvalue().count("\n") == 1
+    assert_shown(err.getvalue())
+
+
+@given(text=hostile_text())
+def test_a_run_shows_what_a_program_or_a_judge_wrote_as_it_stands(text):
+    console = terminal()
+    with RunProgress(console, 3, "episodes", None) as progress:
+        progress.say(text)
+        progress.show(1, 1, {}, text)
+        progress.evaluated(1, {text: "0.5"}, 1.0)
+        print_line(console, f"2 episodes of the evaluation failed; the last: {text}")
+    result = MeasureResult(text, [0.5, 1.0])
+    print_ending(
+        console,
+        comparison_table([result], [result]),
+        [text],
+        adapters=[],
+        report=text,
+        next_command=text,
+    )
+    print_stopped(console, 1, 2, text)
+    assert_shown(written(console))
+
+
+def test_a_judges_answer_with_markup_is_printed():
+    console = terminal()
+    print_line(
+        console, "the last: no verdict after asking 3 times; the last answer: '[/INST] :smiley: [red]'"
+    )
+    assert "'[/INST] :smiley: [red]'" in written(console)
+
+
+@given(text=hostile_text())
+def test_a_verbose_log_can_be_read_in_a_terminal(text):
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", err)
+        log = VerboseLogger()
+        log.log_model_call(text, [{"role": "user", "content": text}], text, has_tokens=True)
+        log.log_episode_start(text, {"topic": text}, "r")
+        log.log_episode_end("solve", "r", {text: 1.0}, 1, error=text)
+    assert_shown(err.getvalue().replace("\t", " "))
+
+
+def hostile_view(text: str) -> RunView:
+    """Return the view of a run in which every name is hostile."""
+    names = {
+        f"program/reward/{text}": 1.0,
+        f"model-pool/{text}/mu": 25.0,
+        f"model-pool/{text}/sigma": 8.0,
+        "model-pool/other/mu": 20.0,
+        "model-pool/other/sigma": 7.0,
+        f"inference/{text}/tok_s": 3.0,
+        "step": 1.0,
+    }
+    meetings = {text: {"other": Meeting(2, 1, 0)}, "other": {text: Meeting(2, 1, 0)}}
+    return RunView(
+        text,
+        config={"model": {"name": text}, "envs": [{"id": text}]},
+        latest=names,
+        meetings=meetings,
+        trouble=text,
+        actors={text: {"state": text, "step": 3}, f"engine {text}": {"tok_s": 1.0, "silent_seconds": text}},
+    )
+
+
+@given(text=hostile_text(max_pieces=3))
+def test_watch_shows_titles_roles_and_names_that_act_on_no_terminal(text):
+    from textual.geometry import Size
+
+    view, room = hostile_view(text), Size(100, 40)
+    part = ReadableGame(1, text, [Spoken(text, "", marks=(text,), note=text)], {text: 1.0}, text, text)
+    game = ReadableGame(1, text, [Spoken(text, text, 0, text, text)], {text: 1.0}, parts=[part])
+    panels = (run_panel, speed_panel, evaluation_panel, actors_panel, ratings_table, heat_map)
+    drawn = [panel(view, room) for panel in panels]
+    drawn += [header(view, 0.0, 100), header(RunView(text), 0.0, 100), game_text(game, 100)]
+    chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0]), Line("b", [1.0], [0.5])])
+    drawn += [draw_chart(chart, 100, 12), draw_chart(chart, 100, 1)]
+    for content in drawn:
+        assert_shown(content.plain)
+    title = ChartWidget(chart).border_title
+    assert title is not None
+    assert "\x1b" not in title
+    assert "\n" not in title
