@@ -1,9 +1,11 @@
 """The collector plays real Kuhn poker with mock answers: nothing is lost, nothing is counted twice."""
 
 import asyncio
+import json
 
 import pytest
 
+from selfplay.collection.accounts import raised_lines
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.core import Arena, MockInferenceClient, Role, SelfplayError
@@ -14,6 +16,7 @@ from selfplay.replay import StepBuffer
 from selfplay.tracking import Tracker
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
+DICE = EnvSpec("dice", "LiarsDice-v0-train", 2)
 
 
 def answer(messages, seed):
@@ -38,18 +41,20 @@ class FlakyClient(MockInferenceClient):
         return await super().complete(messages, *args, **options)
 
 
-def make_collector(client, *, mode="mirror", fixed=(), retries=2, **options):
+def make_collector(client, *, mode="mirror", fixed=(), retries=2, env=KUHN, **options):
     pool = ModelPool(mode, 4)
+    pool.add_policy()
     pool.add_checkpoint(None, 0)
     for name in fixed:
         pool.add_fixed(name, kind="script" if name == "random" else "fixed")
     evaluation = [(KUHN, f"fixed-{name}") for name in fixed]
-    environments = UniformRandomEnvSampler([KUHN])
+    environments = UniformRandomEnvSampler([env])
     scheduler = GameScheduler(
         pool, environments, evaluation=evaluation, seed=5, temperature=1.0, max_tokens=4
     )
     arena = Arena(client, retries=retries)
     arena.add_episode("kuhn", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
+    arena.add_episode("dice", GameEpisode("LiarsDice-v0-train", 2, get_template("fewshot-chat")))
     for pid in range(2):
         arena.add_role(Role(f"player_{pid}"))
     buffer = StepBuffer(100_000)
@@ -131,6 +136,21 @@ async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
     assert left_out.buffer.size() < kept.buffer.size()
 
 
+async def test_games_that_a_move_made_raise_are_finished_lost_and_counted_by_kind():
+    collector = make_collector(MockInferenceClient([f"[bid: {'9' * 5000}, 2]"]), env=DICE)
+    played = await collector.collect(3)
+    assert [one.rollout.error for one in played] == [None] * 3
+    assert collector.accounts.raised == {"ValueError": 3}
+    assert collector.accounts.figures()["raised ValueError"] == 3
+    assert (collector.accounts.finished, collector.accounts.failed) == (3, 0)
+    last = [one.rollout.steps[-1] for one in played]
+    assert [step.reward for step in last] == [-1.0] * 3
+    assert raised_lines(collector.accounts.figures())[0].endswith(": 3 ValueError")
+    resumed = make_collector(MockInferenceClient(answer))
+    resumed.restore_accounts(json.loads(json.dumps(collector.accounts.to_dict())))
+    assert resumed.accounts.raised == {"ValueError": 3}
+
+
 async def test_against_an_opponent_one_seat_is_trained_and_both_are_rated():
     collector = make_collector(MockInferenceClient(answer), mode="fixed", fixed=["random"])
     played = await collector.collect(40)
@@ -138,10 +158,31 @@ async def test_against_an_opponent_one_seat_is_trained_and_both_are_rated():
     assert {tuple(seat) for seat in seats} == {(0,), (1,)}
     assert {step.pid for one in played for step in one.rollout.steps} == {0, 1}
     ratings = {opponent.uid: opponent for opponent in collector.pool.opponents()}
-    assert ratings["fixed-random"].games == ratings["ckpt-0"].games == 40
+    assert ratings["fixed-random"].games == ratings["default"].games == 40
+    assert ratings["ckpt-0"].games == 0
 
 
-async def test_evaluation_games_take_seats_in_turn_and_train_nobody():
+async def test_the_policy_meets_its_own_frozen_copy_and_each_is_rated():
+    asked = set()
+
+    async def watched(messages, *args, **options):
+        asked.add(options["model"])
+        text = answer(messages, options["seed"])
+        return await MockInferenceClient([text]).complete(messages, *args, **options)
+
+    client = MockInferenceClient(answer)
+    client.complete = watched
+    collector = make_collector(client, mode="random")
+    played = await collector.collect(30)
+    assert {frozenset(one.job.uids) for one in played} == {frozenset({"default", "ckpt-0"})}
+    assert {(one.job.meta.ckpt_uid, one.job.meta.opponent_uid) for one in played} == {("default", "ckpt-0")}
+    assert asked == {"default", "base"}, "a checkpoint without a path is the untrained model"
+    ratings = {opponent.uid: opponent.rating for opponent in collector.pool.opponents()}
+    assert ratings["default"] != ratings["ckpt-0"]
+    assert collector.pool.matches.record("default", "ckpt-0").games == 30
+
+
+async def test_evaluation_games_rotate_seats_and_train_no_seat():
     collector = make_collector(MockInferenceClient(answer), fixed=["random"])
     played = await collector.collect(0, eval_games=6)
     assert [one.job.meta.info["eval_pid"] for one in played] == [0, 1, 0, 1, 0, 1]

@@ -1,4 +1,4 @@
-"""What can be played, and what is said of the rest."""
+"""Playable environments, and the reasons given for the others."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ from selfplay.envs.catalog import describe, list_environments, make_game
             "env.id: OpenSpiel has no game 'TicTacToe'. Did you mean tic_tac_toe, TicTacToe-v0",
         ),
         ("zzzzzz", 2, "env.id: OpenSpiel has no game 'zzzzzz'. See: selfplay envs"),
-        ("kuhn_poker", 3, "env.num_players: kuhn_poker is not for 3 players. It takes: 2"),
-        ("TicTacToe-v0-train", 1, "env.num_players: TicTacToe-v0-train is not for 1 players. It takes: 2"),
+        ("kuhn_poker", 3, "env.num_players: kuhn_poker does not support 3 players. It supports: 2"),
+        ("TicTacToe-v0-train", 1, "env.num_players: TicTacToe-v0-train does not support 1 players"),
         ("matrix_rps", 2, "env.id: matrix_rps cannot be played here: its players move at the same time"),
         ("mfg_garnet", 1, "env.id: mfg_garnet cannot be played here: it is a mean-field game"),
         ("kuhn_poker(playrs=3)", 3, "env.id: OpenSpiel rejects 'kuhn_poker(playrs=3)': Unknown parameter"),
@@ -30,7 +30,7 @@ from selfplay.envs.catalog import describe, list_environments, make_game
         ("TicTacToe-v0-raw", 2, "env.id: TicTacToe-v0-raw cannot be played here: its observations are not"),
     ],
 )
-def test_refusals_are_one_line_with_a_way_out(env_id, players, line):
+def test_rejections_are_one_line_with_a_fix(env_id, players, line):
     with pytest.raises(InputError) as caught:
         make_game(env_id, players, 0)
     assert str(caught.value).startswith(line)
@@ -39,26 +39,26 @@ def test_refusals_are_one_line_with_a_way_out(env_id, players, line):
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there it can be played")
-def test_what_the_python_version_forbids_says_so():
+def test_a_game_that_needs_a_newer_python_says_so():
     with pytest.raises(InputError, match=r"Python 3\.12"):
         make_game("Chess-v0-train", 2, 0)
 
 
-def test_what_a_missing_key_forbids_is_allowed_with_the_key(monkeypatch):
+def test_a_game_that_needs_a_key_is_playable_with_the_key(monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     assert "OPENROUTER_API_KEY" in describe("Debate-v0-train").reason
     monkeypatch.setenv("OPENROUTER_API_KEY", "x")
     assert describe("Debate-v0-train").playable
 
 
-def test_what_missing_data_forbids_is_allowed_with_the_data(monkeypatch, tmp_path):
+def test_a_game_that_needs_data_is_playable_with_the_data(monkeypatch, tmp_path):
     monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     assert "word list" in describe("Wordle-v0-train").reason
     (tmp_path / "corpora" / "words").mkdir(parents=True)
     assert describe("Wordle-v0-train").playable
 
 
-def test_the_list_holds_both_libraries_and_a_reason_for_each_refusal():
+def test_the_list_has_both_libraries_and_a_reason_for_each_unplayable_game():
     infos = list_environments()
     textarena = [info for info in infos if info.library == "textarena"]
     assert len(textarena) == 238
@@ -77,7 +77,7 @@ def test_listed_facts_agree_with_described_ones():
         assert listed[env_id] == describe(env_id)
 
 
-def test_a_base_id_without_suffix_is_played_as_it_is():
+def test_a_base_id_without_suffix_is_played_unchanged():
     assert describe("TicTacToe-v0").playable
     assert make_game("TicTacToe-v0", 2, 0).env_id == "TicTacToe-v0"
 

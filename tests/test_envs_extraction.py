@@ -1,4 +1,4 @@
-"""Reading an action out of an answer."""
+"""Extraction of an action from an answer."""
 
 import pytest
 from hypothesis import given
@@ -64,7 +64,7 @@ def test_many_unclosed_boxes_take_linear_time():
     st.sampled_from(sorted(template_names())),
     st.from_regex(r"[a-z0-9]{1,8}( [a-z0-9]{1,8}){0,3}", fullmatch=True),
 )
-def test_what_a_template_asks_for_is_read_back_as_well_formed(name, move):
+def test_the_requested_answer_of_a_template_is_well_formed(name, move):
     template = get_template(name)
     for action in (move, f"[{move}]"):
         assert template.extract(template.answer(action)) == (action, True)

@@ -16,14 +16,16 @@ from selfplay.core import (
     Role,
     trajectories_of,
 )
+from selfplay.envs import game_episode
 from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.scripted import ScriptedPlayer
 from selfplay.envs.templates import get_template
 
 POLICY = AgentSpec("policy")
 
 
 def legal_answer(messages, seed):
-    """Answer as the prompt asks: one of the moves it offers, boxed if it speaks of a box."""
+    """Answer as the prompt requests: with one of its legal moves, boxed if it mentions a box."""
     text = messages[-1]["content"]
     if "Legal moves: " in text:
         moves = text.split("Legal moves: ")[1].split(".")[0].split(", ")
@@ -68,7 +70,7 @@ async def test_games_of_any_number_of_players_are_played_to_their_end(env_id, pl
         json.dumps(extras)
 
 
-async def test_a_step_keeps_exactly_what_was_fed_and_sampled():
+async def test_a_step_keeps_the_exact_prompt_and_sampled_tokens():
     rollout = await play("kuhn_poker", [POLICY, POLICY])
     for turn, step in enumerate(rollout.steps):
         assert step.env_id == "kuhn_poker"
@@ -96,7 +98,7 @@ def kuhn_answer(messages, seed):
 @pytest.mark.parametrize(
     ("env_id", "answer"), [("kuhn_poker", legal_answer), ("KuhnPoker-v0-train", kuhn_answer)]
 )
-async def test_the_same_seed_gives_the_same_game_whatever_runs_beside_it(env_id, answer):
+async def test_the_same_seed_gives_the_same_game_among_concurrent_games(env_id, answer):
     def trace(rollout):
         return rollout.extras["turns"], rollout.rewards
 
@@ -134,6 +136,29 @@ async def test_seats_are_called_with_their_model_settings_and_seed():
     assert calls[0][:4] == (0.7, 5, True, "mine")
     assert calls[1][:4] == (0.2, 9, False, "theirs")
     assert calls[0][4] != calls[1][4]
+
+
+async def test_every_call_of_a_game_has_its_own_seed():
+    seeds = []
+
+    def answer(messages, seed):
+        seeds.append(seed)
+        return legal_answer(messages, seed)
+
+    await play("TicTacToe-v0-train", [POLICY, POLICY], answer)
+    assert len(seeds) >= 5
+    assert len(set(seeds)) == len(seeds)
+
+
+async def test_a_random_player_draws_again_every_turn():
+    random_player = AgentSpec("script", "random")
+    seen = set()
+    for seed in range(20):
+        game = await play("IteratedRockPaperScissors-v0-train", [random_player] * 2, seed=seed)
+        for pid in (0, 1):
+            seen.add(tuple(turn["action"] for turn in game.extras["turns"] if turn["pid"] == pid))
+    assert len({moves[0] for moves in seen}) == 3
+    assert all(len(set(moves)) > 1 for moves in seen), "nine throws alike are drawn once in 6,561 games"
 
 
 async def test_an_agents_settings_win_over_its_roles():
@@ -190,11 +215,60 @@ async def test_the_allowance_counts_invalid_answers_in_a_row():
     assert rollout.extras["invalid_pid"] == 0
 
 
+@pytest.mark.parametrize(("env_id", "reward"), [("kuhn_poker", -2.0), ("TicTacToe-v0-train", -1.0)])
+async def test_a_forgiven_move_records_the_reward_it_would_have_had(env_id, reward):
+    turns = iter(range(99))
+
+    def answer(messages, seed):
+        return "nonsense" if next(turns) == 0 else legal_answer(messages, seed)
+
+    rollout = await play(env_id, [POLICY, POLICY], answer, error_allowance=1)
+    assert rollout.extras["invalid_pid"] is None
+    of_others = [None] * (len(rollout.steps) - 1)
+    assert [step.info.get("invalid_reward") for step in rollout.steps] == [reward, *of_others]
+    lost = await play(env_id, [POLICY, POLICY], ["nonsense"], error_allowance=1)
+    assert [step.info.get("invalid_reward") for step in lost.steps] == [reward, None]
+    assert lost.extras["final_rewards"][0] == reward
+
+
 @pytest.mark.parametrize("template", ["fewshot-chat", "qwen3-zs"])
-async def test_the_allowance_is_not_doubled_where_the_game_judges(template):
+async def test_the_allowance_is_not_applied_twice_if_the_game_detects_invalid_moves(template):
     rollout = await play("LiarsDice-v0-train", [POLICY, POLICY], ["nonsense"], template, error_allowance=2)
     assert rollout.extras["num_turns"] == 3
     assert rollout.extras["invalid_pid"] == 0
+
+
+RAISES = f"[bid: {'9' * 5000}, 2]"
+"""A bid on which TextArena's LiarsDice raises: Python reads no number of so many digits."""
+
+
+async def test_a_move_on_which_the_game_raises_is_its_players_invalid_move():
+    rollout = await play("LiarsDice-v0-train", [POLICY, POLICY], ["[bid: 1, 2]", RAISES], error_allowance=3)
+    extras = rollout.extras
+    assert (extras["num_turns"], extras["invalid_pid"], extras["raised"]) == (2, 1, "ValueError")
+    assert rollout.rewards == {"player_0": 1.0, "player_1": -1.0}
+    assert [step.info["format_feedback"]["invalid_move"] for step in rollout.steps] == [False, True]
+    info = extras["game_info"][1]
+    assert (info["invalid_move"], info["raised"]) == (True, "ValueError")
+    assert "failed inside TextArena: ValueError" in info["reason"]
+    json.dumps(extras)
+
+
+async def test_a_frozen_model_that_makes_the_game_raise_loses_too():
+    agents = [AgentSpec("model", "frozen"), POLICY]
+    rollout = await play("LiarsDice-v0-train", agents, [RAISES])
+    assert rollout.extras["invalid_pid"] == 0
+    assert rollout.extras["final_rewards"] == {0: -1.0, 1: 1.0}
+
+
+async def test_a_script_that_makes_the_game_raise_has_failed_the_game(monkeypatch):
+    class Clumsy(ScriptedPlayer):
+        def act(self, game, rng_seed):
+            return RAISES
+
+    monkeypatch.setattr(game_episode, "make_player", lambda name, env_id, seed: Clumsy(seed))
+    with pytest.raises(EpisodeError, match="failed inside TextArena: ValueError"):
+        await play("LiarsDice-v0-train", [AgentSpec("script", "clumsy"), POLICY])
 
 
 async def test_the_turn_cap_makes_a_draw():
@@ -217,6 +291,6 @@ async def test_a_spec_with_too_few_seats_is_an_episode_error():
         await arena.run_episode("kuhn_poker", PlaySpec("kuhn_poker", 1, (POLICY,), 0))
 
 
-def test_an_episode_of_a_game_that_cannot_be_played_is_refused_at_once():
+def test_an_episode_of_an_unplayable_game_is_rejected_at_once():
     with pytest.raises(InputError, match="cannot be played here"):
         GameEpisode("Countdown-v0-train", 1, get_template("default"))

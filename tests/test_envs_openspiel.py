@@ -19,7 +19,7 @@ def play(game, seed):
     return moves
 
 
-def test_kuhn_poker_is_told_in_its_own_words():
+def test_kuhn_poker_has_its_own_wording():
     game = game_at("kuhn_poker", (2, 0))
     assert game.observation(0) == "Moves so far: none. Legal moves: check, bet. Your card: K."
     assert game.apply("check")
@@ -66,7 +66,7 @@ def test_chance_in_mid_game_follows_from_the_seed():
     assert len({cards(seed) for seed in range(40)}) > 20
 
 
-def test_leduc_poker_is_told_in_its_own_words():
+def test_leduc_poker_has_its_own_wording():
     game = game_at("leduc_poker", (2, 0, 2, 1, 5))
     assert game.observation(0) == (
         "Round 1: raise call. Round 2: none. Legal moves: call, raise. Public card: K. Your card: Q."
@@ -79,7 +79,7 @@ def test_tic_tac_toe_shows_free_cells_by_number():
     assert game.observation(1) == "0 1 2\n3 x 5\n6 7 8\nLegal moves: 0, 1, 2, 3, 5, 6, 7, 8."
 
 
-def test_a_move_that_is_not_legal_is_refused_and_changes_nothing():
+def test_an_illegal_move_is_rejected_and_changes_nothing():
     game = game_at("kuhn_poker", (2, 0))
     assert not game.apply("call")
     assert not game.apply("")
@@ -93,6 +93,12 @@ def test_forfeiting_is_never_better_than_the_worst_outcome():
     assert game.rewards() == {0: 2.0, 1: -2.0}
     assert game.game_info()[1]["invalid_move"]
     assert not game.game_info()[0]["invalid_move"]
+
+
+def test_forfeiting_a_three_player_game_costs_only_the_mover():
+    game = OpenSpielGame("kuhn_poker(players=3)", 0)
+    game.forfeit(1, "nonsense")
+    assert game.rewards() == {0: 0.0, 1: -2.0, 2: 0.0}
 
 
 def test_an_unfinished_game_has_no_rewards():
@@ -143,7 +149,7 @@ def test_a_whole_game_is_zero_sum():
     ("env_id", "count", "told_apart"),
     [("kuhn_poker", 12, 12), ("kuhn_poker(players=3)", 48, 48), ("leduc_poker", 936, 288)],
 )
-def test_information_states_are_complete_and_told_apart_but_for_suits(env_id, count, told_apart):
+def test_information_states_are_complete_and_distinct_except_for_suits(env_id, count, told_apart):
     states = information_states(env_id)
     assert len(states) == count
     assert len({(state.pid, state.observation) for state in states}) == told_apart
@@ -159,6 +165,6 @@ def test_information_states_agree_with_the_game_at_their_history():
         assert tuple(game.legal_actions()) == state.legal_actions
 
 
-def test_games_with_too_many_information_states_are_refused():
+def test_games_with_too_many_information_states_are_rejected():
     with pytest.raises(InputError, match="more than 5000"):
         information_states("liars_dice")

@@ -80,13 +80,13 @@ def test_the_random_player_is_uniform_and_repeatable():
     ("name", "env_id", "line"),
     [
         ("best", "kuhn_poker", "no scripted player 'best'"),
-        ("random", "SimpleNegotiation-v0-train", "does not tell its legal moves"),
+        ("random", "SimpleNegotiation-v0-train", "does not expose its legal moves"),
         ("optimal", "ConnectFour-v0-train", "no optimal player for ConnectFour-v0-train"),
         ("optimal", "kuhn_poker(players=3)", "not a two-player zero-sum game"),
         ("optimal", "liars_dice", "more than 5000"),
         ("optimal", "chess", "too long"),
     ],
 )
-def test_players_that_cannot_be_are_refused(name, env_id, line):
+def test_impossible_players_are_rejected(name, env_id, line):
     with pytest.raises(InputError, match=line):
         make_player(name, env_id, 0)

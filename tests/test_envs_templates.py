@@ -16,7 +16,7 @@ def test_the_names_of_the_reference_and_the_few_shot_one_exist():
     assert set(template_names()) == REFERENCE_NAMES | {"fewshot-chat"}
 
 
-def test_an_unknown_template_is_refused_with_the_known_ones():
+def test_an_unknown_template_is_rejected_and_the_known_ones_named():
     with pytest.raises(InputError, match="Use one of default"):
         get_template("qwen4")
 

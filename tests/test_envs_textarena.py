@@ -1,6 +1,8 @@
 """TextArena games."""
 
 import random
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ TELLING = [
 
 
 def turns(game, seed):
-    """Play at random, one turn at each step; give what was seen and done."""
+    """Play at random, one turn per step; yield observations and actions."""
     draw = random.Random(seed)
     while not game.done:
         pid = game.current_pid
@@ -37,6 +39,26 @@ def turns(game, seed):
         seen = game.observation(pid)
         assert game.apply(move)
         yield pid, seen, move
+
+
+def rolls_of(seed):
+    """Return the dice of a PigDice game in which both players roll until the third turn is over."""
+    game = make_game("PigDice-v0-train", 2, seed)
+    rolls = []
+    while len(rolls) < 12:
+        game.apply("[roll]")
+        seen = game.observation(game.current_pid)
+        history = re.findall(r"'(\d)'", seen.split("history for this turn:")[-1]) if "history" in seen else []
+        rolls.append(int(history[-1]) if history else 1)  # a 1 ends the turn
+    return rolls
+
+
+def test_the_dice_of_a_game_are_independent_and_fair():
+    games = [rolls_of(seed) for seed in range(100)]
+    assert all(len(set(rolls)) > 1 for rolls in games)
+    counts = Counter(roll for rolls in games for roll in rolls)
+    assert set(counts) == {1, 2, 3, 4, 5, 6}
+    assert all(abs(count - 200) < 60 for count in counts.values()), "more than four deviations from 1200 / 6"
 
 
 @pytest.mark.parametrize(("env_id", "players"), TELLING)
@@ -61,7 +83,7 @@ def test_moves_not_called_legal_are_invalid(env_id, players):
 
 @pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "PigDice-v0-short-train"])
 @pytest.mark.parametrize("lent", [False, True])
-def test_interleaved_games_go_as_each_goes_alone(env_id, lent, monkeypatch):
+def test_interleaved_games_do_not_affect_each_other(env_id, lent, monkeypatch):
     monkeypatch.setattr(generators, "_lent_for_good", lent)
     alone = [list(turns(make_game(env_id, 2, seed), seed)) for seed in range(8)]
     games = [turns(make_game(env_id, 2, seed), seed) for seed in range(8)]

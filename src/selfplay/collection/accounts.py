@@ -1,14 +1,16 @@
-"""Accounts: what became of every game and every step. They must add up."""
+"""Accounts: counts of the outcome of every game, which must add up."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass
 class Accounts:
     """Counts since the run began.
 
-    Games: every started training game ends as finished, failed, or is still in flight; ``filtered`` finished
-    games were left out of training on purpose. ``retried`` counts further attempts, not games.
+    Every started training game is finished, failed, or still in flight; ``filtered`` finished games were left
+    out of training on purpose. ``retried`` counts further attempts, not games. ``raised`` counts the finished
+    training and evaluation games that ended by a move on which the game raised, by type of error.
     """
 
     started: int = 0
@@ -19,12 +21,33 @@ class Accounts:
     eval_started: int = 0
     eval_finished: int = 0
     eval_failed: int = 0
+    raised: dict[str, int] = field(default_factory=dict)
 
     @property
     def in_flight(self) -> int:
         """Training games that have neither finished nor failed."""
         return self.started - self.finished - self.failed
 
-    def to_dict(self) -> dict[str, int]:
-        """As plain numbers."""
+    def count_raised(self, kind: str | None) -> None:
+        """Count a finished game that ended by raising this type of error on a move; ignore ``None``."""
+        if kind is not None:
+            self.raised[kind] = self.raised.get(kind, 0) + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as JSON-able arguments of the constructor."""
         return asdict(self)
+
+    def figures(self) -> dict[str, int]:
+        """Return the counts as plain numbers by name, for metrics."""
+        counts = self.to_dict()
+        raised = counts.pop("raised")
+        return counts | {f"raised {kind}": count for kind, count in raised.items()}
+
+
+def raised_lines(figures: dict[str, int]) -> list[str]:
+    """Return a line about the games that raised on a move, if any, from :meth:`Accounts.figures`."""
+    kinds = {name.removeprefix("raised "): n for name, n in figures.items() if name.startswith("raised ")}
+    if not kinds:
+        return []
+    by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return [f"ended by a move on which the game raised, which counts as an invalid move: {by_kind}"]

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from selfplay.collection.accounts import Accounts
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import Arena, Rollout, SelfplayError, Trajectory, trajectories_of
-from selfplay.core.garbage import no_garbage_collection
+from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 
@@ -25,28 +25,29 @@ class GameTracker(Protocol):
 
 @dataclass(frozen=True)
 class Played:
-    """A job and its rollout; the rollout of a failed job says why."""
+    """A job and its rollout; the rollout of a failed job holds the reason."""
 
     job: Job
     rollout: Rollout
 
 
 class Collector:
-    """Plays what the scheduler asks for and hands finished games to buffer, pool and tracker.
+    """Plays the scheduler's jobs and passes finished games to buffer, pool and tracker.
 
-    Games are always handed on in the order of their jobs in lockstep (:meth:`collect`), or as they finish
-    in a stream (:meth:`collect_until`). A game that fails is tried again by the arena, then kept as a
-    failed rollout.
+    Games are passed on in the order of their jobs in lockstep (:meth:`collect`), or as they finish in a
+    stream (:meth:`collect_until`). A failed game is kept as a failed rollout, after the arena has retried
+    transient failures.
 
     Args:
         arena: runs the episodes.
-        scheduler: says what is played.
-        buffer: takes the trajectories of trained seats.
-        pool: takes the results.
-        tracker: takes both, for metrics.
-        concurrency: most games in flight.
-        filter_opponent_invalid: keep games out of training that a seat not trained lost by an invalid move.
-        max_failed_fraction: more failures than this mean that something is broken; see ``stop_if_broken``.
+        scheduler: makes the jobs.
+        buffer: receives the trajectories of trained seats.
+        pool: receives the results.
+        tracker: receives both, for metrics.
+        concurrency: maximum number of games in flight.
+        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
+        max_failed_fraction: a larger share of failed games means that something is broken; see
+            ``stop_if_broken``.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class Collector:
         self.accounts = Accounts()
         self._in_flight: set[asyncio.Task[Played]] = set()
 
-    def restore_accounts(self, counts: dict[str, int]) -> None:
-        """Continue from the accounts of a checkpoint; games that were in flight there never started."""
+    def restore_accounts(self, counts: dict[str, Any]) -> None:
+        """Continue from the accounts of a checkpoint; games in flight there count as never started."""
         self.accounts = Accounts(**counts)
         self.accounts.started -= self.accounts.in_flight
         self.accounts.eval_started = self.accounts.eval_finished + self.accounts.eval_failed
@@ -81,11 +82,11 @@ class Collector:
     async def collect(
         self, games: int, eval_games: int = 0, on_game: Callable[[Played], None] | None = None
     ) -> list[Played]:
-        """Play exactly so many games to their end and take them in, in the order of their jobs.
+        """Play exactly ``games`` training and ``eval_games`` evaluation games; take them in in job order.
 
-        ``on_game`` is called whenever one has ended.
+        ``on_game`` is called whenever a game has ended.
         """
-        with no_garbage_collection():
+        with infrequent_garbage_collection():
             jobs = [self.scheduler.next_train_job() for _ in range(games)]
             jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
             slots = asyncio.Semaphore(self.concurrency)
@@ -110,16 +111,17 @@ class Collector:
     ) -> list[Played]:
         """Keep ``concurrency`` games in flight and take them in as they finish, until ``enough()``.
 
-        Games still in flight stay so and go on at the next call. ``eval_share`` of the games started are
-        evaluation games. Stops early when the buffer takes no more.
+        Games that are still in flight continue at the next call. ``eval_share`` of the started games are
+        evaluation games. Collection stops early when the buffer accepts no more games.
 
         Raises:
-            SelfplayError: a hundred rounds of games were not enough: nothing trainable comes of them.
+            SelfplayError: more than ``100 * concurrency`` games were not enough, because too few can be
+                trained on.
         """
         taken: list[Played] = []
         while not enough() and self.buffer.continue_collection():
             if len(taken) > 100 * self.concurrency:
-                raise SelfplayError(f"{len(taken)} games left too little to train on; look at the rollouts")
+                raise SelfplayError(f"{len(taken)} games gave too little to train on; look at the rollouts")
             while len(self._in_flight) < self.concurrency:
                 started = self.accounts.started + self.accounts.eval_started
                 evaluates = self.accounts.eval_started < eval_share * started
@@ -166,6 +168,7 @@ class Collector:
             self.accounts.failed += 1
             return
         self.accounts.finished += 1
+        self.accounts.count_raised(rollout.extras.get("raised"))
         if self.filter_opponent_invalid and opponent_was_invalid(played):
             self.accounts.filtered += 1
             return
@@ -179,6 +182,7 @@ class Collector:
             self.accounts.eval_failed += 1
             return
         self.accounts.eval_finished += 1
+        self.accounts.count_raised(played.rollout.extras.get("raised"))
         pid = played.job.meta.info["eval_pid"]
         self.tracker.add_eval_episode(played.rollout.extras["final_rewards"], pid, played.job.spec.env_id)
         self._rate(played)
@@ -190,6 +194,6 @@ class Collector:
 
 
 def opponent_was_invalid(played: Played) -> bool:
-    """Whether a seat that is not trained ended the game by an invalid move."""
+    """Return whether an untrained seat ended the game by an invalid move."""
     invalid_pid = played.rollout.extras.get("invalid_pid")
     return invalid_pid is not None and invalid_pid not in played.job.spec.trained_pids

@@ -1,4 +1,4 @@
-"""GameScheduler: which game is played next, by whom and from which seed."""
+"""GameScheduler: chooses the next game, its players and its seed."""
 
 import random
 from collections.abc import Sequence
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.population.environment_samplers import BaseEnvSampler
-from selfplay.population.model_pool import ModelPool
+from selfplay.population.model_pool import POLICY_UID, ModelPool
 
 UNTRAINED = "base"
-"""What the client calls the model without an adapter: a checkpoint that has no path."""
+"""The client's name of the model without an adapter, for a checkpoint without a path."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """An environment as the scheduler sees it. ``key`` names the episode registered with the arena.
+    """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
 
-    ``trained_seats`` is how many seats are the policy's and trained; 0 leaves it to the pool's mode.
+    ``trained_seats`` is the number of seats that the policy plays and trains on; 0 leaves it to the pool's
+    mode.
     """
 
     key: str
@@ -27,7 +28,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """One game to run. ``uids`` says which member of the pool sits in each seat."""
+    """One game to run. ``uids`` are the pool members in the seats, in seat order."""
 
     meta: TaskMeta
     spec: PlaySpec
@@ -36,24 +37,24 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The rollout's id: the same in every repetition of the run."""
+        """The rollout's id, which is the same in every repetition of the run."""
         return f"{self.meta.type}-{self.meta.index:08d}"
 
 
 class GameScheduler:
-    """Makes jobs. A job follows from the run's seed, its index and the pool's state when it is made.
+    """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.
 
     Args:
-        pool: chooses opponents. In mode ``mirror`` the policy holds every seat and every seat is trained;
-            otherwise it holds one seat (or as many as the environment says), drawn uniformly, and one
-            opponent holds the others.
+        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In mode ``mirror`` the
+            policy plays every seat and every seat is trained. Otherwise it plays one seat (or the
+            environment's ``trained_seats``), drawn uniformly, and one opponent plays the others.
         environments: draws the environment of each training game.
-        evaluation: pairs of environment and opponent uid, taken in turn.
-        seed: the run's.
-        temperature: at which trained seats draw.
-        max_tokens: most tokens of an answer.
-        pin_evaluation: evaluation games are played by the pool's current checkpoint to their end; otherwise
-            by whatever the policy is meanwhile.
+        evaluation: pairs of environment and opponent uid, used in turn.
+        seed: the run's seed.
+        temperature: sampling temperature of all seats.
+        max_tokens: token limit of an answer.
+        pin_evaluation: play evaluation games with the pool's latest checkpoint; otherwise with the current
+            policy, which may change during a game.
     """
 
     def __init__(
@@ -78,55 +79,57 @@ class GameScheduler:
         self.next_eval = 0
 
     def next_train_job(self) -> Job:
-        """The next training game."""
+        """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
-        current = self.pool.current_uid() or ""
         trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)
         if trained == env.num_players:
-            return self._job("train", index, env, (current,) * env.num_players, set(range(env.num_players)))
-        opponent = self.pool.sample(current, rng)
+            everybody = set(range(env.num_players))
+            return self._job("train", index, env, POLICY_UID, (POLICY_UID,) * env.num_players, everybody)
+        opponent = self.pool.sample(POLICY_UID, rng)
         seats = (
             {rng.randrange(env.num_players)}
             if trained == 1
             else set(rng.sample(range(env.num_players), trained))
         )
-        uids = tuple(current if pid in seats else opponent for pid in range(env.num_players))
-        return self._job("train", index, env, uids, seats)
+        uids = tuple(POLICY_UID if pid in seats else opponent for pid in range(env.num_players))
+        return self._job("train", index, env, POLICY_UID, uids, seats)
 
     def next_eval_job(self, place: int | None = None) -> Job:
-        """The next evaluation game: environments and opponents in turn, seats in turn, nothing is trained.
+        """Return the next evaluation game, in which no seat is trained.
 
-        ``place`` counts where the turns are; by default all evaluation games of the run.
+        Pairs of environment and opponent take turns, and so do the seats. ``place`` is the position in this
+        order; by default the number of evaluation games of the run so far.
         """
         index, self.next_eval = self.next_eval, self.next_eval + 1
         turn, which = divmod(index if place is None else place, len(self.evaluation))
         env, opponent = self.evaluation[which]
         seat = turn % env.num_players
-        current = self.pool.current_uid() or ""
-        uids = tuple(current if pid == seat else opponent for pid in range(env.num_players))
-        return self._job("eval", index, env, uids, set(), seat)
+        me = (self.pool.current_uid() or "") if self.pin_evaluation else POLICY_UID
+        uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
+        return self._job("eval", index, env, me, uids, set(), seat)
 
     def _job(
         self,
         kind: str,
         index: int,
         env: EnvSpec,
+        me: str,
         uids: tuple[str, ...],
         trained: set[int],
         eval_pid: int | None = None,
     ) -> Job:
         seed = derive_seed(self.seed, kind, index)
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
-        opponents = [uid for uid in uids if uid != self.pool.current_uid()]
+        opponents = [uid for uid in uids if uid != me]
         meta = TaskMeta(
             type="train" if kind == "train" else "eval",
             index=index,
             env_id=env.env_id,
             seed=seed,
             opponent_uid=opponents[0] if opponents else None,
-            ckpt_uid=self.pool.current_uid(),
+            ckpt_uid=me,
             info={} if eval_pid is None else {"eval_pid": eval_pid},
         )
         return Job(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)
@@ -134,7 +137,7 @@ class GameScheduler:
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:
             return AgentSpec("policy", "default", self.temperature, self.max_tokens)
-        if uid == self.pool.current_uid() and not self.pin_evaluation:
+        if uid == POLICY_UID:
             return AgentSpec("model", "default", self.temperature, self.max_tokens)
         name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
         if kind == "script":
@@ -144,7 +147,7 @@ class GameScheduler:
         return AgentSpec("model", name or uid, self.temperature, self.max_tokens)
 
     def state_dict(self) -> dict[str, int]:
-        """How many jobs of each type were made."""
+        """Return the number of jobs made of each type."""
         return {"next_train": self.next_train, "next_eval": self.next_eval}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -1,1 +1,1 @@
-"""Games: episodes over game libraries, prompt templates, scripted players."""
+"""Games: episodes based on game libraries, prompt templates, scripted players."""

@@ -1,4 +1,4 @@
-"""What can be played here: makes games by id, lists them, and says why one cannot be played."""
+"""The catalog of environments: creates games by id, lists them, and explains why one is not playable."""
 
 import importlib.util
 import os
@@ -20,7 +20,8 @@ Library = Literal["textarena", "openspiel"]
 class EnvInfo:
     """One environment.
 
-    ``players`` are the possible numbers of players; ``reason`` says why it is not playable, else it is empty.
+    ``players`` are the possible numbers of players; ``reason`` explains why the environment is not playable,
+    and is empty if it is.
     """
 
     env_id: str
@@ -34,14 +35,15 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
     """Start a game.
 
     Args:
-        env_id: a TextArena id (``TicTacToe-v0-train``; a base id is taken as it is) or an OpenSpiel name
+        env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged) or an OpenSpiel name
             (``kuhn_poker``, ``kuhn_poker(players=3)``).
-        num_players: seats.
-        seed: all randomness of the game follows from it.
-        error_allowance: invalid moves in a row for which a TextArena game asks the player again.
+        num_players: number of seats.
+        seed: determines all randomness of the game.
+        error_allowance: number of consecutive invalid moves after which a TextArena game still asks the
+            player again.
 
     Raises:
-        InputError: the id is unknown or unplayable, or the game is not for ``num_players``.
+        InputError: the id is unknown or unplayable, or the game does not support ``num_players``.
     """
     check_playable(env_id, num_players)
     if library_of(env_id) == "textarena":
@@ -55,29 +57,29 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
 
 @lru_cache(maxsize=1024)
 def check_playable(env_id: str, num_players: int) -> None:
-    """Raise an InputError unless ``env_id`` can be played here by ``num_players``."""
+    """Raise an InputError unless ``num_players`` players can play ``env_id`` on this machine."""
     info = describe(env_id)
     if not info.playable:
         raise InputError(
-            "env.id", f"{env_id} cannot be played here: {info.reason}", "See what can be: selfplay envs"
+            "env.id", f"{env_id} cannot be played here: {info.reason}", "List playable games: selfplay envs"
         )
     if num_players not in info.players:
         allowed = ", ".join(map(str, info.players))
         raise InputError(
-            "env.num_players", f"{env_id} is not for {num_players} players", f"It takes: {allowed}"
+            "env.num_players", f"{env_id} does not support {num_players} players", f"It supports: {allowed}"
         )
 
 
 def library_of(env_id: str) -> Library:
-    """Return which library an id belongs to; TextArena's carry a version (``-v0``)."""
+    """Return the library to which an id belongs; TextArena's ids contain a version (``-v0``)."""
     return "textarena" if "-v" in env_id.split("(", 1)[0] else "openspiel"
 
 
 def describe(env_id: str) -> EnvInfo:
-    """Return what is known of an environment.
+    """Return the description of an environment.
 
     Raises:
-        InputError: no library has it.
+        InputError: neither library has it.
     """
     if library_of(env_id) == "textarena":
         return _describe_textarena(env_id)
@@ -103,7 +105,7 @@ def _list_openspiel() -> list[EnvInfo]:
         reason = not_playable_reason(game_type)
         if not reason and not game_type.default_loadable:
             reason = "it needs parameters: give them in parentheses after the name"
-        # Without loading the game, which for some prints or takes long. Hanabi's default is given as 0.
+        # Games are not loaded, because some print or take long to load. Hanabi's default is given as 0.
         players = game_type.parameter_specification.get("players") or game_type.min_num_players
         infos.append(EnvInfo(name, "openspiel", [players], not reason, reason))
     return infos
@@ -131,7 +133,7 @@ def _reason(fact: dict[str, Any]) -> str:
 
 
 def _has_nltk_words() -> bool:
-    """Look where NLTK looks, without the second that importing it takes."""
+    """Search the directories that NLTK searches, without importing it, which takes a second."""
     places = os.environ.get("NLTK_DATA", "").split(os.pathsep)
     roots = [Path(place) for place in places if place]
     roots += [Path.home() / "nltk_data"]

@@ -1,6 +1,6 @@
 """Example turns for few-shot prompts: observations, each with a bare legal move as its answer.
 
-They favour no move: where a game has examples of its own here, each of its moves is shown equally often.
+The examples favour no move: for a game with its own examples in this file, each move appears equally often.
 """
 
 import random
@@ -13,12 +13,12 @@ ExampleTurn = tuple[str, str]
 
 MAX_GENERIC_TURNS = 4
 _MAX_PLIES = 400
-_CELLS = (4, 0, 7, 2, 5, 1, 8, 3, 6)  # in order, a small model would go on counting
+_CELLS = (4, 0, 7, 2, 5, 1, 8, 3, 6)  # shuffled: in order, a small model would continue counting
 
 
 @lru_cache(maxsize=4096)
 def example_turns(env_id: str, num_players: int, pid: int) -> tuple[ExampleTurn, ...]:
-    """Return (observation, move) pairs for the seat; none where the game does not tell its legal moves.
+    """Return (observation, move) pairs for the seat; none if the game does not expose its legal moves.
 
     The same arguments give the same examples in every process.
     """
@@ -30,7 +30,7 @@ def example_turns(env_id: str, num_players: int, pid: int) -> tuple[ExampleTurn,
 
 
 def _kuhn_turns(env_id: str, num_players: int) -> tuple[ExampleTurn, ...]:
-    """Both moves before and after a bet, with the same card: four turns, the same for every seat."""
+    """Return both moves before and after a bet, with the same card: four turns, the same for every seat."""
     from selfplay.envs.openspiel_game import game_at
 
     # The reader of each example holds the second lowest card.
@@ -41,7 +41,7 @@ def _kuhn_turns(env_id: str, num_players: int) -> tuple[ExampleTurn, ...]:
 
 
 def _turn_with_cell(env_id: str, pid: int, cell: int) -> ExampleTurn:
-    """A tic-tac-toe position reached by random play in which ``cell`` is free, and that cell as the move."""
+    """Return a tic-tac-toe position from random play in which ``cell`` is free, and that cell as the move."""
     move = f"[{cell}]" if library_of(env_id) == "textarena" else str(cell)
     for attempt in range(1000):
         draw = random.Random(1000 * cell + attempt)
@@ -55,9 +55,9 @@ def _turn_with_cell(env_id: str, pid: int, cell: int) -> ExampleTurn:
 
 
 def _random_turns(env_id: str, num_players: int, pid: int) -> tuple[ExampleTurn, ...]:
-    """Up to four turns of ``pid`` from one legal game, spread over its length.
+    """Return up to four turns of ``pid`` from one legal game, spread over its length.
 
-    Moves are drawn at random from those that were chosen least often so far.
+    Moves are drawn at random from those that have been chosen least often so far.
     """
     game = make_game(env_id, num_players, seed=0)
     draw = random.Random(0)

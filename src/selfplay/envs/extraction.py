@@ -1,4 +1,4 @@
-"""Finding the action in a model's answer."""
+"""Extraction of the action from a model's answer."""
 
 import re
 
@@ -9,10 +9,10 @@ _WRAPPER = re.compile(
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""Return the content of the last ``\boxed{...}`` of ``text``, or ``None`` where none closes.
+    r"""Return the content of the last ``\boxed{...}`` in ``text``, or ``None`` if no box is closed.
 
-    Braces inside are balanced, lines do not matter, and a wrapper around the whole content
-    (``\text{4}``) is taken off. Of nested boxes the outermost counts. Linear in the text's length.
+    Braces inside are balanced, the content may span lines, and a wrapper around the whole content
+    (``\text{4}``) is removed. Of nested boxes the outermost counts. Time is linear in the text's length.
     """
     content = None
     open_boxes: list[int | None] = []
@@ -37,7 +37,7 @@ def _unwrap(content: str) -> str:
 
 
 def _balanced(text: str) -> bool:
-    """Whether every brace in ``text`` closes one opened before it."""
+    """Return whether every closing brace in ``text`` closes an earlier one and all braces are closed."""
     depth = 0
     for char in text:
         depth += (char == "{") - (char == "}")

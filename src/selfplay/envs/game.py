@@ -1,4 +1,4 @@
-"""Game: one game in progress, whatever library it comes from. Synchronous, cheap, owner of its randomness."""
+"""Game: one game in progress, from any library. It is synchronous and cheap, and owns its randomness."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -11,8 +11,8 @@ class Game(ABC):
     """One game in progress.
 
     Args:
-        env_id: the id it was made from.
-        num_players: seats, numbered from 0.
+        env_id: the id from which the game was created.
+        num_players: number of seats; seats are numbered from 0.
     """
 
     def __init__(self, env_id: str, num_players: int) -> None:
@@ -20,63 +20,71 @@ class Game(ABC):
         self.num_players = num_players
         self._verdict: dict[int, float] | None = None
         self._verdict_info: dict[int, dict[str, Any]] = {}
+        self._broken = False
 
     @property
     @abstractmethod
     def current_pid(self) -> int:
-        """Whose turn it is. Meaningless once ``done``."""
+        """Player id of the player to move; undefined once ``done``."""
 
     @abstractmethod
     def rules(self, pid: int) -> str:
-        """What ``pid`` is told once: the same text all game long (and for every game, where that can be)."""
+        """Return the text that introduces the game to ``pid``. It is constant during a game and, where
+        possible, the same for every game.
+        """
 
     @abstractmethod
     def observation(self, pid: int) -> str:
-        """What ``pid``, whose turn it is, reads now. It does not repeat the rules and is never empty."""
+        """Return what ``pid``, the player to move, sees now, without the rules. It is never empty."""
 
     def brief(self, pid: int) -> str:
-        """Like ``observation``, but only the position where that says everything: equal ones read alike."""
+        """Like ``observation``, but only the position where it suffices, so equal positions read the same."""
         return self.observation(pid)
 
     def view(self, pid: int) -> str:
-        """Like ``observation``, but only the position, as a person likes to see it, where that suffices."""
+        """Like ``observation``, but only the position, drawn for a human reader, where it suffices."""
         return self.observation(pid)
 
     @abstractmethod
     def legal_actions(self) -> list[str] | None:
-        """Names of the current player's legal moves; ``None`` where the game does not tell them."""
+        """Return the names of the current player's legal moves, or ``None`` if they are not exposed."""
 
     @abstractmethod
     def apply(self, action: str) -> bool:
         """Play ``action`` for the current player; return whether it was valid.
 
-        What an invalid move does is the game's own rule: the player is asked again, is out, or has lost.
+        The game's own rules decide what an invalid move causes: the player is asked again, is eliminated, or
+        loses.
         """
 
     @abstractmethod
     def _finished(self) -> bool:
-        """Whether the game reached an end of its own."""
+        """Return whether the game has ended by its own rules."""
 
     @abstractmethod
     def _own_rewards(self) -> dict[int, object]:
-        """The rewards that the game itself gives at its end, as they come."""
+        """Return the rewards that the game itself gives at its end, unchecked."""
 
     def _own_info(self) -> dict[int, dict[str, Any]]:
-        """What the game itself tells of each player at its end."""
+        """Return what the game itself reports about each player at its end."""
         return {pid: {} for pid in range(self.num_players)}
 
     def _invalid_rewards(self, pid: int) -> dict[int, float]:
-        """Rewards when an invalid move of ``pid`` ends the game.
+        """Return the rewards if an invalid move of ``pid`` ends the game.
 
-        Two players: -1 and +1. More: -1 for ``pid`` and 0 for the others. One: 0.
+        With two players they are -1 and +1, with more -1 for ``pid`` and 0 for the others, with one 0.
         """
         if self.num_players == 1:
             return {0: 0.0}
         others = 1.0 if self.num_players == 2 else 0.0
         return {seat: -1.0 if seat == pid else others for seat in range(self.num_players)}
 
+    def invalid_reward(self, pid: int) -> float:
+        """Return the reward of ``pid`` if its own invalid move ends the game."""
+        return self._invalid_rewards(pid)[pid]
+
     def normalise(self, action: str) -> str:
-        """Return ``action`` spelled as ``legal_actions`` would spell it."""
+        """Return ``action`` in the spelling of ``legal_actions``."""
         return action.strip()
 
     @property
@@ -90,8 +98,19 @@ class Game(ABC):
         self._verdict_info = {seat: {"reason": reason} for seat in range(self.num_players)}
         self._verdict_info[pid]["invalid_move"] = True
 
+    def break_off(self, pid: int, error: Exception) -> None:
+        """End the game at once because it raised on a move of ``pid``; the move then counts as invalid.
+
+        The state may be partly changed, so the game itself is not queried any more. ``game_info`` of ``pid``
+        holds the type of the error under ``raised``.
+        """
+        kind = type(error.__cause__ or error).__name__
+        self.forfeit(pid, f"the game failed on the move: {error}")
+        self._verdict_info[pid]["raised"] = kind
+        self._broken = True
+
     def truncate(self) -> None:
-        """End the game at once as a draw (0 for everyone), because it takes too long."""
+        """End the game at once as a draw (0 for every player), because it takes too long."""
         self._verdict = dict.fromkeys(range(self.num_players), 0.0)
         self._verdict_info = {
             seat: {"reason": "the turn limit was reached", "truncated": True}
@@ -102,8 +121,8 @@ class Game(ABC):
         """Return the final reward of every player.
 
         Raises:
-            EpisodeError: the game is not over, or gives something that is not a finite number (game libraries
-                do: strings, ``None``).
+            EpisodeError: the game is not over, or a reward is not a finite number (game libraries return
+                strings and ``None``).
         """
         if self._verdict is not None:
             return dict(self._verdict)
@@ -117,8 +136,8 @@ class Game(ABC):
         }
 
     def game_info(self) -> dict[int, dict[str, Any]]:
-        """Return for every player ``invalid_move`` (bool), ``truncated`` (bool) and what the game tells."""
-        own = self._own_info()
+        """Return for every player ``invalid_move`` (bool), ``truncated`` (bool) and the game's own report."""
+        own = {} if self._broken else self._own_info()
         return {
             pid: {
                 "invalid_move": False,

@@ -1,4 +1,4 @@
-"""GameEpisode: one game, played turn by turn by models and scripts."""
+"""GameEpisode: one game that models and scripts play turn by turn."""
 
 import re
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from selfplay.envs.templates import PromptTemplate
 
 @dataclass
 class _Answer:
-    """What a seat said: the text, the action in it, whether its form is right, and where it came from."""
+    """A seat's answer: the text, the action in it, whether it is well formed, and the model call, if any."""
 
     text: str
     action: str
@@ -36,7 +36,7 @@ class _Answer:
 
 @dataclass
 class _Table:
-    """One game being played and what is noted of it."""
+    """One game in progress and its record."""
 
     spec: PlaySpec
     game: Game
@@ -45,26 +45,34 @@ class _Table:
     action_seq: list[str] = field(default_factory=list)
     errors: int = 0
     invalid_pid: int | None = None
+    raised: str | None = None
     truncated: bool = False
 
 
 class GameEpisode(Episode):
-    """A game of any number of players, one player included.
+    """A game of one or more players.
 
-    An answer is an invalid move if the game's legal moves are known and it is none of them, if the game
-    rejects it, or if the template is strict and the answer is ill-formed. A player may make
-    ``error_allowance`` invalid moves in a row and is asked again; the next ends the game, or whatever else
-    the game's own rules say for an invalid move that the game itself found.
+    An answer is an invalid move if the game's legal moves are known and it is not one of them, if the game
+    rejects it or raises on it, or if the template is strict and the answer is ill-formed. After an invalid
+    move the player is asked again, at most ``error_allowance`` times in a row; the next invalid move ends the
+    game. If the game itself detects an invalid move, the game's own rules decide instead. A move on which the
+    game raises ends it at once, because its state may be partly changed. If a script's move makes the game
+    raise, the episode fails.
+
+    If the game continues after an invalid move, the move's step has ``info["invalid_reward"]``: the reward
+    that the player would have got if the move had ended the game. Buffers give the step at most this reward,
+    however the game ends.
 
     Args:
-        env_id: what is played; see catalog.make_game.
-        num_players: seats.
-        template: prompts and how answers are read.
-        max_turns: the game is a draw after this many turns of all players together.
-        error_allowance: see above.
+        env_id: the environment to play; see catalog.make_game.
+        num_players: number of seats.
+        template: builds prompts and reads answers.
+        max_turns: the game ends as a draw after this many turns in total.
+        error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
 
     Raises:
-        InputError: the environment is unknown, unplayable here or not for ``num_players``.
+        InputError: the environment is unknown, not playable on this machine, or does not support
+            ``num_players``.
     """
 
     def __init__(
@@ -86,21 +94,22 @@ class GameEpisode(Episode):
 
     @property
     def episode_type(self) -> str:
-        """The environment's id."""
+        """Id of the environment."""
         return self.env_id
 
     @property
     def rubric(self) -> Rubric:
-        """Each trained seat gets its final reward."""
+        """The rubric that gives each trained seat its final reward."""
         return self._rubric
 
     async def rollout(
         self, arena: Arena, artifact: PlaySpec, state: EpisodeState | None = None
     ) -> EpisodeState:
-        """Play the game that ``artifact`` describes. Its seed decides everything but the models' weights.
+        """Play the game that ``artifact`` describes. Its seed determines everything except the weights.
 
         Raises:
-            EpisodeError: the seats do not fit the game, or its rewards are not finite numbers.
+            EpisodeError: the number of agents does not match the seats, the game raised on a script's move,
+                or its rewards are not finite numbers.
         """
         state = state or EpisodeState()
         table = self._set_table(artifact)
@@ -137,14 +146,17 @@ class GameEpisode(Episode):
             )
             table.action_seq.append(action)
             if agent.kind == "policy":
-                state.trajectory.append(self._step(pid, turn, answer, action, invalid, legal))
+                step = self._step(pid, turn, answer, action, invalid, legal)
+                if invalid and not game.done:
+                    step.info["invalid_reward"] = game.invalid_reward(pid)
+                state.trajectory.append(step)
             turn += 1
         state.done = True
         state.data = self._summary(table)
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return turns, rewards and how the game ended."""
+        """Return the turns, the rewards and how the game ended."""
         return state.data
 
     def _set_table(self, spec: PlaySpec) -> _Table:
@@ -179,11 +191,11 @@ class GameEpisode(Episode):
         return _Answer(response.text, action, well_formed, prompt, response)
 
     def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
-        """Make the move, or count it as invalid. Return whether it was invalid."""
+        """Make the move, or count it as invalid; return whether it was invalid."""
         game = table.game
         ill_formed = self.template.strict and not well_formed
         illegal = legal is not None and action not in legal
-        if not ill_formed and not illegal and game.apply(action):
+        if not ill_formed and not illegal and self._apply(table, pid, action):
             table.errors = 0
             return False
         table.errors += 1
@@ -195,6 +207,18 @@ class GameEpisode(Episode):
         elif not still_asked:
             table.errors = 0
         return True
+
+    def _apply(self, table: _Table, pid: int, action: str) -> bool:
+        """Make the move; return whether it was valid. If it makes the game raise, the player is at fault."""
+        game = table.game
+        try:
+            return game.apply(action)
+        except Exception as error:
+            if table.spec.agents[pid].kind == "script":
+                raise
+            game.break_off(pid, error)
+            table.raised = game.game_info()[pid]["raised"]
+            return False
 
     def _step(
         self, pid: int, turn: int, answer: _Answer, action: str, invalid: bool, legal: list[str] | None
@@ -219,6 +243,7 @@ class GameEpisode(Episode):
             "game_info": table.game.game_info(),
             "num_turns": len(table.turns),
             "invalid_pid": table.invalid_pid,
+            "raised": table.raised,
             "truncated": table.truncated,
             "action_seq": table.action_seq,
             "turns": table.turns,
@@ -226,11 +251,11 @@ class GameEpisode(Episode):
 
 
 def _form(move: str) -> str:
-    """The form of a move: its words and numbers made alike, so that ``[4]`` has the form of ``[7]``."""
+    """Return a move with every word and number replaced, so that ``[4]`` and ``[7]`` have the same form."""
     return re.sub(r"\w+", "x", move)
 
 
 def final_reward(rollout: Rollout, arena: Arena) -> dict[str, float]:
-    """Give the role of each trained seat the reward that the game gave the seat."""
+    """Return the reward that the game gave to each trained seat, by role id."""
     rewards = rollout.extras["final_rewards"]
     return {f"player_{pid}": rewards[pid] for pid in rollout.artifact.trained_pids}

@@ -1,4 +1,4 @@
-"""The interpreter's global random generators, lent to games whose code draws from them."""
+"""The interpreter's global random generators, seeded for games whose code draws from them."""
 
 import random
 from collections.abc import Callable
@@ -13,9 +13,9 @@ _lent_for_good = False
 
 
 def lend_generators_for_good() -> None:
-    """For a process that only plays games: leave the generators as the last call into a game left them.
+    """Stop restoring the generators after each call into a game, in a process that only plays games.
 
-    Putting them back after every call is a good part of what a collector has to do. Games are the same.
+    Restoring them takes a considerable part of a collector's time. The games are the same either way.
     """
     global _lent_for_good
     _lent_for_good = True
@@ -23,13 +23,13 @@ def lend_generators_for_good() -> None:
 
 @dataclass(frozen=True)
 class Generators:
-    """Which of the interpreter's global generators the code of a game may draw from."""
+    """The interpreter's global generators from which the code of a game may draw."""
 
     python: bool
     numpy: bool
 
     def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
-        """Call ``function`` with these generators seeded; they are put back if not lent for good."""
+        """Call ``function`` with these generators seeded; restore them unless they were lent for good."""
         if _lent_for_good:
             self._seed(seed)
             return function(*args)

@@ -1,4 +1,4 @@
-"""The ids of both libraries, without making any game."""
+"""The ids of both libraries, available without creating a game."""
 
 import difflib
 import json
@@ -9,17 +9,17 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def textarena_facts() -> dict[str, dict[str, Any]]:
-    """Facts by id: ``players``; ``reason`` of an obstacle; ``needs`` where the machine may lift it."""
+    """Return facts by id: ``players``; ``reason`` if not playable; ``needs`` if the machine may supply it."""
     text = files("selfplay.envs").joinpath("textarena_offline.json").read_text(encoding="utf-8")
     facts: dict[str, dict[str, Any]] = json.loads(text)
     return facts
 
 
 def suggest(env_id: str) -> str:
-    """Return what to do about an unknown id: the known ids most like it, of either library.
+    """Return the fix for an unknown id: the most similar known ids of either library.
 
-    Games that OpenSpiel's Python package registers besides (``python_...``) are left out: they are known only
-    after something has imported it.
+    Games that OpenSpiel's Python package adds (``python_...``) are left out, because they are registered only
+    after an import of that package.
     """
     import pyspiel
 

@@ -1,4 +1,4 @@
-"""OpenSpiel games: any turn-based one, with legal moves by name and chance from the seed tree."""
+"""OpenSpiel games: every turn-based game, with legal moves by name and chance from the seed tree."""
 
 import random
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def load_game(env_id: str) -> Any:
     """Return the ``pyspiel.Game`` of an id such as ``kuhn_poker`` or ``kuhn_poker(players=3)``.
 
     Raises:
-        InputError: OpenSpiel does not know it, rejects its parameters, or it is not turn-based.
+        InputError: OpenSpiel does not know the game, rejects its parameters, or it is not turn-based.
     """
     import pyspiel
 
@@ -54,7 +54,7 @@ class OpenSpielGame(Game):
     """A turn-based OpenSpiel game in progress. ``state`` is its ``pyspiel.State``.
 
     An invalid move that ends a two-player game gives the mover the game's worst outcome
-    (``min_utility``) and the other the opposite, so that it is never better than a legal move.
+    (``min_utility``) and the other player the opposite, so it is never better than a legal move.
     """
 
     def __init__(self, env_id: str, seed: int) -> None:
@@ -68,23 +68,23 @@ class OpenSpielGame(Game):
 
     @property
     def current_pid(self) -> int:
-        """Whose turn it is."""
+        """Player id of the player to move."""
         return int(self.state.current_player())
 
     def rules(self, pid: int) -> str:
-        """The rules in words; see openspiel_words."""
+        """Return the rules in words; see openspiel_words."""
         return self._wording.rules(self._game, pid)
 
     def observation(self, pid: int) -> str:
-        """What ``pid`` knows, in words; see openspiel_words."""
+        """Return what ``pid`` knows, in words; see openspiel_words."""
         return self._wording.observation(self.state, pid)
 
     def legal_actions(self) -> list[str]:
-        """Names of the current player's legal moves."""
+        """Return the names of the current player's legal moves."""
         return self._wording.moves(self.state)
 
     def apply(self, action: str) -> bool:
-        """Play a move by its name; a name that is not legal leaves the game as it is and returns False."""
+        """Play a move by its name. If the name is not legal, leave the game unchanged and return False."""
         names = self._wording.moves(self.state)
         if action not in names:
             return False
@@ -116,10 +116,10 @@ class OpenSpielGame(Game):
 
 @dataclass(frozen=True)
 class InformationState:
-    """One decision point of a small game: everything a player knows there, and what it may do.
+    """One decision point of a small game: everything that a player knows there, and its legal actions.
 
     ``actions`` are OpenSpiel's action ids, in the order of ``legal_actions`` (their names). ``history`` is
-    one sequence of OpenSpiel actions, chance included, that leads there.
+    one sequence of OpenSpiel actions, including chance, that leads there.
     """
 
     info_state: str
@@ -134,8 +134,8 @@ def information_states(env_id: str) -> list[InformationState]:
     """Return every information state of a game at which a player decides, in depth-first order.
 
     Raises:
-        InputError: the game has no information state strings, more than 5,000 of them or more than 50,000
-            positions.
+        InputError: the game has no information state strings, more than 5,000 information states, or more
+            than 50,000 positions.
     """
     game = load_game(env_id)
     if not game.get_type().provides_information_state_string:
@@ -184,7 +184,7 @@ def _wording(env_id: str) -> Wording:
 
 
 def game_at(env_id: str, history: tuple[int, ...]) -> OpenSpielGame:
-    """Return a game that stands where ``history`` (OpenSpiel's actions, chance included) leads."""
+    """Return a game in the position that ``history`` (OpenSpiel's actions, including chance) leads to."""
     game = OpenSpielGame(env_id, seed=0)
     game.state = load_game(env_id).new_initial_state()
     for action in history:

@@ -1,6 +1,6 @@
-"""How OpenSpiel games are put into words: rules, observations and moves.
+"""The words of OpenSpiel games: rules, observations and moves.
 
-Observations put what many positions share first and what differs last, so that prompts share prefixes.
+Observations begin with what many positions share and end with what differs, so that prompts share prefixes.
 """
 
 import re
@@ -16,19 +16,19 @@ class Wording(ABC):
 
     @abstractmethod
     def rules(self, game: Any, pid: int) -> str:
-        """The rules as ``pid`` is told them: constant text."""
+        """Return the rules for ``pid``: constant text."""
 
     @abstractmethod
     def observation(self, state: Any, pid: int) -> str:
-        """What ``pid`` knows at ``state``, as far as it matters: suits or transpositions may be left out."""
+        """Return what ``pid`` knows at ``state``; irrelevant suits or transpositions may be left out."""
 
     @abstractmethod
     def moves(self, state: Any) -> list[str]:
-        """Distinct names of the current player's legal moves, in the order of ``state.legal_actions()``."""
+        """Return distinct names of the legal moves, in the order of ``state.legal_actions()``."""
 
 
 class PlainWording(Wording):
-    """OpenSpiel's own strings, for games without words of their own."""
+    """OpenSpiel's own strings, for games without their own wording here."""
 
     def rules(self, game: Any, pid: int) -> str:
         """Name the game and the seat."""
@@ -94,7 +94,7 @@ class KuhnWording(Wording):
 
 
 class LeducWording(Wording):
-    """Leduc poker: fold, call (also when nothing is to be paid: check), raise."""
+    """Leduc poker: fold, call (which is also the check), raise."""
 
     _FIELD = re.compile(r"\[(\w+): ?([^\]]*)\]")
 
@@ -126,7 +126,7 @@ class LeducWording(Wording):
         return " ".join(("fold", "call", "raise")[int(action)] for action in actions.split()) or "none"
 
     def _card(self, card: str) -> str:
-        """OpenSpiel numbers the cards 0 to 5, two suits for each rank."""
+        """Return the rank of a card; OpenSpiel numbers the cards 0 to 5, with two suits for each rank."""
         return "JQK"[int(card) // 2]
 
 
@@ -155,7 +155,7 @@ class TicTacToeWording(Wording):
 
 
 def wording_for(short_name: str) -> Wording:
-    """Return the words for the game with this OpenSpiel short name."""
+    """Return the wording of the game with this OpenSpiel short name."""
     if short_name == "kuhn_poker":
         return KuhnWording()
     if short_name == "leduc_poker":
@@ -170,7 +170,7 @@ def _legal_line(moves: list[str]) -> str:
 
 
 def _kuhn_deck(players: int) -> str:
-    """One card more than players, the king highest."""
+    """Return the deck: one card more than there are players, with the king highest."""
     return CARD_NAMES[len(CARD_NAMES) - players - 1 :]
 
 
@@ -181,10 +181,10 @@ def _who(pid: int, reader: int, players: int) -> str:
 
 
 def _plain_name(text: str) -> str:
-    """Replace what would upset the reading of answers: brackets, backslashes, line breaks."""
+    """Replace characters that would confuse the parsing of answers: brackets, backslashes, line breaks."""
     return " ".join(text.translate(_PLAIN).split())
 
 
 def _is_open(game_type: Any) -> bool:
-    """Whether everyone sees everything, so that the position says more briefly what the history says."""
+    """Return whether information is perfect, so that the short position replaces the history."""
     return bool(game_type.information == game_type.Information.PERFECT_INFORMATION)

@@ -1,4 +1,4 @@
-"""Scripted players: uniformly random among the legal moves, and optimal where OpenSpiel can give it."""
+"""Scripted players: uniformly random among legal moves, and optimal where OpenSpiel can solve the game."""
 
 import random
 from abc import ABC, abstractmethod
@@ -17,10 +17,10 @@ _TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
 
 
 class ScriptedPlayer(ABC):
-    """A player that needs no model. It holds no state of a game, so one serves any number of games.
+    """A player that needs no model. It holds no state of a game, so one player serves any number of games.
 
     Args:
-        seed: players with different seeds draw differently.
+        seed: seed of the draws; players with different seeds draw differently.
     """
 
     def __init__(self, seed: int) -> None:
@@ -37,7 +37,7 @@ class ScriptedPlayer(ABC):
 
 
 class RandomPlayer(ScriptedPlayer):
-    """Uniform among the legal moves, in games that tell them."""
+    """A player that is uniform among the legal moves, in games that expose them."""
 
     def act(self, game: Game, rng_seed: int) -> str:
         """Return a random legal move."""
@@ -45,7 +45,7 @@ class RandomPlayer(ScriptedPlayer):
 
 
 class OptimalPlayer(ScriptedPlayer):
-    """Minimax or an equilibrium policy of an OpenSpiel game; uniform among equally good moves."""
+    """A player with a minimax or equilibrium policy of an OpenSpiel game, uniform among equal moves."""
 
     def __init__(self, env_id: str, seed: int) -> None:
         from selfplay.envs.solver import solve
@@ -62,7 +62,7 @@ class OptimalPlayer(ScriptedPlayer):
 
 
 class TextArenaTicTacToePlayer(ScriptedPlayer):
-    """Perfect play of TextArena's TicTacToe, by way of OpenSpiel's."""
+    """Perfect play of TextArena's TicTacToe, computed from OpenSpiel's."""
 
     def __init__(self, seed: int) -> None:
         from selfplay.envs.solver import solve
@@ -77,7 +77,7 @@ class TextArenaTicTacToePlayer(ScriptedPlayer):
 
 
 def _tic_tac_toe_state(board: list[list[str]]) -> Any:
-    """Rebuild a position that is not over; TextArena's O moves first, like OpenSpiel's x."""
+    """Rebuild a non-terminal position in OpenSpiel. TextArena's O moves first, as OpenSpiel's x does."""
     from selfplay.envs.openspiel_game import load_game
 
     cells = [cell for row in board for cell in row]
@@ -90,10 +90,10 @@ def _tic_tac_toe_state(board: list[list[str]]) -> Any:
 
 
 def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
-    """Return the scripted player ``name`` for ``env_id``. It may solve the game first, once per process.
+    """Return the scripted player ``name`` for ``env_id``. The game may first be solved, once per process.
 
     Raises:
-        InputError: there is no such player, or none for this game.
+        InputError: there is no such player, or it cannot play this game.
     """
     if name == "random":
         _check_moves_are_told(env_id)
@@ -119,6 +119,6 @@ def _check_moves_are_told(env_id: str) -> None:
     if not tells_moves(env_id):
         raise InputError(
             "opponent",
-            f"{env_id} does not tell its legal moves, so nothing can play it at random",
+            f"{env_id} does not expose its legal moves, so no player can play it at random",
             "Choose a model as the opponent",
         )

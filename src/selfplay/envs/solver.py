@@ -16,16 +16,16 @@ _NASH_CONV_GOAL = 0.002  # as a fraction of the range of the game's utilities
 
 
 class Solution(Protocol):
-    """How to play a game: ``state`` is a ``pyspiel.State`` where a player decides."""
+    """A strategy for a game; ``state`` is a ``pyspiel.State`` at which a player decides."""
 
     def policy(self, state: Any) -> dict[int, float]:
         """Return the probability of each action that an optimal player may take at ``state``."""
 
 
 class Minimax:
-    """Exact play of a two-player zero-sum game without chance or secrets: uniform among equally good moves.
+    """Exact play of a two-player zero-sum game of perfect information without chance.
 
-    Positions are remembered as they are met.
+    It is uniform among equally good moves. Values of positions are cached as they are computed.
     """
 
     def __init__(self, env_id: str) -> None:
@@ -36,7 +36,7 @@ class Minimax:
         """See Solution.
 
         Raises:
-            InputError: more than 200,000 positions would have to be searched.
+            InputError: the search needs more than 200,000 positions.
         """
         sign = 1 if state.current_player() == 0 else -1
         values = {action: sign * self._value(state.child(action)) for action in state.legal_actions()}
@@ -45,7 +45,7 @@ class Minimax:
         return dict.fromkeys(optimal, 1 / len(optimal))
 
     def _value(self, state: Any) -> float:
-        """Return what player 0 gets from ``state`` if both play best."""
+        """Return the value of ``state`` for player 0 if both players play optimally."""
         if state.is_terminal():
             return float(state.player_return(0))
         key = (str(state), state.current_player())
@@ -90,17 +90,17 @@ class Equilibrium:
 
 @lru_cache(maxsize=16)
 def solve(env_id: str) -> Solution:
-    """Return optimal play of an OpenSpiel game; solved once per process.
+    """Return optimal play of an OpenSpiel game, which is solved once per process.
 
     Raises:
-        InputError: the game is not two-player zero-sum, or too large.
+        InputError: the game is not two-player zero-sum, or is too large.
     """
     check_solvable(env_id)
     return Minimax(env_id) if _is_open(load_game(env_id)) else Equilibrium(env_id)
 
 
 def check_solvable(env_id: str) -> None:
-    """Raise what ``solve`` would, as far as that can be told without solving: in well under a second."""
+    """Raise the errors of ``solve`` that can be found without solving, in well under a second."""
     game = load_game(env_id)
     kind = game.get_type()
     if game.num_players() != 2 or kind.utility not in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM):
@@ -112,7 +112,7 @@ def check_solvable(env_id: str) -> None:
 
 
 def _is_open(game: Any) -> bool:
-    """Whether there is neither chance nor a secret."""
+    """Return whether the game has perfect information and no chance."""
     kind = game.get_type()
     perfect = kind.information == kind.Information.PERFECT_INFORMATION
     return bool(perfect and kind.chance_mode == kind.ChanceMode.DETERMINISTIC)

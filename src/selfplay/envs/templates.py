@@ -1,6 +1,6 @@
-r"""Prompt templates: what a model reads before it moves, and how its answer is read.
+r"""Prompt templates: they build the prompt that a model reads before it moves, and parse its answer.
 
-The models' own chat templates put the markup around the messages; here is only their text.
+The models' own chat templates add the markup around the messages; these templates give only the text.
 """
 
 import re
@@ -16,9 +16,9 @@ MAX_MOVE_WORDS = 10
 
 
 class PromptTemplate(ABC):
-    """How a position becomes a prompt, and an answer an action.
+    """Converts a position into a prompt, and an answer into an action.
 
-    ``strict`` templates take an ill-formed answer as an invalid move; the others pass its text to the game.
+    ``strict`` templates treat an ill-formed answer as an invalid move; the others pass its text to the game.
     """
 
     name: str
@@ -26,25 +26,25 @@ class PromptTemplate(ABC):
 
     @abstractmethod
     def messages(self, game: Game, pid: int) -> Messages:
-        """Return the prompt for ``pid``, whose turn it is. A message of role ``text`` gets no chat markup."""
+        """Return the prompt for ``pid``, who is to move. A message of role ``text`` gets no chat markup."""
 
     @abstractmethod
     def extract(self, text: str) -> tuple[str, bool]:
-        """Return the action in an answer, and whether the answer has the form that was asked for."""
+        """Return the action in an answer, and whether the answer has the requested form."""
 
     @abstractmethod
     def answer(self, action: str) -> str:
-        """Return the exact answer that the template asks for where ``action`` is meant."""
+        """Return the exact answer that the template requests for ``action``."""
 
 
 class BoxedTemplate(PromptTemplate):
     r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``.
 
-    Where no box holds anything, the whole answer is the action, and ill-formed.
+    If there is no box or the box is empty, the whole answer is the action, and it is ill-formed.
 
     Args:
         name: the template's name.
-        layout: text of the message; ``{observation}`` marks the place of rules and observation.
+        layout: text of the message; ``{observation}`` stands for the rules and the observation.
         role: role of the message (``text`` for models without a chat template).
         system: text of a system message before it, if any.
     """
@@ -83,7 +83,7 @@ class FewshotTemplate(PromptTemplate):
     _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """See PromptTemplate. Games that do not tell their legal moves get an instruction for examples."""
+        """See PromptTemplate. Games that do not expose legal moves get an instruction instead of examples."""
         now = game.brief(pid)
         head = _fewshot_head(game.env_id, game.num_players, pid, game.rules(pid))
         if len(head) == 1:
@@ -102,9 +102,9 @@ class FewshotTemplate(PromptTemplate):
 
 @lru_cache(maxsize=256)
 def _fewshot_head(env_id: str, num_players: int, pid: int, rules: str) -> tuple[Message, ...]:
-    """Everything before the real position: rules and examples, or rules and an instruction.
+    """Return everything before the real position: rules and examples, or rules and an instruction.
 
-    The messages are shared by all prompts; nobody may change them.
+    All prompts share these messages; do not modify them.
     """
     examples = example_turns(env_id, num_players, pid)
     if not examples:
@@ -158,10 +158,10 @@ def template_names() -> list[str]:
 
 
 def get_template(name: str) -> PromptTemplate:
-    """Return the template of this name; templates hold no state of a game.
+    """Return the template with this name. Templates hold no state of a game.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such template.
     """
     templates = _templates()
     if name not in templates:

@@ -1,4 +1,4 @@
-"""TextArena games. Only this module imports the library."""
+"""TextArena games. Only this module imports TextArena."""
 
 import importlib.util
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _PROMPT_TAG_LENGTH = 16
 class TextArenaGame(Game):
     """A TextArena game in progress, of any number of players.
 
-    TextArena draws from the interpreter's global generators. Around every call into it those are seeded from
-    this game's seed and the number of the call, and put back afterwards (see generators), so that games
+    TextArena draws from the interpreter's global generators. They are seeded before every call into it, from
+    this game's seed and the number of the call, and restored afterwards (see generators). Games therefore
     disturb neither each other nor their caller, and a game in flight keeps no generator state (25 kB). Games
-    whose code draws nothing are spared that.
+    whose code draws no random numbers skip this.
 
     Args:
         env_id: a registered id.
-        num_players: seats.
-        seed: all randomness of the game follows from it.
-        error_allowance: invalid moves in a row for which TextArena asks the player again; at 0 the first one
-            ends the game, or puts the player out, as the game's rules say.
+        num_players: number of seats.
+        seed: determines all randomness of the game.
+        error_allowance: number of consecutive invalid moves after which TextArena still asks the player
+            again; at 0 the first one ends the game or eliminates the player, by the game's rules.
 
     ``state`` is TextArena's state object.
 
@@ -57,7 +57,7 @@ class TextArenaGame(Game):
 
     def _start(self, error_allowance: int) -> tuple[Any, Any]:
         env = ta.make(self.env_id)
-        # Given a seed, TextArena seeds the global generator even for games that draw nothing.
+        # With a seed, TextArena seeds the global generator even for games that draw no random numbers.
         seed = self._seed % 2**32 if self._generators.python else None
         env.reset(num_players=self.num_players, seed=seed)
         bare = env
@@ -70,7 +70,7 @@ class TextArenaGame(Game):
         """Call into TextArena with this game's own randomness, if the call may draw.
 
         Raises:
-            EpisodeError: TextArena raised; the game cannot go on.
+            EpisodeError: TextArena raised, so the game cannot continue.
         """
         self._calls += 1
         try:
@@ -82,20 +82,20 @@ class TextArenaGame(Game):
 
     @property
     def board(self) -> Any:
-        """TextArena's board (rows of cells), where the game has one."""
+        """TextArena's board (rows of cells), if the game has one."""
         return self.state.game_state["board"]
 
     @property
     def current_pid(self) -> int:
-        """Whose turn it is."""
+        """Player id of the player to move."""
         return int(self.state.current_player_id)
 
     def rules(self, pid: int) -> str:
-        """The game's opening prompt for ``pid``. In some games it differs from game to game."""
+        """Return the game's opening prompt for ``pid``. For some environments it varies between games."""
         return self._rules[pid]
 
     def observation(self, pid: int) -> str:
-        """What the game shows ``pid``, whose turn it is, without the opening prompt.
+        """Return what the game shows ``pid``, the player to move, without the opening prompt.
 
         Raises:
             EpisodeError: TextArena raised.
@@ -105,19 +105,19 @@ class TextArenaGame(Game):
         return self._observation
 
     def view(self, pid: int) -> str:
-        """The board as TextArena draws it where it says everything, else the same as ``observation``."""
+        """Return the board as TextArena draws it if it suffices, otherwise the same as ``observation``."""
         return self._board or self.observation(pid)
 
     def brief(self, pid: int) -> str:
-        """The board alone, undrawn, where it says everything, else the same as ``observation``."""
+        """Return only the board, without its drawing, if it suffices, else the same as ``observation``."""
         return _undrawn(self._board) if self._board else self.observation(pid)
 
     def legal_actions(self) -> list[str] | None:
-        """Legal moves in brackets, or ``None``: see textarena_moves."""
+        """Return the legal moves in brackets, or ``None`` if unknown; see textarena_moves."""
         return self._family.legal(self._bare) if self._family else None
 
     def normalise(self, action: str) -> str:
-        """Add brackets where there are none; bring accepted spellings to the one of ``legal_actions``."""
+        """Add brackets if there are none; convert accepted spellings to that of ``legal_actions``."""
         action = add_brackets(action)
         return self._family.spell(action) if self._family else action
 
@@ -153,7 +153,7 @@ class TextArenaGame(Game):
         self._observation = None if self._board else self._read(pid)
 
     def _read(self, pid: int) -> str:
-        """Take the current player's observation from TextArena, which hands each out once."""
+        """Read the current player's observation from TextArena, which returns each observation only once."""
         _, text = self._call(self._env.get_observation, draws=self._draws_when_read)
         text = str(text).strip()
         prompt = self._rules[pid]
@@ -183,14 +183,14 @@ class TextArenaGame(Game):
 
 
 def tells_moves(env_id: str) -> bool:
-    """Whether a registered environment's legal moves are known; see textarena_moves."""
+    """Return whether the legal moves of a registered environment are known; see textarena_moves."""
     entry_point = registration.ENV_REGISTRY[env_id].entry_point
     return family_of(entry_point.split(":")[1]) is not None
 
 
 @lru_cache(maxsize=1024)
 def generators_of(env_id: str) -> Generators:
-    """Read off the source of an environment's package which generators it mentions."""
+    """Determine from the source of an environment's package which generators it mentions."""
     entry_point = registration.ENV_REGISTRY[env_id].entry_point
     spec = importlib.util.find_spec(entry_point.split(":")[0])
     if spec is None or spec.origin is None:
@@ -206,6 +206,6 @@ _DRAWING = str.maketrans({"|": " ", "'": None})
 
 @lru_cache(maxsize=65_536)
 def _undrawn(board: str) -> str:
-    """A board without its drawing: no ruled lines, no bars, no empty lines. Every cell and word stays."""
+    """Return a board without ruled lines, bars and empty lines. Every cell and word stays."""
     lines = [line for line in board.translate(_DRAWING).splitlines() if line.strip("-+= ")]
     return "\n".join([" ".join(line.split()) for line in lines])

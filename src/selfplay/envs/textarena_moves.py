@@ -1,4 +1,4 @@
-"""Legal moves of TextArena games, read from their state, for the families where that is reliable."""
+"""Legal moves of TextArena games, read from the game state, for the families where this is reliable."""
 
 import re
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _ROCK_PAPER_SCISSORS = {"[r]": "[rock]", "[p]": "[paper]", "[s]": "[scissors]"}
 
 @dataclass(frozen=True)
 class Family:
-    """How the games of one TextArena class tell their moves.
+    """Functions that read the moves of the games of one TextArena class.
 
-    ``legal`` lists the current player's moves as the game's prompt spells them; ``spell`` brings other
-    spellings that the game accepts to that one; ``board_is_all`` says that the board shows everything that
+    ``legal`` lists the current player's moves in the spelling of the game's prompt. ``spell`` converts other
+    spellings that the game accepts to that one. ``board_is_all`` means that the board shows everything that
     matters, so that the messages about earlier moves can be left out.
     """
 
@@ -28,18 +28,18 @@ class Family:
 
 
 def add_brackets(action: str) -> str:
-    """Return the stripped action, in square brackets if it holds none."""
+    """Return the stripped action, and add square brackets if it contains none."""
     action = action.strip()
     return action if "[" in action or "]" in action else f"[{action}]"
 
 
 def family_of(class_name: str) -> Family | None:
-    """Return the family of a TextArena environment's class, or ``None`` where moves are not exposed."""
+    """Return the family of a TextArena environment's class, or ``None`` if its moves are not exposed."""
     return _FAMILIES.get(class_name)
 
 
 def _lower(action: str) -> str:
-    """Lower case, one space between words, none inside the brackets' edges."""
+    """Return lower case with one space between words and no space at the inner edges of brackets."""
     return _SPACE.sub(" ", action.lower()).replace("[ ", "[").replace(" ]", "]")
 
 
