@@ -9,15 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
 from selfplay.core import InputError, ModelResponse, SelfplayError
-from selfplay.inference import engine as engine_module
+from selfplay.inference import decoder
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
 from tiny_models import ARCHITECTURES, CONTEXT_LENGTH, perturb_adapter, text_prompt, tiny_policy
-
-PROMPTS = ["a", "ab", "abc", "abd", "rules rules rules: move 1", "rules rules rules: move 2", "xyz" * 10]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -28,20 +27,6 @@ def policy(request) -> PolicyModel:
 @functools.cache
 def shared_policy() -> PolicyModel:
     return tiny_policy("qwen3")
-
-
-def make_engine(policy: PolicyModel, **options) -> EmbeddedEngine:
-    engine = EmbeddedEngine(policy, **{"max_tokens": 8, **options})
-    engine.publish("default", TRAINED, 0)
-    return engine
-
-
-async def ask(engine: EmbeddedEngine, text: str, seed: int | None, **options) -> ModelResponse:
-    return await engine.complete(text_prompt(text), seed=seed, **options)
-
-
-async def ask_all(engine: EmbeddedEngine, seeds: range = range(6), **options) -> list[ModelResponse]:
-    return await asyncio.gather(*(ask(engine, text, seed, **options) for text in PROMPTS for seed in seeds))
 
 
 def learner_logprobs(
@@ -60,10 +45,6 @@ def assert_logprobs_are_the_learners(policy, responses, **options) -> None:
     expected = learner_logprobs(policy, responses, **options)
     for response, logprobs in zip(responses, expected, strict=True):
         assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)
-
-
-def answers(responses: list[ModelResponse]) -> list[tuple[list[int], str, str]]:
-    return [(r.completion_token_ids, r.finish_reason, r.text) for r in responses]
 
 
 # Log-probabilities and draws
@@ -161,6 +142,20 @@ async def test_an_answer_ends_with_a_stop_token_or_at_the_limit(policy):
     assert {response.finish_reason for response in responses} == {"stop", "length"}
 
 
+async def test_a_stop_token_that_is_not_special_is_not_in_the_text():
+    policy = tiny_policy()
+    vocabulary = policy.tokenizer.get_vocab()
+    policy.stop_token_ids = [id for token, id in vocabulary.items() if token.isalpha() and token.isascii()]
+    engine = make_engine(policy, max_tokens=40)
+    responses = [await ask(engine, "abc", seed) for seed in range(10)]
+    assert {response.finish_reason for response in responses} == {"stop"}
+    for response in responses:
+        *tokens, stop = response.completion_token_ids
+        assert stop in policy.stop_token_ids
+        assert response.text == policy.tokenizer.decode(tokens)
+        assert not any(letter.isalpha() and letter.isascii() for letter in response.text)
+
+
 async def test_a_call_may_set_its_own_limit(policy):
     engine = make_engine(policy)
     long, short = await asyncio.gather(ask(engine, "abc", 1), ask(engine, "abc", 1, max_tokens=3))
@@ -228,7 +223,7 @@ async def test_small_batches_and_small_caches_give_the_same_answers(policy, opti
 
 async def test_distributions_that_were_dropped_are_computed_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr(engine_module, "MAX_STORED_DISTRIBUTIONS", 1)
+    monkeypatch.setattr(decoder, "MAX_STORED_DISTRIBUTIONS", 1)
     engine = make_engine(policy)
     for _ in range(2):
         responses = await ask_all(engine)
@@ -238,7 +233,7 @@ async def test_distributions_that_were_dropped_are_computed_again(policy, monkey
 
 async def test_rendered_prompts_that_were_forgotten_are_rendered_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr(engine_module, "MAX_RENDERED_TOKENS", 3)
+    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_TOKENS", 3)
     assert answers(await ask_all(make_engine(policy))) == expected
 
 
@@ -267,18 +262,20 @@ def test_any_mixture_of_requests_gets_the_answers_that_each_gets_alone(
         options = {"max_tokens": max_tokens, "temperature": temperature, "model": model}
         return answers([await ask(engine, text, seed, **options)])[0]
 
-    async def answer_together() -> list[tuple[list[int], str, str]]:
+    async def answer_together() -> tuple[list[tuple[list[int], str, str]], int]:
         engine = make_engine(policy, max_cached_tokens=max_cached_tokens, max_batch_tokens=max_batch_tokens)
         engine.publish(BASE, BASE, 0)
-        return await asyncio.gather(*(answer(engine, request) for request in asked))
+        together = await asyncio.gather(*(answer(engine, request) for request in asked))
+        return together, engine.stats.most_cached_tokens
 
     async def answer_alone(request) -> tuple[list[int], str, str]:
         engine = make_engine(policy)
         engine.publish(BASE, BASE, 0)
         return await answer(engine, request)
 
-    with patch.object(engine_module, "MAX_STORED_DISTRIBUTIONS", stored):
-        together = asyncio.run(answer_together())
+    with patch.object(decoder, "MAX_STORED_DISTRIBUTIONS", stored):
+        together, most_cached_tokens = asyncio.run(answer_together())
+    assert most_cached_tokens <= max_cached_tokens
     assert together == [asyncio.run(answer_alone(request)) for request in asked]
 
 
@@ -387,13 +384,6 @@ async def test_a_withdrawn_model_is_unknown_and_tells_who_waits_for_it(policy):
 # Refusals
 
 
-async def refusal(request) -> str:
-    with pytest.raises(SelfplayError) as caught:
-        await request
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 async def test_an_unknown_model_is_refused_and_the_known_ones_are_named(policy):
     engine = await serve_three(policy)
     with pytest.raises(InputError, match=r"nobody.*default, base, frozen"):
@@ -419,7 +409,7 @@ async def test_a_full_queue_refuses_one_more_and_serves_the_others(policy):
     results = await asyncio.gather(*(ask(engine, "abc", seed) for seed in range(7)), return_exceptions=True)
     refused = [result for result in results if isinstance(result, SelfplayError)]
     assert len(refused) == 2
-    assert "5 requests are under way" in str(refused[0])
+    assert "5 requests are in progress" in str(refused[0])
     assert (await ask(engine, "abc", 1)).completion_token_ids
 
 
@@ -469,6 +459,16 @@ async def test_weights_that_are_not_numbers_are_reported():
     assert "not numbers" in await refusal(ask(engine, "abc", 1))
 
 
+async def test_a_score_that_is_refused_half_way_leaves_nothing_behind(policy):
+    engine = make_engine(policy, max_queue=2)
+    assert "2 requests are in progress" in await refusal(engine.score(text_prompt("rules"), ["a", "b", "c"]))
+    while len(asyncio.all_tasks()) > 1:  # until the engine has nothing left to do
+        await asyncio.sleep(0)
+    assert engine.stats.forward_passes == 0
+    assert len(await engine.score(text_prompt("rules"), ["a", "b"])) == 2
+    assert engine.running == 0
+
+
 @pytest.mark.parametrize("passes", [0, 2])
 async def test_cancelled_requests_do_not_hold_up_the_others(policy, passes):
     expected = answers(await ask_all(make_engine(policy), range(1)))
@@ -491,7 +491,8 @@ async def test_an_engine_that_is_cancelled_tells_who_waits(policy):
     waiting = asyncio.create_task(ask(engine, "abc", 1))
     while engine.stats.forward_passes < 2:
         await asyncio.sleep(0)
-    engine._task.cancel()
+    for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
+        task.cancel()
     with pytest.raises(SelfplayError, match="cancelled"):
         await waiting
     assert (await ask(engine, "abc", 1)).completion_token_ids

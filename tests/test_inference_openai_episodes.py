@@ -34,7 +34,7 @@ async def test_a_server_that_stays_broken_for_one_episode_costs_that_episode():
         await client.close()
     errors = [result.rollout.error for result in results]
     assert (errors[0], errors[2]) == (None, None)
-    assert "an answer that cannot be read" in errors[1]
+    assert "the answer cannot be read" in errors[1]
     assert "(tries: 2)" in errors[1]
     batch = arena.build_training_batch(results)
     assert [record.completion_token_ids for record in batch.records] == [[7]]

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 import httpx2
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
-from selfplay.core import ModelResponse, derive_seed
+from selfplay.core import derive_seed
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.inference.server import create_app
-from selfplay.inference.server_answers import pieces
+from selfplay.inference.server_limits import MAX_BODY_BYTES
 from tiny_models import CONTEXT_LENGTH, tiny_policy
 
 POLICY = tiny_policy()
@@ -117,6 +115,13 @@ def test_an_answer_ends_at_the_limit(live, own, limit):
     assert answer.usage.completion_tokens == 16
 
 
+def test_the_newer_name_of_the_limit_beats_the_older_one(live, own):
+    seed = asyncio.run(seed_that_ends_by(own, "length", 16))
+    both = {"max_tokens": 9, "max_completion_tokens": 5}
+    answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=seed, **both)
+    assert answer.usage.completion_tokens == 5
+
+
 def test_without_a_limit_an_answer_takes_what_the_context_leaves(live):
     words = "x" * (CONTEXT_LENGTH - 50)
     answer = live.client().chat.completions.create(
@@ -166,68 +171,6 @@ async def test_our_own_client_gets_what_the_engine_gives(live, own):
     assert await client.complete(ASK, max_tokens=16, seed=9) == expected
     assert await client.get_policy_version() == 7
     await client.close()
-
-
-# Streaming
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_stream_joins_to_the_whole_answer(live, seed):
-    asked = {"model": "tiny", "messages": ASK, "seed": seed, "max_tokens": 60, "logprobs": True}
-    ids = {"return_token_ids": True}
-    forget(live.engine)
-    whole = live.client().chat.completions.create(**asked, extra_body=ids)
-    forget(live.engine)
-    stream = live.client().chat.completions.create(
-        **asked, extra_body=ids, stream=True, stream_options={"include_usage": True}
-    )
-    *chunks, last = list(stream)
-    deltas = [chunk.choices[0].delta for chunk in chunks]
-    assert deltas[0].role == "assistant"
-    assert "".join(delta.content for delta in deltas) == whole.choices[0].message.content
-    assert len(deltas) > 10
-    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
-    assert reasons == [None] * (len(chunks) - 1) + [whole.choices[0].finish_reason]
-    logprobs = [token for chunk in chunks[1:] for token in chunk.choices[0].logprobs.content]
-    assert logprobs == whole.choices[0].logprobs.content
-    assert chunks[0].prompt_token_ids == whole.prompt_token_ids
-    tokens = [token for chunk in chunks[1:] for token in chunk.choices[0].token_ids]
-    assert tokens == whole.choices[0].token_ids
-    assert (last.choices, last.usage) == ([], whole.usage)
-    assert len({chunk.id for chunk in [*chunks, last]}) == 1
-
-
-def test_a_stream_of_several_choices_tells_them_apart(live):
-    asked = {"model": "tiny", "messages": ASK, "seed": 5, "n": 2}
-    texts = {0: "", 1: ""}
-    for chunk in live.client().chat.completions.create(**asked, stream=True):
-        assert chunk.usage is None
-        texts[chunk.choices[0].index] += chunk.choices[0].delta.content
-    whole = live.client().chat.completions.create(**asked)
-    assert list(texts.values()) == [choice.message.content for choice in whole.choices]
-
-
-def test_a_stream_is_server_sent_events_that_end_in_done(live):
-    body = {"model": "tiny", "messages": ASK, "seed": 1, "stream": True}
-    response = live.post("/v1/chat/completions", json=body)
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["x-selfplay-policy-version"] == "7"
-    *events, end = response.text.removesuffix("\n\n").split("\n\n")
-    assert end == "data: [DONE]"
-    for event in events:
-        assert json.loads(event.removeprefix("data: "))["object"] == "chat.completion.chunk"
-
-
-@given(st.text(max_size=12), st.lists(st.integers(0, 258), max_size=4))
-def test_pieces_join_to_the_text_and_hold_each_token_once(text, rest):
-    """Tokens are bytes here, so that most characters take several, and some sequences are no text."""
-    tokenizer = POLICY.tokenizer
-    ids = [*tokenizer(text, add_special_tokens=False).input_ids, *rest, 0]
-    response = ModelResponse(tokenizer.decode(ids, skip_special_tokens=True), [], completion_token_ids=ids)
-    found = list(pieces(tokenizer, response))
-    assert "".join(piece for piece, _, _ in found) == response.text
-    assert [first for _, first, _ in found] == [0, *(end for _, _, end in found[:-1])]
-    assert found[-1][2] == len(ids)
 
 
 # What the server says of itself
@@ -294,6 +237,38 @@ def test_a_request_past_the_context_limit_says_so(live):
         live.client().chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": words * 2}], stream=True
         )
+
+
+def test_messages_that_cannot_fit_are_refused_before_they_are_rendered():
+    policy = tiny_policy()
+    engine = engine_over(policy)
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        render, policy.render = policy.render, None  # whoever needs it now fails
+
+        def status(content: str, messages: int = 1) -> tuple[int, str | None]:
+            body = {"model": "tiny", "messages": [{"role": "user", "content": content}] * messages}
+            response = live.post("/v1/chat/completions", json=body)
+            return response.status_code, response.json()["error"]["code"]
+
+        most = CONTEXT_LENGTH * len("<|endoftext|>")  # no token has more characters
+        assert status("x" * (most + 1)) == (400, "context_length_exceeded")
+        assert status("x" * 2_000_000) == (400, "context_length_exceeded")
+        assert status("x" * (most // 2)) == (500, None)
+        assert status(" " * 2_000_000) == (400, "context_length_exceeded")
+        assert status("", CONTEXT_LENGTH + 1) == (400, "context_length_exceeded")
+        assert status("", CONTEXT_LENGTH) == (500, None)
+        policy.render = render
+        assert status("x" * (most // 2)) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_is_refused(live, chunked):
+    content = b" " * (MAX_BODY_BYTES + 1)
+    response = live.post("/v1/chat/completions", content=iter([content]) if chunked else content)
+    assert response.status_code == 413
+    assert "more than 4,194,304 bytes" in response.json()["error"]["message"]
+    fits = live.post("/v1/chat/completions", content=b" " * MAX_BODY_BYTES)
+    assert fits.status_code == 400
 
 
 def test_an_unknown_model_is_not_found(live):

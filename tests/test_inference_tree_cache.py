@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from selfplay.inference import cached_attention
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.tree_cache import ROOT, TreeCache
+from selfplay.learning.model_attention import DotProduct
 
 token = st.integers(0, 2)
 contexts = st.lists(st.lists(token, min_size=1, max_size=7), min_size=1, max_size=8)
@@ -33,24 +34,26 @@ class Inputs:
             ]
         return self.known[tuple(context)]
 
-    def attend(self, cache: TreeCache, nodes: list[int]) -> torch.Tensor:
+    def attend(self, cache: TreeCache, nodes: list[int], window: int | None = None) -> torch.Tensor:
         """Run every layer of one pass over ``nodes``; returns output_LTHd."""
         attend = CachedAttention(cache, nodes, torch.float64, torch.device("cpu"))
         values = [self.of(tokens_of(cache, node)) for node in nodes]
         query_LHTd, key_LGTd, value_LGTd = (torch.stack([v[i] for v in values], dim=2) for i in range(3))
         return torch.stack(
             [
-                attend(layer, query_LHTd[layer], key_LGTd[layer], value_LGTd[layer], SCALE)
+                attend(
+                    layer, query_LHTd[layer], key_LGTd[layer], value_LGTd[layer], window, DotProduct(SCALE)
+                )
                 for layer in range(2)
             ]
         )
 
-    def expected(self, cache: TreeCache, nodes: list[int]) -> torch.Tensor:
-        """The same by attention of each token over its own context, one at a time."""
+    def expected(self, cache: TreeCache, nodes: list[int], window: int | None = None) -> torch.Tensor:
+        """The same by attention of each token over the end of its own context, one at a time."""
         outputs = []
         for node in nodes:
             context = tokens_of(cache, node)
-            prefixes = [self.of(context[: end + 1]) for end in range(len(context))]
+            prefixes = [self.of(context[: end + 1]) for end in range(len(context))][-(window or 0) :]
             query_LHd = prefixes[-1][0]
             key_LHTd, value_LHTd = (
                 torch.stack([p[i] for p in prefixes], dim=2).repeat_interleave(HEADS // GROUPS, dim=1)
@@ -88,15 +91,16 @@ def test_find_walks_as_far_as_contexts_are_known(known, asked):
 
 
 @settings(max_examples=60, deadline=None)
-@given(contexts, st.integers(1, 5), st.sampled_from([-(10**9), 0, 5, 1500]))
-def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_size, overhead):
+@given(contexts, st.integers(1, 5), st.sampled_from([-(10**9), 0, 5, 1500]), st.none() | st.integers(1, 8))
+def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_size, overhead, window):
     cache, inputs = TreeCache(), Inputs()
     for context in ids:
         cache.insert(context)
     with patch.object(cached_attention, "GROUP_OVERHEAD_PAIRS", overhead):
         for first in range(0, len(cache), batch_size):
             nodes = list(range(first, min(first + batch_size, len(cache))))
-            torch.testing.assert_close(inputs.attend(cache, nodes), inputs.expected(cache, nodes))
+            attended = inputs.attend(cache, nodes, window)
+            torch.testing.assert_close(attended, inputs.expected(cache, nodes, window))
 
 
 @settings(max_examples=60, deadline=None)

@@ -240,15 +240,15 @@ async def test_more_requests_than_the_queue_holds_are_refused(engine):
     results = await asyncio.gather(*asked, return_exceptions=True)
     refused = [result for result in results if not isinstance(result, ModelResponse)]
     assert len(refused) == 10
-    assert all("400 requests are under way" in str(error) for error in refused)
+    assert all("400 requests are in progress" in str(error) for error in refused)
 
 
 async def test_adapters_that_cannot_be_served_are_refused_before_they_are_loaded(engine, adapters, tmp_path):
-    with pytest.raises(InputError, match="is no LoRA adapter"):
+    with pytest.raises(InputError, match="is not a LoRA adapter"):
         await engine.publish("default", tmp_path, 2)
     for name in ("second", "third"):
         await engine.publish(name, adapters[2], 1)
-    with pytest.raises(InputError, match="3 are served already"):
+    with pytest.raises(InputError, match="3 adapters are already served"):
         await engine.publish("fourth", adapters[2], 1)
     config = (adapters[1] / "adapter_config.json").read_text()
     (tmp_path / "adapter_config.json").write_text(config.replace('"r": 4', '"r": 400'))

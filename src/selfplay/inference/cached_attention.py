@@ -1,69 +1,94 @@
 """Attention of new tokens over a TreeCache.
 
-New tokens come as chains, each the continuation of a known context. Chains whose contexts overlap are put
-into one group, which reads the union of their contexts once; the rest are computed apart.
+New tokens form chains, each the continuation of a known context. Chains whose contexts overlap are put into
+one group, which reads the union of their contexts once; other chains are computed separately. If a layer has
+a sliding window, a token does not see tokens that are ``window`` or more positions before it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from selfplay.inference.tree_cache import IntArray, TreeCache
 
-# Cost of one more group, in query-key pairs: what a forward pass pays for its kernel launches, roughly.
+# Cost of one more group in query-key pairs: roughly the cost of its kernel launches in a forward pass.
 GROUP_OVERHEAD_PAIRS = 1500
+
+DotProduct = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""(query_HQd, key_GKd, value_GKe, mask_QK) -> output_HQe; the mask is added to the scores."""
 
 
 @dataclass
 class _Chain:
-    first: int  # its first token's place among the T new tokens
+    first: int  # index of its first token among the T new tokens
     length: int
     path: IntArray
 
 
 @dataclass
 class _Group:
+    """``sees_QK`` says whether a key is in a query's context; ``masks`` are added to scores, by window."""
+
     queries_Q: Tensor
     slots_K: Tensor
-    mask_QK: Tensor
+    depth_Q: Tensor
+    depth_K: Tensor
+    sees_QK: Tensor
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 class CachedAttention:
-    """Writes the new tokens' keys and values into the cache and attends over it.
+    """Attention that writes the new tokens' keys and values into the cache and attends over it.
 
     Args:
-        cache: where contexts live.
+        cache: the cache of contexts.
         nodes: the T new tokens, parents before children.
-        dtype: of queries and keys.
-        device: of queries and keys.
+        dtype: dtype of queries and keys.
+        device: device of queries and keys.
     """
 
     def __init__(self, cache: TreeCache, nodes: list[int], dtype: torch.dtype, device: torch.device) -> None:
         self.cache = cache
+        self.dtype = dtype
         self.slots_T = torch.tensor(nodes, device=device)
         chains = _chains(cache, nodes)
-        self.groups = [_group(members, dtype, device) for members in _partition(chains)]
+        self.groups = [_group(members, device) for members in _partition(chains)]
+        self._longest = max(len(chain.path) for chain in chains)
 
     def __call__(
-        self, layer: int, query_HTd: Tensor, key_GTd: Tensor, value_GTd: Tensor, scale: float
+        self,
+        layer: int,
+        query_HTd: Tensor,
+        key_GTd: Tensor,
+        value_GTe: Tensor,
+        window: int | None,
+        dot_product: DotProduct,
     ) -> Tensor:
-        """Return output_THd."""
-        self.cache.write(layer, self.slots_T, key_GTd, value_GTd)
-        output_HTd = torch.empty_like(query_HTd)
+        """Return output_THe."""
+        self.cache.write(layer, self.slots_T, key_GTd, value_GTe)
+        if window is not None and window >= self._longest:
+            window = None  # it reaches back to the first token from everywhere
+        output_HTe = query_HTd.new_empty(*query_HTd.shape[:2], value_GTe.shape[2])
         for group in self.groups:
-            key_GKd, value_GKd = self.cache.read(layer, group.slots_K)
-            output_HTd[:, group.queries_Q] = F.scaled_dot_product_attention(
-                query_HTd[None, :, group.queries_Q],
-                key_GKd[None],
-                value_GKd[None],
-                attn_mask=group.mask_QK,
-                scale=scale,
-                enable_gqa=True,
-            )[0]
-        return output_HTd.transpose(0, 1)
+            key_GKd, value_GKe = self.cache.read(layer, group.slots_K)
+            mask_QK = self._mask(group, window)
+            output_HTe[:, group.queries_Q] = dot_product(
+                query_HTd[:, group.queries_Q], key_GKd, value_GKe, mask_QK
+            )
+        return output_HTe.transpose(0, 1)
+
+    def _mask(self, group: _Group, window: int | None) -> Tensor:
+        """Return the mask_QK of a group; the first call with a window makes it."""
+        if window not in group.masks:
+            sees_QK = group.sees_QK
+            if window is not None:
+                sees_QK = sees_QK & (group.depth_Q[:, None] - group.depth_K[None] < window)
+            mask_QK = torch.zeros(sees_QK.shape, dtype=self.dtype, device=sees_QK.device)
+            group.masks[window] = mask_QK.masked_fill_(~sees_QK, float("-inf"))
+        return group.masks[window]
 
 
 def _chains(cache: TreeCache, nodes: list[int]) -> list[_Chain]:
@@ -78,7 +103,7 @@ def _chains(cache: TreeCache, nodes: list[int]) -> list[_Chain]:
 
 
 def _partition(chains: list[_Chain]) -> list[list[_Chain]]:
-    """Put neighbours (in depth-first order) together where that needs fewer query-key pairs than apart."""
+    """Put neighbours (in depth-first order) into one group where that costs less than separate groups."""
     groups: list[list[_Chain]] = []
     queries = keys = 0
     for chain in chains:
@@ -101,19 +126,26 @@ def _common_prefix(left: IntArray, right: IntArray) -> int:
     return int(different[0]) if len(different) else length
 
 
-def _group(chains: list[_Chain], dtype: torch.dtype, device: torch.device) -> _Group:
+def _group(chains: list[_Chain], device: torch.device) -> _Group:
     slots = np.unique(np.concatenate([chain.path for chain in chains]))
     queries = np.concatenate([np.arange(chain.first, chain.first + chain.length) for chain in chains])
+    depth_Q = np.empty(len(queries), dtype=np.int64)
+    depth_K = np.empty(len(slots), dtype=np.int64)
     sees_QK = np.zeros((len(queries), len(slots)), dtype=bool)
     row = 0
     for chain in chains:
+        rows = slice(row, row + chain.length)
         columns = np.searchsorted(slots, chain.path)
         context = len(chain.path) - chain.length
-        sees_QK[row : row + chain.length, columns[:context]] = True
-        sees_QK[row : row + chain.length, columns[context:]] = np.tri(chain.length, dtype=bool)
+        sees_QK[rows, columns[:context]] = True
+        sees_QK[rows, columns[context:]] = np.tri(chain.length, dtype=bool)
+        depth_K[columns] = np.arange(len(chain.path))
+        depth_Q[rows] = np.arange(context, len(chain.path))
         row += chain.length
-    mask_QK = torch.zeros(sees_QK.shape, dtype=dtype)
-    mask_QK.masked_fill_(torch.from_numpy(~sees_QK), float("-inf"))
     return _Group(
-        torch.from_numpy(queries).to(device), torch.from_numpy(slots).to(device), mask_QK.to(device)
+        queries_Q=torch.from_numpy(queries).to(device),
+        slots_K=torch.from_numpy(slots).to(device),
+        depth_Q=torch.from_numpy(depth_Q).to(device),
+        depth_K=torch.from_numpy(depth_K).to(device),
+        sees_QK=torch.from_numpy(sees_QK).to(device),
     )

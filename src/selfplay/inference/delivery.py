@@ -1,6 +1,7 @@
-"""Proof that an adapter answers as its maker says: its file's hash, and the log-probabilities of the canary.
+"""Check that the engine serves the adapter that the learner wrote, by its file's hash and a canary text.
 
-Log-probabilities are natural logarithms at temperature 1. Nothing here needs torch before a file is opened.
+Log-probabilities are natural logarithms at temperature 1. This module does not use torch before it opens a
+file.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from selfplay.core import InputError, SelfplayError
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
-"""Largest mean difference of log-probabilities that rounding explains, by the type of the model's weights."""
+"""Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -22,12 +23,12 @@ DELIVERY_FILE = "delivery.json"
 
 
 class DeliveryError(SelfplayError):
-    """An adapter was loaded, or was to be, and is not what it should be.
+    """An adapter could not be loaded, or the engine does not answer with it.
 
     Args:
-        name: of the adapter.
+        name: name of the adapter.
         version: its policy version.
-        problem: what differs.
+        problem: description of the difference.
     """
 
     def __init__(self, name: str, version: int, problem: str) -> None:
@@ -35,19 +36,19 @@ class DeliveryError(SelfplayError):
         super().__init__(f"{name} version {version} was not delivered: {problem}")
 
     def __reduce__(self) -> tuple[type["DeliveryError"], tuple[str, int, str]]:
-        """Errors travel between processes; Python would rebuild this one from its message alone."""
+        """Support sending the error between processes; Python would rebuild it from its message alone."""
         return type(self), (self.name, self.version, self.problem)
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the maker of an adapter says of it in ``delivery.json``.
+    """The learner's description of an adapter in ``delivery.json``.
 
     Attributes:
         version: the policy version.
-        sha256: of the weight file, in hexadecimal.
-        canary: mean log-probability of the canary's tokens but the first.
-        base: the same of the base model.
+        sha256: SHA-256 of the weight file, in hexadecimal.
+        canary: mean log-probability of the canary's tokens without the first.
+        base: the same value of the base model.
     """
 
     version: int
@@ -61,11 +62,11 @@ class Delivery:
     """Proof that a version answers.
 
     Attributes:
-        name: what clients ask for.
+        name: the model's name in requests.
         version: the policy version.
-        sha256: of the adapter's weight file; empty for the base model.
-        canary: log-probability of each canary token but the first, as the engine gives it.
-        expected: their mean as the maker gives it, if known.
+        sha256: SHA-256 of the adapter's weight file; empty for the base model.
+        canary: the engine's log-probability of each canary token without the first.
+        expected: their mean according to the learner, if known.
     """
 
     name: str
@@ -76,31 +77,31 @@ class Delivery:
 
     @property
     def mean(self) -> float:
-        """Mean log-probability of a canary token; what the maker's is compared with."""
+        """Mean log-probability of a canary token, which is compared with the learner's."""
         return sum(self.canary) / len(self.canary)
 
 
 def tolerance_of(dtype: object) -> float:
-    """Largest difference of a canary's mean that rounding explains, for a torch type of weights."""
+    """Return the maximum difference of a canary's mean that counts as rounding, for a torch dtype."""
     return TOLERANCES[str(dtype).removeprefix("torch.")]
 
 
 def read_expectation(directory: Path) -> Expectation | None:
-    """What an adapter's maker says of it; None if nothing.
+    """Return the learner's description of an adapter; ``None`` if there is none.
 
     Raises:
         InputError: ``delivery.json`` is damaged.
     """
     path = directory / DELIVERY_FILE
     try:
-        said = json.loads(path.read_bytes())
+        described = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path) from error
-    if not isinstance(said, dict):
+    if not isinstance(described, dict):
         raise _damaged(path)
-    version, sha256, canary, base = (said.get(key) for key in ("version", "sha256", "canary", "base"))
+    version, sha256, canary, base = (described.get(key) for key in ("version", "sha256", "canary", "base"))
     if type(version) is not int or not isinstance(sha256, str):
         raise _damaged(path)
     if not isinstance(canary, float) or not isinstance(base, float):
@@ -111,16 +112,16 @@ def read_expectation(directory: Path) -> Expectation | None:
 
 
 def check_hash(name: str, version: int, directory: Path | None, sha256: str, expected: str) -> None:
-    """Check that the weights are those that their maker wrote.
+    """Check that the weights are those that the learner wrote.
 
     Raises:
-        DeliveryError: they are not.
+        DeliveryError: the hashes differ.
     """
     if sha256 != expected:
         raise DeliveryError(
             name,
             version,
-            f"the weights in {directory} have hash {sha256[:12]}, the learner's {expected[:12]}",
+            f"the weights in {directory} have hash {sha256[:12]}, the learner's have {expected[:12]}",
         )
 
 
@@ -134,30 +135,31 @@ def check_delivery(
     changes_nothing: bool,
     tolerance: float,
 ) -> None:
-    """Check that the version just published answers.
+    """Check that the engine answers with the version that was just published.
 
-    A stale adapter is caught without any expectation: the same weights give the very same numbers, other
-    weights give others. (Under load even the same weights round differently, and this check sees less.) Only
-    an update that is too small to be seen at all may give the same numbers, and its maker knows: where the
-    expectations lie closer than a tenth of the tolerance, alike is right.
+    A stale adapter is detected without expectations, because the same weights give exactly the same numbers
+    and other weights give other numbers. (Under load, even the same weights round differently, and this check
+    detects less.) Only an update that is too small to have any effect may give the same numbers. The
+    learner's expectations show this: if they differ by less than a tenth of the tolerance, equal numbers are
+    correct.
 
     Args:
-        delivery: of the new version.
-        expected_canary: mean log-probability of a canary token by whoever made the adapter, if known.
-        expected_base: the same of the base model.
-        before: of the version that answered until now, if any.
-        base: of the base model.
-        changes_nothing: every B of the adapter is zero.
-        tolerance: largest difference from ``expected_canary``.
+        delivery: delivery of the new version.
+        expected_canary: mean log-probability of a canary token according to the learner, if known.
+        expected_base: the same value of the base model.
+        before: delivery of the version that answered until now, if any.
+        base: delivery of the base model.
+        changes_nothing: whether every B of the adapter is zero.
+        tolerance: maximum difference from ``expected_canary``.
 
     Raises:
-        DeliveryError: it does not.
+        DeliveryError: the engine does not answer with this version.
     """
     name, version = delivery.name, delivery.version
     like_base = delivery.canary == base.canary
     if like_base and not changes_nothing and _can_be_seen(expected_canary, expected_base, tolerance):
         raise DeliveryError(name, version, "it answers exactly like the base model")
-    # The base model and adapters that were never trained rightly answer alike.
+    # The base model and adapters that were never trained give the same answers.
     like_before = before is not None and not like_base and before.canary == delivery.canary
     if (
         before is not None
@@ -171,21 +173,21 @@ def check_delivery(
         raise DeliveryError(
             name,
             version,
-            f"the canary's log-probability is {delivery.mean:.4f} a token where the learner's is "
+            f"the canary's log-probability is {delivery.mean:.4f} per token, but the learner's is "
             f"{expected_canary:.4f} (rounding explains {tolerance:g})",
         )
 
 
 def _can_be_seen(expected: float | None, other: float | None, tolerance: float) -> bool:
-    """Whether two versions answer differently, by those who made them; yes if nobody says."""
+    """Return whether two versions should answer differently by their expectations; true if one is unknown."""
     return expected is None or other is None or abs(expected - other) > tolerance / 10
 
 
 def file_hash(directory: Path) -> str:
-    """SHA-256 of an adapter's weight file, in hexadecimal.
+    """Return the SHA-256 of an adapter's weight file, in hexadecimal.
 
     Raises:
-        InputError: there is none.
+        InputError: the file does not exist.
     """
     try:
         with (directory / ADAPTER_FILE).open("rb") as file:
@@ -195,19 +197,19 @@ def file_hash(directory: Path) -> str:
 
 
 def changes_nothing(directory: Path) -> bool:
-    """Whether every B of an adapter is zero, as in one that was never trained.
+    """Return whether every B of an adapter is zero, as in an adapter that was never trained.
 
     Raises:
         InputError: the file is damaged.
     """
     try:
         with safe_open(directory / ADAPTER_FILE, framework="pt") as file:
-            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118 (it is no dict)
+            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118 (not a dict)
             return not any(bool(file.get_tensor(name).any()) for name in names)
     except (OSError, SafetensorError) as error:
         raise InputError("adapter", f"{directory / ADAPTER_FILE} is damaged", "Save it again.") from error
 
 
 def _damaged(path: Path) -> InputError:
-    fix = "Save the adapter again, or delete the file: then only what it says is not checked."
+    fix = "Save the adapter again, or delete the file to skip this check."
     return InputError("adapter", f"{path} is damaged", fix)

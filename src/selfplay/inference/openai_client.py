@@ -1,8 +1,8 @@
-"""OpenAIClient: answers from any server that speaks OpenAI's chat completions.
+"""OpenAIClient: a client of any server with OpenAI's chat completions.
 
-The ``openai`` package speaks HTTP; its own retries are off and ``tenacity`` does them, because they must also
-cover answers that cannot be read or hold nothing, and every wait needs a limit that can be set. An answer is
-decoded here into the few fields that are needed, with their types checked.
+The ``openai`` package handles HTTP. Its own retries are off; ``tenacity`` retries instead, because retries
+must also cover answers that are unreadable or empty, and every wait needs a configurable limit. This module
+decodes the few fields of an answer that it needs, and checks their types.
 """
 
 import asyncio
@@ -24,19 +24,30 @@ from tenacity import (
     wait_exponential,
 )
 
-from selfplay.core import EpisodeError, InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core import (
+    EpisodeError,
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SelfplayError,
+    TransientError,
+)
+from selfplay.core.text import without_control_tokens
 
 Answer = TypeVar("Answer")
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
 VERSION_HEADER = "x-selfplay-policy-version"
-"""The header in which ``selfplay serve`` says which policy version answered."""
+"""The header in which ``selfplay serve`` gives the policy version that answered."""
 TOKEN_VARIABLE = "SELFPLAY_API_KEY"
 """The environment variable of the token that ``selfplay serve`` and its clients share."""
+NO_KEY = "no-key"
+"""Sent if there is no key, because the ``openai`` package requires one."""
 _OPENROUTER = "openrouter.ai"
 _OPENAI = "api.openai.com"
-_HOSTED = (_OPENROUTER, _OPENAI)  # they give no token ids and have no adapters of ours
+_HOSTED = (_OPENROUTER, _OPENAI)  # they return no token ids and do not serve our adapters
 _TOKEN_FIELDS = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 _MAX_WORDS = 200
 
@@ -73,7 +84,7 @@ class _Version(msgspec.Struct):
 
 
 class _Fault(Exception):
-    """What another try may cure; ``retry_after`` is how many seconds the server asks to wait."""
+    """A failure that a retry may resolve; ``retry_after`` is the wait in seconds that the server asks for."""
 
     def __init__(self, what: str, retry_after: float = 0.0) -> None:
         self.retry_after = retry_after
@@ -81,33 +92,34 @@ class _Fault(Exception):
 
 
 class OpenAIClient(InferenceClient):
-    """Asks OpenAI, OpenRouter, vLLM, llama.cpp, ``selfplay serve`` or another compatible server.
+    """A client of OpenAI, OpenRouter, vLLM, llama.cpp, ``selfplay serve`` or another compatible server.
 
-    Token ids and log-probabilities are asked for and kept where the server gives all of them (vLLM,
-    ``selfplay serve``); elsewhere the three token fields of an answer are ``None``. A vLLM server gives
-    log-probabilities of the distribution that was drawn from if it runs with ``--logprobs-mode
+    The client requests token ids and log-probabilities, and keeps them if the server returns all of them
+    (vLLM, ``selfplay serve``). Otherwise the three token fields of an answer are ``None``. A vLLM server
+    returns log-probabilities of the sampling distribution if it runs with ``--logprobs-mode
     processed_logprobs --generation-config vllm``.
 
     Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are unreadable or
-    have no choices are tried again with exponential back-off; a choice without text is an answer. One call
-    ends within ``(retries + 1) * timeout + retries * max_wait`` seconds, in an answer or in one error.
+    have no choices are retried with exponential back-off. A choice without text is an answer. A call ends
+    within ``(retries + 1) * timeout + retries * max_wait`` seconds, with an answer or one error.
 
-    The key is looked up in OPENROUTER_API_KEY for OpenRouter, in OPENAI_API_KEY for OpenAI and in
-    SELFPLAY_API_KEY for another host. A server on this machine gets SELFPLAY_API_KEY if it is set, and needs
-    no key. Unlike in seed 001, nobody but OpenAI is sent the key of OpenAI.
+    The key is read from OPENROUTER_API_KEY for OpenRouter, from OPENAI_API_KEY for OpenAI and from
+    SELFPLAY_API_KEY for other hosts. A server on this machine gets SELFPLAY_API_KEY if it is set, and needs
+    no key. The key of OpenAI is sent only to OpenAI.
 
     Args:
         api_key: the key, instead of the one in the environment. It is never shown.
-        model: name of the served model that answers where a call names none, or the policy ``default``.
-        base_url: address of the API, ``/v1`` included.
-        timeout: seconds one try may take, from connecting to the last byte.
-        models: served model by policy name. Other names are sent as they are.
-        retries: further tries.
+        model: name of the served model that answers if a call names no model, or names the policy
+            ``default``.
+        base_url: address of the API, including ``/v1``.
+        timeout: maximum seconds of one try, from connecting to the last byte.
+        models: names of served models by policy name. Other names are sent unchanged.
+        retries: number of tries after the first.
         backoff: seconds before the second try, doubled for each further one; half of it is random.
-        max_wait: most seconds between two tries. A server that asks to wait longer has failed.
+        max_wait: maximum seconds between two tries. If a server asks for a longer wait, the call fails.
 
     Raises:
-        InputError: there is no key for this host, or ``base_url`` is no address.
+        InputError: there is no key for this host, or ``base_url`` is not a valid address.
     """
 
     def __init__(
@@ -137,7 +149,7 @@ class OpenAIClient(InferenceClient):
         self._version = 0
         self._key_name, self._key = ("api_key", api_key) if api_key else _key_for(self._host)
         if not is_sendable(self._key):
-            raise InputError(self._key_name, "holds a character that no key has", "Set it again")
+            raise InputError(self._key_name, "contains a character that is invalid in a key", "Set it again")
         self._api: openai.AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -150,7 +162,7 @@ class OpenAIClient(InferenceClient):
         model: str = "default",
         models: Mapping[str, str] | None = None,
     ) -> "OpenAIClient":
-        """Return a client of the server at this port of this machine. A key is not needed."""
+        """Return a client of the server at this port of this machine, which needs no key."""
         return cls(model=model, base_url=f"http://127.0.0.1:{port}/v1", timeout=timeout, models=models)
 
     @classmethod
@@ -173,49 +185,52 @@ class OpenAIClient(InferenceClient):
     ) -> ModelResponse:
         """Answer ``messages``; see :meth:`InferenceClient.complete`.
 
-        ``finish_reason`` is the server's word. ``policy_version`` is what the server says of this answer, or
-        the version it last told :meth:`get_policy_version`. Of ``seed`` the lower 31 bits are sent, which
-        every server takes.
+        ``finish_reason`` is the server's. ``policy_version`` is the version that the server gives for this
+        answer, or the last result of :meth:`get_policy_version`. Only the lower 31 bits of ``seed`` are sent,
+        which every server accepts. Text in ``messages`` that looks like a control token gets a space, because
+        a server may interpret it as one.
 
         Raises:
-            EpisodeError: no try brought an answer, or the server will not take these messages.
-            SelfplayError: the server does not have the model, or refuses for another lasting reason.
-            InputError: the key is refused.
+            TransientError: no try got an answer.
+            EpisodeError: the server rejects these messages.
+            SelfplayError: the server does not have the model, or rejects the request for another lasting
+                reason.
+            InputError: the key is rejected, or missing.
         """
         name = self.model if model is None else self.models.get(model, model)
-        request: dict[str, Any] = {"model": name, "messages": messages, "temperature": temperature}
+        request: dict[str, Any] = {"model": name, "messages": _safe(messages), "temperature": temperature}
         if max_tokens is not None:
             # OpenAI's newer models take only the newer name, other servers only the older one.
             request["max_completion_tokens" if self._host == _OPENAI else "max_tokens"] = max_tokens
         if seed is not None:
             request["seed"] = seed % 2**31
-        return await self._retry(lambda: self._ask(request, return_tokens), f"model {name}", EpisodeError)
+        return await self._retry(lambda: self._ask(request, return_tokens), f"model {name}", TransientError)
 
     async def get_policy_version(self) -> int:
-        """Return the version of the policy that answers now; 0 from a server that does not count them.
+        """Return the version of the current policy; 0 if the server does not count versions.
 
-        It is what ``/adapters/version`` says, at the root of the server or below ``base_url``. Whatever else
-        is answered there, a refusal or a page in HTML say, comes from a server that counts no versions.
+        The version comes from ``/adapters/version`` at the root of the server or below ``base_url``. A server
+        that answers anything else there, such as an error or an HTML page, does not count versions.
 
         Raises:
-            SelfplayError: no try got through: broken connections, rate limits, server errors (5xx but 501).
-            InputError: the key is refused.
+            SelfplayError: all tries failed: broken connections, rate limits, server errors (5xx except 501).
+            InputError: the key is rejected, or missing.
         """
         if self._host not in _HOSTED:
             self._version = await self._retry(self._ask_version, "adapters/version", SelfplayError)
         return self._version
 
     async def close(self) -> None:
-        """Close the connections; another call opens new ones."""
+        """Close the connections; a later call opens new ones."""
         if self._api is not None and self._loop is asyncio.get_running_loop():
             await self._api.close()
         self._api = None
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The package's client, one for each event loop: connections cannot be used in another."""
+        """Return the package's client, one for each event loop, because connections belong to their loop."""
         loop = asyncio.get_running_loop()
         if self._api is None or loop is not self._loop:
-            # What is on this machine is not reached through a proxy.
+            # Servers on this machine are not reached through a proxy.
             http_client = openai.DefaultAsyncHttpxClient(trust_env=not is_loopback(self._host))
             self._loop = loop
             self._api = openai.AsyncOpenAI(
@@ -228,7 +243,7 @@ class OpenAIClient(InferenceClient):
         return self._api
 
     async def _ask(self, request: dict[str, Any], return_tokens: bool) -> ModelResponse:
-        """Ask once, or twice if the server does not know the fields that ask for tokens."""
+        """Send a request, and again without the fields for tokens if the server does not know them."""
         if not (return_tokens and self._gives_tokens):
             return await self._send(request)
         try:
@@ -245,10 +260,10 @@ class OpenAIClient(InferenceClient):
         answer = _decoded(raw.http_response.content, _Completion)
         if not answer.choices:
             said = f": {self._words(answer.error)}" if answer.error else ""
-            raise _Fault(f"an answer without choices{said}")
+            raise _Fault(f"the answer has no choices{said}")
         choice = answer.choices[0]
         if choice.finish_reason == "error":
-            raise _Fault("an answer that an error cut short")
+            raise _Fault("the answer was cut short by an error")
         text = choice.message.content or ""
         version = raw.http_response.headers.get(VERSION_HEADER, "")
         response = ModelResponse(
@@ -286,7 +301,7 @@ class OpenAIClient(InferenceClient):
     async def _retry(
         self, ask: Callable[[], Awaitable[Answer]], about: str, failure: type[SelfplayError]
     ) -> Answer:
-        """Try until there is an answer, an error that no further try would cure, or no try left."""
+        """Try until there is an answer, an error that no retry would resolve, or no try left."""
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._tries),
             wait=self._pause,
@@ -297,7 +312,7 @@ class OpenAIClient(InferenceClient):
             return await retrying(self._try_once, ask, about)
         except _Fault as fault:
             what = f"{self._server}, {about}: {fault}"
-        # Raised out here, so that nothing hangs on the error that could hold the key.
+        # Raised outside of the handler, so that the error is not chained to one that may contain the key.
         raise failure(f"{what} (tries: {self._tries})")
 
     async def _try_once(self, ask: Callable[[], Awaitable[Answer]], about: str) -> Answer:
@@ -314,32 +329,34 @@ class OpenAIClient(InferenceClient):
         raise problem
 
     def _verdict(self, error: openai.APIStatusError, about: str) -> Exception:
-        """What to raise for an HTTP status: a _Fault where another try makes sense."""
+        """Return the exception for an HTTP status: a _Fault if another try may succeed."""
         status, words = error.status_code, self._words(error.body)
         line = f"{self._server}, {about}: {status}, {words}"
         if _may_pass(status):
             wait = _retry_after(error.response.headers)
             if wait <= self._max_wait:
                 return _Fault(f"{status}, {words}", wait)
-            return EpisodeError(f"{line} (it asks to wait {wait:g} s; the limit is {self._max_wait:g} s)")
+            return TransientError(f"{line} (it asks to wait {wait:g} s; the limit is {self._max_wait:g} s)")
         flagged = status == 403 and "flagged" in words.lower()
         if status in (401, 403) and not flagged:
-            # What a server says here may hold a part of the key.
-            fix = "Set it to a key that this server takes"
-            return InputError(self._key_name, f"is missing or refused by {self._server} ({status})", fix)
+            # The server's message may contain a part of the key, so it is not shown.
+            missing = f"is not set, but {self._server} requires a key ({status})"
+            rejected = f"was rejected by {self._server} ({status})"
+            problem = missing if self._key == NO_KEY else rejected
+            return InputError(self._key_name, problem, "Set it to a key that this server accepts")
         if status == 404:
             return SelfplayError(f"{line.rstrip('.')}. Check the model's name and base_url")
         return EpisodeError(line) if flagged or status in (400, 413, 422) else SelfplayError(line)
 
     def _words(self, said: object) -> str:
-        """What the server said, as one line of at most 200 characters without the key."""
+        """Return the server's message as one line of at most 200 characters without the key."""
         if isinstance(said, dict):
             said = said.get("message") or said.get("detail") or said
         line = " ".join(str(said).split()).replace(self._key, "***")
         return line[:_MAX_WORDS] or "no reason given"
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next try."""
         assert state.outcome is not None
         fault = state.outcome.exception()
         assert isinstance(fault, _Fault)
@@ -348,22 +365,22 @@ class OpenAIClient(InferenceClient):
 
 
 def _checked(base_url: str) -> SplitResult:
-    with contextlib.suppress(ValueError):  # of brackets, a port or a host's name that cannot be
+    with contextlib.suppress(ValueError):  # raised for invalid brackets, ports and host names
         url = urlsplit(base_url)
         host = url.hostname or ""
-        host.encode("idna")  # as the address of a host is looked up
+        host.encode("idna")  # as the host's address is looked up later
         if url.scheme in ("http", "https") and host and url.port != 0:
             return url
-    raise InputError("base_url", "is not an http address", "Give one like http://127.0.0.1:8000/v1")
+    raise InputError("base_url", "is not an http address", "Give one such as http://127.0.0.1:8000/v1")
 
 
 def is_sendable(key: str) -> bool:
-    """Whether a key or token has only characters that a header carries as they are."""
+    """Return whether a key or token has only characters that a header can contain unchanged."""
     return key.isascii() and key.isprintable() and " " not in key
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, which no other machine reaches."""
+    """Return whether a host's name or address is a loopback one, which no other machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -371,20 +388,19 @@ def is_loopback(host: str) -> bool:
 
 
 def _key_for(host: str) -> tuple[str, str]:
-    """The environment variable that holds the key of ``host``, and the key."""
+    """Return the environment variable for the key of ``host``, and the key."""
     if is_loopback(host):
-        # The package insists on some key.
-        return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or "no-key"
+        return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
     name = {_OPENROUTER: "OPENROUTER_API_KEY", _OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
     key = os.environ.get(name)
     if not key:
         fix = "Set it, or use a model on this machine: selfplay serve, and OpenAIClient.for_local()"
-        raise InputError(name, f"is not set, and {host} wants a key", fix)
+        raise InputError(name, f"is not set, but {host} requires a key", fix)
     return name, key
 
 
 def _may_pass(status: int) -> bool:
-    """Whether another try may get past this HTTP status."""
+    """Return whether another try may succeed after this HTTP status."""
     return status in (408, 409, 429) or status >= 500
 
 
@@ -397,12 +413,20 @@ def _decoded(content: bytes | str, kind: type[Answer]) -> Answer:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _Fault(f"an answer that cannot be read: {error}") from None
+        raise _Fault(f"the answer cannot be read: {error}") from None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of the Retry-After header; 0 where there is none, or a date."""
+    """Return the seconds of the Retry-After header; 0 if it is missing or a date."""
     try:
         return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
         return 0.0
+
+
+def _safe(messages: Messages) -> Messages:
+    """Return the messages without text that a server may interpret as a control token."""
+    return [
+        {**one, "content": without_control_tokens(one["content"], own=one["role"] == "assistant")}
+        for one in messages
+    ]

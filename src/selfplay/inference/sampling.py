@@ -1,4 +1,4 @@
-"""Drawing tokens: many independent draws from one distribution, each from its own seed."""
+"""Draw tokens: many independent draws from one distribution, each with its own seed."""
 
 import numpy as np
 import torch
@@ -9,14 +9,14 @@ from selfplay.core import SelfplayError
 FloatArray = NDArray[np.float64]
 
 GREEDY_BELOW = 1e-6
-"""Lower temperatures are taken as 0. Log-probabilities divided by a very small one would overflow."""
+"""Lower temperatures count as 0, because dividing log-probabilities by them would overflow."""
 
 
 def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> FloatArray:
     """Return one uniform number in [0, 1) for each (call seed, token number) pair.
 
-    Counter-based (SplitMix64, Steele et al. 2014), so a draw depends on its seed and place alone, not on what
-    else is drawn beside it.
+    The generator is counter-based (SplitMix64, Steele et al. 2014), so a draw depends only on its seed and
+    its index, not on other draws.
     """
     with np.errstate(over="ignore"):
         z = seeds_M + (offsets_M + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +32,7 @@ class Distribution:
 
     Args:
         logprobs_V: log-probabilities at temperature 1.
-        temperature: below ``GREEDY_BELOW`` everything is on the likeliest token (log-probability 0).
+        temperature: below ``GREEDY_BELOW``, the most likely token has log-probability 0.
 
     Raises:
         SelfplayError: the log-probabilities are not numbers.
@@ -48,7 +48,7 @@ class Distribution:
             scaled_V = logprobs_V.astype(np.float64) / temperature
             scaled_V -= scaled_V.max()
             self.logprobs_V = (scaled_V - np.log(np.exp(scaled_V).sum())).astype(np.float32)
-        # By torch, which is over twice as fast at it as numpy.
+        # Computed by torch, which is more than twice as fast as numpy here.
         probability_V = torch.from_numpy(self.logprobs_V).exp()
         self._cumulative_V: FloatArray = probability_V.cumsum(0, dtype=torch.float64).numpy()
         if not np.isfinite(self._cumulative_V[-1]):

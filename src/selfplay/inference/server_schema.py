@@ -1,4 +1,4 @@
-"""What the server takes, and how it says no: request bodies and errors in OpenAI's shapes."""
+"""The server's request bodies and errors, in OpenAI's format."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -32,43 +32,43 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (None, 0),
     "top_logprobs": (None, 0, 1),
 }
-"""Parameters that change an answer, which this server does not do, with the values that change nothing."""
+"""Parameters of OpenAI and vLLM that this server does not support, with the values that have no effect."""
 
 
 class TextPart(BaseModel):
-    """A piece of a message's content. There are no others: the models read text."""
+    """A text part of a message's content, the only kind: the models read only text."""
 
     type: Literal["text"]
     text: str
 
 
 class ChatMessage(BaseModel):
-    """One message. Role ``text`` is ours: the content of a single one is the prompt, without a template."""
+    """A message. Role ``text`` is ours: the content of a single one is the prompt, without a template."""
 
     role: Literal["system", "developer", "user", "assistant", "text"]
     content: str | list[TextPart]
 
     def to_message(self) -> Message:
-        """The message as the engine takes it."""
+        """Return the message in the engine's format."""
         content = self.content
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
-        # ``developer`` is OpenAI's later word for ``system``; chat templates do not know it.
+        # ``developer`` is OpenAI's newer name for ``system``; chat templates do not have it.
         return {"role": "system" if self.role == "developer" else self.role, "content": content}
 
 
 class StreamOptions(BaseModel):
-    """How a stream ends."""
+    """Options for the end of a stream."""
 
     include_usage: bool | None = None
 
 
 class ChatRequest(BaseModel):
-    """Body of ``/v1/chat/completions``. What is not named here is looked up in ``NEUTRAL`` or passed over."""
+    """Body of ``/v1/chat/completions``. Other parameters are checked against ``NEUTRAL``, or ignored."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    model: str = Field(min_length=1)  # with a length, pydantic refuses halves of surrogate pairs too
+    model: str = Field(min_length=1)  # with a length, pydantic also rejects unpaired surrogates
     messages: list[ChatMessage] = Field(min_length=1)
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -82,20 +82,20 @@ class ChatRequest(BaseModel):
     return_token_ids: bool | None = None
 
     def seeds(self) -> list[int | None]:
-        """One seed for each choice: the request's own first, then others that follow from it."""
+        """Return one seed for each choice: first the request's own seed, then seeds derived from it."""
         if self.seed is None:
             return [None] * (self.n or 1)
         return [self.seed, *(derive_seed(self.seed, "choice", i) for i in range(1, self.n or 1))]
 
     def wants_usage(self) -> bool:
-        """Whether a stream ends with its token counts."""
+        """Return whether the stream ends with token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def check_supported(self) -> None:
-        """Refuse what would be ignored otherwise.
+        """Reject parameters that would otherwise be ignored silently.
 
         Raises:
-            ApiError: a parameter that changes answers has a value that this server cannot follow.
+            ApiError: a parameter that changes answers has a value that this server does not support.
         """
         given = {**(self.model_extra or {}), "top_logprobs": self.top_logprobs}
         for name, neutral in NEUTRAL.items():
@@ -111,15 +111,15 @@ class ChatRequest(BaseModel):
         if self.top_logprobs and (self.temperature is None or self.temperature >= GREEDY_BELOW):
             raise ApiError(
                 400,
-                "top_logprobs: this server knows the drawn token only, which is sure to be the likeliest at "
-                "temperature 0 alone. Leave it out; logprobs needs it not",
+                "top_logprobs: this server returns only the drawn token, which is certain to be the most "
+                "likely one only at temperature 0. Leave it out; logprobs does not need it",
                 param="top_logprobs",
                 code="unsupported_value",
             )
 
 
 class LoadAdapterRequest(BaseModel):
-    """Body of ``/v1/load_lora_adapter``, as vLLM's. ``load_inplace``: replace the one of this name."""
+    """Body of ``/v1/load_lora_adapter``, as in vLLM. ``load_inplace`` replaces the adapter of this name."""
 
     lora_name: str = Field(min_length=1)
     lora_path: str = Field(min_length=1)
@@ -127,13 +127,13 @@ class LoadAdapterRequest(BaseModel):
 
 
 class UnloadAdapterRequest(BaseModel):
-    """Body of ``/v1/unload_lora_adapter``, as vLLM's."""
+    """Body of ``/v1/unload_lora_adapter``, as in vLLM."""
 
     lora_name: str = Field(min_length=1)
 
 
 class ApiError(Exception):
-    """A request that is refused; becomes ``error_response`` of the same arguments."""
+    """A rejected request, with its HTTP status and the fields of OpenAI's error format."""
 
     def __init__(
         self,
@@ -149,14 +149,17 @@ class ApiError(Exception):
         self.headers = headers
 
     def response(self) -> JSONResponse:
-        """The answer that an OpenAI client understands."""
+        """Return the HTTP response in OpenAI's format."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+    def body(self) -> dict[str, Any]:
+        """Return the body of the response, which is also the last event of a stream that fails."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return JSONResponse({"error": error}, self.status, self.headers)
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:
-    """The refusal of a model that is not served."""
+    """Return the error for a model that is not served."""
     return ApiError(
         404,
         f"The model `{name}` does not exist. This server has: {', '.join(served)}",
@@ -166,12 +169,23 @@ def model_not_found(name: str, served: list[str]) -> ApiError:
 
 
 def context_length_exceeded(limit: int, prompt_tokens: int, max_tokens: int) -> ApiError:
-    """The refusal of a request past the context limit, in the words that clients look for."""
+    """Return the error for a request that exceeds the context, in the words that clients search for."""
     return ApiError(
         400,
         f"This model's maximum context length is {limit} tokens. However, you requested "
         f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the messages, {max_tokens} in the "
         "completion). Please reduce the length of the messages or completion.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def prompt_too_long(limit: int, messages: int, characters: int) -> ApiError:
+    """Return the error for messages that are too long for the context, whatever their tokens are."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, your {messages} messages have "
+        f"{characters} characters, which is more than fits. Please reduce their length.",
         param="messages",
         code="context_length_exceeded",
     )

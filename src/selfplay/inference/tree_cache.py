@@ -1,4 +1,4 @@
-"""TreeCache: keys and values of every token seen under one adapter version, each context once.
+"""TreeCache: keys and values of all tokens computed under one adapter version, with each context once.
 
 Nodes are tokens in their context; node ids are also slots in the key and value store. A node is *pending*
 until a forward pass has filled its slot.
@@ -17,7 +17,7 @@ ROOT = -1
 
 @dataclass
 class TreeCache:
-    """See the module. Stores keys and values as one [G, capacity, d] tensor a layer, grown by doubling."""
+    """The cache of one adapter version, with a [G, capacity, d] tensor per layer that grows by doubling."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class TreeCache:
         return len(self.tokens)
 
     def find(self, ids: list[int], node: int = ROOT) -> tuple[int, int]:
-        """Walk ``ids`` below ``node`` as far as nodes exist; returns (last node, how many matched)."""
+        """Follow ``ids`` below ``node`` as far as nodes exist; return (last node, number of matches)."""
         for matched, token in enumerate(ids):
             child = self.children.get(node, {}).get(token)
             if child is None:
@@ -41,7 +41,7 @@ class TreeCache:
         return node, len(ids)
 
     def insert(self, ids: list[int], node: int = ROOT) -> int:
-        """Return the node of ``ids`` below ``node``; what is new becomes pending."""
+        """Return the node of ``ids`` below ``node``; new nodes become pending."""
         node, matched = self.find(ids, node)
         for token in ids[matched:]:
             child = len(self.tokens)
@@ -54,7 +54,7 @@ class TreeCache:
         return node
 
     def path(self, node: int) -> IntArray:
-        """The nodes from the first token of the context to ``node`` itself."""
+        """Return the nodes from the first token of the context to ``node`` itself."""
         path = []
         while node != ROOT:
             path.append(node)
@@ -80,12 +80,12 @@ class TreeCache:
         return self._keys[layer][:, slots_K], self._values[layer][:, slots_K]
 
     def prune(self, nodes: list[int]) -> dict[int, int]:
-        """Keep only ``nodes`` and their ancestors; returns new ids by old ids."""
+        """Keep only ``nodes`` and their ancestors; return new ids by old ids."""
         paths = [self.path(node) for node in dict.fromkeys(nodes)]
         keep = np.unique(np.concatenate(paths)) if paths else np.empty(0, dtype=np.int64)
         new_id = {ROOT: ROOT} | {int(old): new for new, old in enumerate(keep)}
-        self._keys = _kept_slots(self._keys, keep)
-        self._values = _kept_slots(self._values, keep)
+        _keep_slots(self._keys, keep)
+        _keep_slots(self._values, keep)
         self.tokens = [self.tokens[old] for old in keep]
         self.depths = [self.depths[old] for old in keep]
         self.parents = [new_id[self.parents[old]] for old in keep]
@@ -97,13 +97,14 @@ class TreeCache:
         return new_id
 
     def clear(self) -> None:
-        """Forget everything, for instance because the adapter changed."""
+        """Drop all nodes, for example because the adapter changed."""
         self.prune([])
 
 
-def _kept_slots(stores: list[Tensor], keep: IntArray) -> list[Tensor]:
-    """Move the slots ``keep`` (ascending) to the front; pending nodes may have none yet."""
-    if not len(keep) or not stores:
-        return []
-    filled = torch.from_numpy(keep[keep < stores[0].shape[1]])
-    return [store[:, filled] for store in stores]
+def _keep_slots(stores: list[Tensor], keep: IntArray) -> None:
+    """Move the slots ``keep`` (ascending) to the front, one layer at a time to save memory."""
+    if not len(keep):
+        stores.clear()
+    for layer, store in enumerate(stores):
+        filled = torch.from_numpy(keep[keep < store.shape[1]])  # pending nodes may have none yet
+        stores[layer] = store[:, filled]

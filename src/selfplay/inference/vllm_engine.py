@@ -1,8 +1,8 @@
-"""VLLMEngine: tokens from vLLM's asynchronous engine, with a LoRA adapter for each request.
+"""VLLMEngine: sample from vLLM's asynchronous engine, with a LoRA adapter for each request.
 
-Every version of an adapter that is published is loaded under a number of its own, proves that it answers, and
-takes over its name. Requests under way end with the version they began with, which is then unloaded. Cached
-prefixes are kept apart by version.
+Every published version of an adapter is loaded under a number of its own. Once it has proved that it answers,
+requests for its name go to it. Requests in progress finish with the version they began with, which is then
+unloaded. The prefix cache is separate for each version.
 """
 
 import asyncio
@@ -19,9 +19,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core import (
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SelfplayError,
+    TransientError,
+)
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.inference.chat_tokens import ChatTokens
+from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
     Delivery,
     DeliveryError,
@@ -39,7 +46,7 @@ from selfplay.inference.vllm_proof import (
     write_random_adapter,
 )
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows these limits only
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows only these limits
 PROBE_TOKENS = 4
 PROBE_LIKELIEST = 20
 RATE_SECONDS = 5.0
@@ -47,24 +54,26 @@ RATE_SECONDS = 5.0
 VLLM_SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    # CPUs only. Left to itself vLLM pins its threads, away from where the learner's leave room.
+    # Only for CPUs. By default vLLM pins its threads to cores, whether the learner's threads use them or not.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-"""Environment variables that vLLM reads, where the user has not set them."""
+"""Environment variables of vLLM, which are set unless the user has set them."""
 
 
 @dataclass
 class VLLMStats:
-    """Totals since the start, and the load now.
+    """Totals since the start, and the current load.
 
-    ``queued`` requests wait for room in the batch, ``running`` ones are in it. ``tokens_per_second`` counts
-    generated tokens over the last five seconds.
+    ``queued`` requests wait for a place in the batch, ``running`` ones are in it. ``tokens_per_second``
+    counts generated tokens over the last five seconds. ``spelled_control_tokens`` counts control tokens that
+    answers spelled with ordinary tokens; in a prompt they are text.
     """
 
     requests: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    spelled_control_tokens: int = 0
     queued: int = 0
     running: int = 0
     tokens_per_second: float = 0.0
@@ -72,7 +81,7 @@ class VLLMStats:
 
 @dataclass(eq=False)
 class _Version:
-    """A version that vLLM holds; ``lora`` is None for the base model. ``requests`` are under way with it."""
+    """A version that vLLM holds and its ``requests`` in progress; ``lora`` is None for the base model."""
 
     delivery: Delivery
     lora: Any
@@ -82,7 +91,7 @@ class _Version:
 
 
 class _LoadLogger:
-    """Receives vLLM's figures after every step of its scheduler."""
+    """A logger that receives vLLM's statistics after every step of its scheduler."""
 
     def __init__(self) -> None:
         self.queued = 0
@@ -99,7 +108,7 @@ class _LoadLogger:
             self._forget_old_steps()
 
     def tokens_per_second(self) -> float:
-        """Generated tokens a second, lately."""
+        """Return the generated tokens per second over the last ``RATE_SECONDS``."""
         self._forget_old_steps()
         return sum(tokens for _, tokens in self._steps) / RATE_SECONDS
 
@@ -108,31 +117,34 @@ class _LoadLogger:
             self._steps.popleft()
 
     def log_engine_initialized(self) -> None:
-        """Called by vLLM; there is nothing to say."""
+        """Called by vLLM; logs nothing."""
 
     def log(self) -> None:
-        """Called by vLLM; there is nothing to say."""
+        """Called by vLLM; logs nothing."""
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Called by vLLM, which is never sent to sleep here."""
+        """Called by vLLM, which is never put to sleep here."""
 
 
 class VLLMEngine(InferenceClient):
-    """See the module. Lives on one event loop, from :meth:`start` to :meth:`close`.
+    """An inference client with vLLM as its engine; see the module.
+
+    It belongs to one event loop, from :meth:`start` to :meth:`close`.
 
     Args:
         model: a local directory or Hugging Face id.
-        max_tokens: most tokens an answer may have when a call does not say.
-        max_context: most tokens of prompt and answer together; by default the model's own limit.
-        max_queue: most requests waiting or running; one more is refused.
-        max_batch: most requests in one forward pass.
-        max_adapters: most adapters served at once.
-        max_lora_rank: largest rank of an adapter.
-        dtype: of the base model and the adapters in the engine: ``auto``, ``float32``, ``bfloat16`` or
+        max_tokens: maximum number of tokens of an answer if a call does not give one.
+        max_context: maximum number of tokens of prompt and answer together; by default the model's own limit.
+        max_queue: maximum number of waiting and running requests; further requests are rejected.
+        max_batch: maximum number of requests in one forward pass.
+        max_adapters: maximum number of adapters served at once.
+        max_lora_rank: maximum rank of an adapter.
+        dtype: dtype of the base model and the adapters in the engine: ``auto``, ``float32``, ``bfloat16`` or
             ``float16``.
-        gpu_memory: share of the GPU's memory that vLLM may take; a CPU's is ``VLLM_CPU_KVCACHE_SPACE`` GiB.
-        drain_seconds: how long a new version may wait for requests of older ones to end, where there is room
-            for no more versions.
+        gpu_memory: share of the GPU's memory that vLLM may use; on a CPU it uses ``VLLM_CPU_KVCACHE_SPACE``
+            GiB.
+        drain_seconds: maximum time that a new version waits for requests of older versions to end, if no
+            further version fits.
 
     Raises:
         InputError: vLLM is not installed, or the model has no tokenizer.
@@ -163,8 +175,8 @@ class VLLMEngine(InferenceClient):
         self.dtype = dtype
         self.gpu_memory = gpu_memory
         self.drain_seconds = drain_seconds
-        self._slots = 2 * max_adapters + 1  # as many old versions may still be answering, and one arrives
-        self.tokens = ChatTokens(model)
+        self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
+        self.tokens = load_chat_tokens(model)
         self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
         self.tolerance = 0.0
         self._llm: Any = None
@@ -178,12 +190,12 @@ class VLLMEngine(InferenceClient):
         self._unloading: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start vLLM and let it prove that adapters do not disturb the base model.
+        """Start vLLM and check that adapters do not affect the base model.
 
-        The event loop stands still for the seconds that vLLM takes to load the model.
+        This blocks the event loop for the seconds that vLLM takes to load the model.
 
         Raises:
-            SelfplayError: vLLM does not start, or fails the proof; it is closed then.
+            SelfplayError: vLLM does not start, or fails the check and is closed.
         """
         self._llm = self._start_vllm()
         config = self._llm.model_config
@@ -196,7 +208,7 @@ class VLLMEngine(InferenceClient):
             raise
 
     async def close(self) -> None:
-        """Stop vLLM; whoever waits gets a SelfplayError."""
+        """Stop vLLM; pending requests fail with a SelfplayError."""
         llm, self._llm = self._llm, None
         if llm is not None:
             await self._abort([*self._served.values(), *self._retired], llm)
@@ -205,17 +217,17 @@ class VLLMEngine(InferenceClient):
         self._served.clear()
 
     def names(self) -> list[str]:
-        """The models that can be asked."""
+        """Return the names of the served models."""
         return list(self._served)
 
     def stats(self) -> VLLMStats:
-        """Return totals and the load now."""
+        """Return totals and the current load."""
         self._stats.queued, self._stats.running = self._load.queued, self._load.running
         self._stats.tokens_per_second = self._load.tokens_per_second()
         return self._stats
 
     async def get_policy_version(self) -> int:
-        """The newest version served."""
+        """Return the newest version that is served."""
         return max((served.delivery.version for served in self._served.values()), default=0)
 
     async def publish(
@@ -229,26 +241,26 @@ class VLLMEngine(InferenceClient):
         expected_hash: str | None = None,
         before: Delivery | None = None,
     ) -> Delivery:
-        """Serve an adapter as ``name`` from the moment that it has proved to answer.
+        """Serve an adapter as ``name`` once it has proved that it answers.
 
-        Until then, and if it fails, the version before answers. Requests under way end with the version they
-        began with. The files must stay where they are while the version is served.
+        Until then, and if the proof fails, the previous version answers. Requests in progress finish with the
+        version they began with. The files must not be moved while the version is served.
 
         Args:
-            name: what clients ask for.
+            name: the model's name in requests.
             adapter_path: a directory in PEFT's format; None for the base model.
-            version: what its answers are tagged with.
-            expected_canary: mean log-probability, at temperature 1, of the tokens of :attr:`canary` but the
-                first, by whoever made the adapter.
-            expected_base: the same of the base model.
-            expected_hash: SHA-256 of the weight file, by whoever made it.
-            before: of the version that this one follows, if another name stood for that; it must answer
-                otherwise than this one.
+            version: the version with which answers are tagged.
+            expected_canary: the learner's mean log-probability, at temperature 1, of the tokens of
+                :attr:`canary` without the first.
+            expected_base: the same value of the base model.
+            expected_hash: the learner's SHA-256 of the weight file.
+            before: delivery of the version that this one follows, if that had another name; it must answer
+                differently from this one.
 
         Raises:
-            InputError: no adapter, or one that cannot be served.
+            InputError: there is no adapter, or it cannot be served.
             DeliveryError: the version was not delivered.
-            SelfplayError: old versions leave no room, or vLLM failed.
+            SelfplayError: too many old versions are still in use, or vLLM failed.
         """
         async with self._publishing:
             replaced = self._served.get(name)
@@ -283,7 +295,7 @@ class VLLMEngine(InferenceClient):
             return new.delivery
 
     async def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and unload its adapter. Who still waits for it gets a SelfplayError."""
+        """Stop serving ``name`` and unload its adapter. Pending requests fail with a SelfplayError."""
         served = self._served.pop(name)
         older = [one for one in self._retired if one.delivery.name == name]
         self._retire(served)
@@ -299,22 +311,23 @@ class VLLMEngine(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`. Without a seed the answer is another each time.
+        """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
+        call.
 
-        The same seed gives the same answer as far as the log-probabilities are the same: those of 16-bit
-        numbers depend a little on what else is in the batch. vLLM takes a temperature below 0.01 for 0.01.
-        The returned ``prompt_token_ids`` are shared by all answers to this prompt: do not change them.
+        The same seed gives the same answer if the log-probabilities are the same; in 16-bit arithmetic they
+        depend slightly on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. All answers to
+        a prompt share the returned list ``prompt_token_ids``; do not change it.
 
         Raises:
-            InputError: unknown model, impossible temperature or token limit.
-            SelfplayError: a request past the context or queue limit, or vLLM failed.
+            InputError: the model is unknown, or the temperature or token limit is invalid.
+            SelfplayError: the request exceeds the context or queue limit, or vLLM failed.
         """
         served = self._find(model or "default")
         limit = self.max_tokens if max_tokens is None else max_tokens
         if limit < 1:
             raise InputError("max_tokens", f"{limit} leaves no room for an answer", "Give at least 1")
         if not (temperature >= 0 and math.isfinite(temperature)):
-            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, 1 say")
+            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, such as 1")
         prompt = self.tokens.render(messages)
         self._check_limits(len(prompt), limit)
         self._stats.requests += 1
@@ -333,6 +346,7 @@ class VLLMEngine(InferenceClient):
         self._stats.generated_tokens += len(drawn)
         stopped = answer.finish_reason == "stop"
         text = self.tokens.decode(drawn[:-1] if stopped else drawn)
+        self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(text)
         response = ModelResponse(
             text,
             [{"role": "assistant", "content": text}],
@@ -342,7 +356,7 @@ class VLLMEngine(InferenceClient):
         if return_tokens:
             response.prompt_token_ids = prompt
             response.completion_token_ids = drawn
-            # At temperature 0 vLLM gives log-probabilities at temperature 1; the draw itself was certain.
+            # At temperature 0 vLLM returns log-probabilities at temperature 1, but the draw was certain.
             certain = temperature == 0
             pairs = zip(answer.logprobs, drawn, strict=True)
             response.completion_logprobs = [0.0 if certain else top[token].logprob for top, token in pairs]
@@ -351,7 +365,7 @@ class VLLMEngine(InferenceClient):
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """Log-probability of each completion with its stop token, at temperature 1."""
+        """Return the log-probability of each completion with its stop token, at temperature 1."""
         served = self._find(model or "default")
         prompt = self.tokens.render(messages)
         forced = [self.tokens.encode_answer(text) for text in completions]
@@ -361,7 +375,7 @@ class VLLMEngine(InferenceClient):
         return [sum(logprobs) for logprobs in await asyncio.gather(*asked)]
 
     def _start_vllm(self) -> Any:
-        """Make vLLM's engine; its processes inherit the settings."""
+        """Create vLLM's engine; its processes inherit the environment variables."""
         for variable, value in VLLM_SETTINGS.items():
             os.environ.setdefault(variable, value)
         from vllm import AsyncEngineArgs
@@ -377,10 +391,10 @@ class VLLMEngine(InferenceClient):
                 max_num_seqs=self.max_batch,
                 gpu_memory_utilization=self.gpu_memory,
                 enforce_eager=on_cpu,
-                # A part of a prompt costs a seeded request its place in its random numbers, which vLLM winds
-                # back; it cannot do so on a CPU, and would die.
+                # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its
+                # generator. It cannot do so on a CPU, and would crash.
                 enable_chunked_prefill=not on_cpu,
-                generation_config="vllm",  # nothing but what a request says decides how it is drawn
+                generation_config="vllm",  # only the request's parameters affect sampling
                 logprobs_mode="processed_logprobs",
                 enable_prefix_caching=True,
                 enable_lora=True,
@@ -394,9 +408,9 @@ class VLLMEngine(InferenceClient):
             raise SelfplayError(f"vLLM did not start: {_in_one_line(error)}") from error
 
     async def _prove_mixed_batch(self) -> None:
-        """Have the canary answered alone, and beside a long answer of an adapter that changes everything.
+        """Answer the canary alone, and beside a long answer of an adapter that changes every layer.
 
-        Every slot holds that adapter, because the slot that a mixed-up row would read may be any.
+        Every slot holds that adapter, because a wrong row could read any slot.
         """
         with tempfile.TemporaryDirectory(prefix="selfplay-proof-") as directory:
             await asyncio.to_thread(write_random_adapter, self.model, Path(directory))
@@ -405,7 +419,7 @@ class VLLMEngine(InferenceClient):
             alone = [await self._probe(self._base), await self._probe(adapter)]
             beside = asyncio.create_task(self._long_answer(adapter))
             try:
-                await self._probe(self._base)  # when it has ended, the long answer is certainly under way
+                await self._probe(self._base)  # when it has ended, the long answer has begun
                 mixed = [await self._probe(self._base), await self._probe(adapter)]
                 if beside.done():
                     raise SelfplayError("vLLM's proof needs a longer context; raise inference.max_context")
@@ -421,7 +435,7 @@ class VLLMEngine(InferenceClient):
         await self._ask(version, self.canary, temperature=0.0, max_tokens=self.max_context - len(self.canary))
 
     async def _probe(self, version: _Version) -> Probe:
-        """The likeliest continuation of the canary, computed anew."""
+        """Return the most likely continuation of the canary, computed without the prefix cache."""
         output = await self._ask(
             version,
             self.canary,
@@ -435,20 +449,20 @@ class VLLMEngine(InferenceClient):
         return Probe(list(answer.token_ids), top)
 
     async def _deliver(self, name: str, version: int, lora: Any, sha256: str) -> _Version:
-        """Ask a loaded version for the canary's log-probabilities."""
+        """Return a loaded version with its log-probabilities of the canary."""
         salt = f"{name}@{version}#{next(self._numbers)}"
         asked = _Version(Delivery(name, version, sha256, ()), lora, salt)
         canary = await self._logprobs(asked, self.canary, 1)
         return _Version(Delivery(name, version, sha256, tuple(canary)), lora, salt)
 
     async def _logprobs(self, version: _Version, ids: list[int], first: int) -> list[float]:
-        """Log-probability of each of ``ids`` from place ``first`` on, at temperature 1."""
+        """Return the log-probability of each of ``ids`` from index ``first`` on, at temperature 1."""
         output = await self._ask(version, ids, temperature=0.0, max_tokens=1, prompt_logprobs=0)
         places = zip(output.prompt_logprobs[first:], ids[first:], strict=True)
         return [float(place[token].logprob) for place, token in places]
 
     async def _ask(self, version: _Version, prompt: list[int], **sampling: Any) -> Any:
-        """Send one request to vLLM and wait for its end; returns vLLM's RequestOutput.
+        """Send a request to vLLM, wait for its end and return vLLM's RequestOutput.
 
         Raises:
             SelfplayError: vLLM failed, or the version was withdrawn.
@@ -469,7 +483,7 @@ class VLLMEngine(InferenceClient):
             answer = self._llm.generate(tokens, sampling_params, request_id, lora_request=version.lora)
             outputs = [output async for output in answer]
         except (VLLMError, ValueError) as error:
-            raise SelfplayError(f"vLLM failed: {_in_one_line(error)}") from error
+            raise TransientError(f"vLLM failed: {_in_one_line(error)}") from error
         finally:
             version.requests.discard(request_id)
             self._unload_if_done(version)
@@ -477,17 +491,17 @@ class VLLMEngine(InferenceClient):
             raise SelfplayError(f"{version.delivery.name} is no longer served")
         reason = outputs[-1].outputs[0].finish_reason if outputs else "nothing came"
         if reason not in ("stop", "length"):
-            raise SelfplayError(f"vLLM failed: a request ended with {reason!r}")
+            raise TransientError(f"vLLM failed: a request ended with {reason!r}")
         return outputs[-1]
 
     async def _load_adapter(self, name: str, version: int, path: Path | None) -> Any:
-        """Have vLLM load an adapter under a number that was never used; returns its LoRARequest."""
+        """Load an adapter into vLLM under a number that was never used, and return its LoRARequest."""
         from vllm.lora.request import LoRARequest
 
         if path is None:
             return None
         number = next(self._numbers)
-        # vLLM tells cached prefixes apart by an adapter's name, so the name is a new one too.
+        # vLLM distinguishes cached prefixes by the adapter's name, so the name is new as well.
         lora = LoRARequest(f"{name}@{version}#{number}", number, str(path.absolute()))
         try:
             loaded = await self._llm.add_lora(lora)
@@ -502,7 +516,7 @@ class VLLMEngine(InferenceClient):
             await self._llm.remove_lora(lora.lora_int_id)
 
     def _retire(self, version: _Version) -> None:
-        """Unload a version that no name stands for as soon as its last request has ended."""
+        """Unload a version that is no longer served as soon as its last request has ended."""
         self._retired.add(version)
         self._unload_if_done(version)
 
@@ -515,7 +529,7 @@ class VLLMEngine(InferenceClient):
             task.add_done_callback(self._unloading.discard)
 
     async def _abort(self, versions: Iterable[_Version], llm: Any) -> None:
-        """End all requests of these versions; one that has not reached vLLM yet is refused when it ends."""
+        """End all requests of these versions; one that has not reached vLLM yet fails when it ends."""
         requests: list[str] = []
         for version in versions:
             version.withdrawn = True
@@ -524,7 +538,7 @@ class VLLMEngine(InferenceClient):
             await llm.abort(requests)
 
     async def _wait_for_room(self) -> None:
-        """Wait until fewer old versions than ``max_adapters`` still have requests under way."""
+        """Wait until fewer than ``max_adapters`` old versions still have requests in progress."""
         try:
             async with asyncio.timeout(self.drain_seconds):
                 while len(self._retired) >= self.max_adapters:
@@ -532,14 +546,14 @@ class VLLMEngine(InferenceClient):
                     await self._room.wait()
         except TimeoutError:
             raise SelfplayError(
-                f"{len(self._retired)} old versions still have requests under way after "
+                f"{len(self._retired)} old versions still have requests in progress after "
                 f"{self.drain_seconds:g} s; raise max_adapters or publish less often"
             ) from None
 
     def _check_room_for(self, name: str) -> None:
         others = [one for key, one in self._served.items() if key != name and one.lora is not None]
         if len(others) >= self.max_adapters:
-            raise InputError("adapter", f"{len(others)} are served already", "Raise max_adapters.")
+            raise InputError("adapter", f"{len(others)} adapters are already served", "Raise max_adapters.")
 
     def _find(self, name: str) -> _Version:
         served = self._served.get(name)
@@ -556,7 +570,7 @@ class VLLMEngine(InferenceClient):
                 f"{self.max_context}; shorten the prompt or raise inference.max_context"
             )
         if sum(len(one.requests) for one in [*self._served.values(), *self._retired]) >= self.max_queue:
-            raise SelfplayError(f"{self.max_queue} requests are under way; raise inference.max_queue")
+            raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
 
 
 def _check_installed() -> None:

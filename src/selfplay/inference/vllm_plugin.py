@@ -1,15 +1,15 @@
-"""A vLLM plugin: LoRA on CPUs, right in mixed batches and as fast as two matrix products an adapter.
+"""A vLLM plugin for LoRA on CPUs, correct in mixed batches and as fast as two matrix products per adapter.
 
-vLLM's own CPU code (0.32) gathers a copy of an adapter's weights for every token, takes index -1, which means
-"no adapter", for the last slot, and cannot give log-probabilities of a prompt beside other requests. Here the
-rows of a batch are grouped by adapter once, and each layer multiplies each group by its adapter's A and B;
-rows without an adapter are left alone.
+vLLM's own CPU code (0.32) gathers a copy of an adapter's weights for every token, interprets index -1, which
+means "no adapter", as the last slot, and cannot return log-probabilities of a prompt beside other requests.
+Here the rows of a batch are grouped by adapter once, and each layer multiplies each group by its adapter's A
+and B; rows without an adapter are not changed.
 
-vLLM calls :func:`register` in every one of its processes, by the entry point ``selfplay_cpu_lora`` in the
-group ``vllm.general_plugins``. On anything but a CPU it changes nothing.
+vLLM calls :func:`register` in each of its processes, by the entry point ``selfplay_cpu_lora`` in the group
+``vllm.general_plugins``. On other devices than CPUs it has no effect.
 
-Letters: T tokens, N rows of the batch whose logits are wanted, S slots for adapters, I inputs, O outputs,
-R the largest rank.
+Letters: T tokens, N rows of the batch for which logits are computed, S slots for adapters, I inputs, O
+outputs, R the maximum rank.
 """
 
 from typing import Any
@@ -23,30 +23,30 @@ Group = tuple[int, Tensor | slice]
 
 
 def register() -> None:
-    """Have vLLM use :class:`GroupedLora` if it runs on a CPU; a second call changes nothing."""
+    """Make vLLM use :class:`GroupedLora` if it runs on a CPU; a second call has no effect."""
     if current_platform.is_cpu():
         type(current_platform).get_punica_wrapper = classmethod(_wrapper_name)  # type: ignore[assignment]
 
 
 def _wrapper_name(platform: type[Any]) -> str:
-    """What vLLM's CPU platform shall answer when it is asked for the class that applies LoRA."""
+    """Return the name of the class that applies LoRA, as a method of vLLM's CPU platform."""
     return f"{GroupedLora.__module__}.{GroupedLora.__qualname__}"
 
 
 class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
-    """Applies the adapters of a batch, group by group; see the module.
+    """The class that applies the adapters of a batch, group by group; see the module.
 
     A stack of weights is [S, 1, R, I] for A and [S, 1, O, R] for B.
     """
 
     def update_metadata(self, mapping: Any, *args: Any, **kwargs: Any) -> None:
-        """Take over which row uses which adapter, before every forward pass."""
+        """Group the rows by adapter before every forward pass."""
         super().update_metadata(mapping, *args, **kwargs)
         self._token_groups = grouped(self.token_lora_indices)
         self._sampler_groups = grouped(self.sampler_indices)
 
     def _apply_shrink(self, y: Tensor, x: Tensor, w_t_all: Tensor, scale: float) -> None:
-        """Write x A^T scale into y_TR; rows without an adapter keep what they have."""
+        """Write x A^T scale into y_TR; rows without an adapter are not changed."""
         _shrink(y.view(-1, y.shape[-1]), x, w_t_all, scale, self._token_groups)
 
     def _apply_expand(
@@ -65,7 +65,7 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
     def add_lora_embedding(
         self, y: Tensor, x: Tensor, lora_b_stacked: Tensor, add_inputs: bool = True, **kwargs: Any
     ) -> None:
-        """Add x B^T to y_TO, for the embedding of tokens."""
+        """Add x B^T to y_TO, for token embeddings."""
         _expand(y, x, lora_b_stacked, self._token_groups, add_inputs)
 
     def add_lora_logits(
@@ -81,11 +81,11 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
     ) -> None:
         """Add x A^T B^T scale to the logits y_NO.
 
-        vLLM also calls this for the tokens of one prompt, without saying whose they are. If no adapter
-        changes the output layer, nothing is to be added anyway.
+        vLLM also calls this for the tokens of one prompt, without giving their adapter. If no adapter changes
+        the output layer, there is nothing to add.
 
         Raises:
-            RuntimeError: one does.
+            RuntimeError: vLLM calls this for a prompt, and an adapter changes the output layer.
         """
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         if len(x) != len(self.sampler_indices):
@@ -98,7 +98,7 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
 
 
 def grouped(indices: Tensor) -> list[Group]:
-    """Return the slots that are used and their rows; index -1 (no adapter) is left out."""
+    """Return the used slots with their rows; index -1 (no adapter) is left out."""
     slots = sorted(set(indices.tolist()) - {-1})
     if len(slots) == 1 and bool((indices >= 0).all()):
         return [(slots[0], slice(None))]

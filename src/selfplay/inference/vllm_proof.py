@@ -1,7 +1,7 @@
-"""What vLLM must prove before its answers are believed.
+"""Checks that vLLM must pass before its answers are used.
 
-The base model answers alike alone and in a batch with an adapter: :func:`check_mixed_batch`. That the adapter
-that was published is the one that answers is ``inference.delivery``'s.
+:func:`check_mixed_batch` checks that the base model answers the same alone and in a batch with an adapter.
+``inference.delivery`` checks that the published adapter is the one that answers.
 
 Log-probabilities are natural logarithms at temperature 1.
 """
@@ -23,22 +23,22 @@ PROOF_RANK = 8
 PROOF_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 TopLogprobs = list[dict[int, float]]
-"""For each drawn token, the likeliest tokens and their log-probabilities."""
+"""For each drawn token, the most likely tokens and their log-probabilities."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How a model answered the canary: the tokens it took, and what it thought likely at each."""
+    """A model's answer to the canary: its tokens, and the most likely tokens at each."""
 
     tokens: list[int]
     top: TopLogprobs
 
 
 def distance(left: Probe, right: Probe) -> float:
-    """Mean difference of the log-probabilities of the tokens that ``left`` lists.
+    """Return the mean difference of the log-probabilities of the tokens that ``left`` lists.
 
-    A token that ``right`` does not list is less likely there than all that it lists: the difference counted
-    for it is the least that it can be. Only places with the same tokens before them are compared.
+    A token that ``right`` does not list is less likely there than all tokens that it lists, so the smallest
+    possible difference counts for it. Only positions with the same tokens before them are compared.
     """
     differences: list[float] = []
     for place, (left_top, right_top) in enumerate(zip(left.top, right.top, strict=False)):
@@ -52,10 +52,10 @@ def distance(left: Probe, right: Probe) -> float:
 def check_mixed_batch(
     base_alone: Probe, base_mixed: Probe, adapter_alone: Probe, adapter_mixed: Probe, tolerance: float
 ) -> None:
-    """Check that neither the base nor an adapter feels the other beside it in a batch.
+    """Check that the base model and an adapter do not affect each other in a batch.
 
     Raises:
-        SelfplayError: one does, or the adapter does so little that nothing is proved.
+        SelfplayError: they do, or the adapter's effect is too small for the check.
     """
     if distance(base_alone, adapter_alone) < 3 * tolerance:
         raise SelfplayError("this vLLM ignores LoRA adapters: an adapter answers like the base model")
@@ -66,13 +66,13 @@ def check_mixed_batch(
         if off > tolerance:
             raise SelfplayError(
                 f"this vLLM mixes up adapters: {who} answers differently in a batch with others "
-                f"(log-probabilities are off by {off:.2g}, rounding explains {tolerance:g}). On a CPU the "
-                f"plugin selfplay_cpu_lora cures it: see that VLLM_PLUGINS does not leave it out"
+                f"(log-probabilities differ by {off:.2g}, rounding explains {tolerance:g}). On a CPU the "
+                f"plugin selfplay_cpu_lora fixes this: make sure that VLLM_PLUGINS does not exclude it"
             )
 
 
 def check_adapter(directory: Path, max_rank: int) -> None:
-    """Check what can be checked of an adapter's files before an engine loads them.
+    """Check an adapter's files as far as possible before an engine loads them.
 
     Raises:
         InputError: files are missing, or the engine cannot serve such an adapter.
@@ -81,7 +81,7 @@ def check_adapter(directory: Path, max_rank: int) -> None:
         config = json.loads((directory / ADAPTER_CONFIG).read_text())
         rank, modules = int(config["r"]), set(config["target_modules"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError("adapter", f"{directory} is no LoRA adapter", "Give a PEFT directory.") from error
+        raise InputError("adapter", f"{directory} is not a LoRA adapter", "Give a PEFT directory.") from error
     if rank > max_rank:
         raise InputError("adapter", f"its rank is {rank}, the engine's {max_rank}", "Raise max_lora_rank.")
     if modules & NOT_SERVED_MODULES:
@@ -92,7 +92,7 @@ def check_adapter(directory: Path, max_rank: int) -> None:
 
 
 def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = PROOF_MODULES) -> None:
-    """Write an adapter that changes every layer about as much as the base model's own weights do."""
+    """Write an adapter whose effect on every layer is about as large as that of the base model's weights."""
     config = AutoConfig.from_pretrained(model_name, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

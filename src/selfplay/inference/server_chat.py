@@ -1,0 +1,153 @@
+"""Chat: pass the server's chat requests to the engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from selfplay.core import Messages, ModelResponse, SelfplayError
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.server_schema import (
+    ApiError,
+    ChatRequest,
+    context_length_exceeded,
+    model_not_found,
+    prompt_too_long,
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The arguments of the engine's calls, one call for each of ``seeds``."""
+
+    messages: Messages
+    model: str
+    temperature: float
+    max_tokens: int
+    seeds: list[int | None]
+
+
+class Chat:
+    """The connection between chat requests and the engine.
+
+    Args:
+        engine: the engine that answers.
+        aliases: additional names of its models.
+    """
+
+    def __init__(self, engine: EmbeddedEngine, aliases: Mapping[str, str]) -> None:
+        self.engine = engine
+        self.aliases = aliases
+        self._most_characters = _most_characters_of_a_token(engine.model.tokenizer)
+
+    def question(self, request: ChatRequest) -> Question:
+        """Check a request and render its prompt.
+
+        Raises:
+            ApiError: the request is invalid.
+            InputError: the model cannot render these messages.
+        """
+        request.check_supported()
+        model = self._served_name(request.model)
+        messages = [message.to_message() for message in request.messages]
+        self._check_length(messages)
+        limit, prompt_tokens = self.engine.max_context, len(self.engine.render(messages))
+        max_tokens = request.max_completion_tokens or request.max_tokens
+        if max_tokens is None:
+            max_tokens = max(1, min(self.engine.max_tokens, limit - prompt_tokens))
+        if prompt_tokens + max_tokens > limit:
+            raise context_length_exceeded(limit, prompt_tokens, max_tokens)
+        temperature = 1.0 if request.temperature is None else request.temperature
+        return Question(messages, model, temperature, max_tokens, request.seeds())
+
+    async def answers(self, question: Question) -> list[ModelResponse]:
+        """Return all answers, complete.
+
+        Raises:
+            ApiError: the queue is full, or the engine failed.
+        """
+        messages, temperature, max_tokens = question.messages, question.temperature, question.max_tokens
+        asking = [
+            asyncio.ensure_future(
+                self.engine.complete(messages, temperature, max_tokens, model=question.model, seed=seed)
+            )
+            for seed in question.seeds
+        ]
+        try:
+            return await asyncio.gather(*asking)
+        except SelfplayError as error:
+            raise _unavailable(error) from error
+        finally:
+            for one in asking:
+                one.cancel()
+
+    async def stream(self, question: Question) -> AsyncGenerator[tuple[int, ModelResponse]]:
+        """Yield parts of all answers as they are drawn, with the index of the answer.
+
+        See :meth:`EmbeddedEngine.stream`. Closing a stream early cancels its requests.
+
+        Raises:
+            ApiError: the queue is full, or the engine failed.
+        """
+        news: asyncio.Queue[tuple[int, ModelResponse | Exception]] = asyncio.Queue()
+        readers = [
+            asyncio.create_task(self._read(question, index, news)) for index in range(len(question.seeds))
+        ]
+        unfinished = len(readers)
+        try:
+            while unfinished:
+                index, part = await news.get()
+                if isinstance(part, SelfplayError):
+                    raise _unavailable(part) from part
+                if isinstance(part, Exception):
+                    raise part
+                unfinished -= part.finish_reason != ""
+                yield index, part
+        finally:
+            for reader in readers:
+                reader.cancel()
+
+    async def _read(
+        self, question: Question, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
+    ) -> None:
+        seed = question.seeds[index]
+        stream = self.engine.stream(
+            question.messages, question.temperature, question.max_tokens, model=question.model, seed=seed
+        )
+        try:
+            async with aclosing(stream):
+                async for part in stream:
+                    news.put_nowait((index, part))
+        except Exception as error:  # noqa: BLE001 (every error goes to the waiting caller)
+            news.put_nowait((index, error))
+
+    def _served_name(self, name: str) -> str:
+        served = self.engine.names()
+        found = name if name in served else self.aliases.get(name)
+        if found not in served:
+            raise model_not_found(name, served)
+        return found
+
+    def _check_length(self, messages: Messages) -> None:
+        """Reject messages that cannot fit into the context without rendering them, which takes seconds."""
+        limit = self.engine.max_context
+        characters = sum(len(message["content"]) for message in messages)
+        if len(messages) > limit or characters > limit * self._most_characters:
+            raise prompt_too_long(limit, len(messages), characters)
+
+
+def _unavailable(error: SelfplayError) -> ApiError:
+    return ApiError(503, str(error), headers={"Retry-After": "1"})
+
+
+def _most_characters_of_a_token(tokenizer: Any) -> int:
+    """Return the maximum number of characters in a single token.
+
+    In vocabularies of bytes, each letter stands for a byte, and a character has one or more bytes. If a row
+    of unknown characters is one token, there is no maximum, and a very large number is returned.
+    """
+    unknown = "\U0010fffd" * 8
+    if len(tokenizer(unknown, add_special_tokens=False).input_ids) < len(unknown):
+        return 2**40
+    return max(map(len, tokenizer.get_vocab()))

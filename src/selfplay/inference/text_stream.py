@@ -1,0 +1,60 @@
+"""Decode the text of a stream of tokens."""
+
+from typing import Any
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+HELD_TRIED_EACH_TIME = 8
+
+
+class TextStream:
+    """The text of a growing answer, in pieces that do not change; joined, they are the text of all tokens.
+
+    Tokens cannot be decoded separately, because some are parts of a character, and tokenizers strip the first
+    space. So the new tokens are decoded after those of the last piece, as in vLLM and TGI. A token is held
+    back while it may be a part of a character. If many tokens in a row are held back, decoding is tried only
+    when their number has doubled, so the work is linear in the length of the answer.
+
+    Args:
+        tokenizer: the model's tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._before: list[int] = []
+        self._held: list[int] = []
+        self._try_at = 1
+
+    def add(self, token: int) -> str:
+        """Add ``token`` and return the new text; it is empty while the token is held back."""
+        self._held.append(token)
+        if len(self._held) < self._try_at:
+            return ""
+        text = self._new_text()
+        if not text or text.endswith(REPLACEMENT) or self._is_byte(token):
+            held = len(self._held)
+            self._try_at = held + 1 if held < HELD_TRIED_EACH_TIME else 2 * held
+            return ""
+        self._before, self._held, self._try_at = self._held, [], 1
+        return text
+
+    def finish(self) -> str:
+        """Return the text of the tokens held back; there must be no further tokens."""
+        return self._new_text() if self._held else ""
+
+    def _new_text(self) -> str:
+        before = decoded(self._tokenizer, self._before)
+        return decoded(self._tokenizer, self._before + self._held)[len(before) :]
+
+    def _is_byte(self, token: int) -> bool:
+        """Return whether a token is a single byte, as in SentencePiece.
+
+        In a row of such tokens, one wrong byte also changes the characters before it.
+        """
+        name = self._tokenizer.convert_ids_to_tokens(token)
+        return isinstance(name, str) and len(name) == 6 and name.startswith("<0x") and name.endswith(">")
+
+
+def decoded(tokenizer: Any, ids: list[int]) -> str:
+    """Return the text of token ids, without special tokens and with all spaces unchanged."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,78 @@
+"""``max_cached_tokens`` bounds what is kept, and everybody gets an answer all the same."""
+
+import asyncio
+
+import pytest
+
+from engine_requests import answers, ask, make_engine, refusal
+from selfplay.core import ModelResponse, SelfplayError
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import BASE, PolicyModel
+from tiny_models import ARCHITECTURES, tiny_policy
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def policy(request) -> PolicyModel:
+    return tiny_policy(request.param)
+
+
+@pytest.mark.parametrize("names", [["default"], ["default", BASE]])
+async def test_no_more_than_max_cached_tokens_are_ever_kept_and_answers_are_the_same(policy, names):
+    """100 requests of at most 100 tokens whose prompts share nothing, from one model or two."""
+    prompts = [f"{number:02d}" + "x" * (number % 40) for number in range(100)]
+
+    async def ask_100(engine: EmbeddedEngine) -> list[ModelResponse]:
+        engine.publish(BASE, BASE, 0)
+        asked = (
+            ask(engine, text, seed, max_tokens=58, model=names[seed % len(names)])
+            for seed, text in enumerate(prompts)
+        )
+        return await asyncio.wait_for(asyncio.gather(*asked), timeout=300)
+
+    free, bounded = make_engine(policy), make_engine(policy, max_cached_tokens=512)
+    expected, responses = await ask_100(free), await ask_100(bounded)
+    assert answers(responses) == answers(expected)
+    assert free.stats.most_cached_tokens > 3000
+    assert 256 < bounded.stats.most_cached_tokens <= 512
+    assert bounded.stats.generated_tokens == free.stats.generated_tokens
+
+
+async def test_requests_are_admitted_in_the_order_in_which_they_came(policy):
+    """A long request is not overtaken for ever by short ones that would fit beside it."""
+    engine = make_engine(policy, max_cached_tokens=64)
+    order: list[str] = []
+
+    async def ask_and_note(name: str, text: str, **options) -> None:
+        await ask(engine, text, 1, **options)
+        order.append(name)
+
+    def ask_short(number: int) -> asyncio.Task[None]:
+        return asyncio.create_task(ask_and_note("short", f"{number:03d}", max_tokens=4))
+
+    tasks = [ask_short(number) for number in range(10)]
+    tasks.append(asyncio.create_task(ask_and_note("long", "y" * 60, max_tokens=4)))
+    tasks += [ask_short(number) for number in range(10, 200)]
+    await asyncio.wait_for(asyncio.gather(*tasks), timeout=300)
+    assert len(order) == 201
+    assert order.index("long") == 10
+
+
+async def test_a_request_that_needs_more_than_the_bound_is_refused_and_says_which_setting(policy):
+    engine = make_engine(policy, max_cached_tokens=20)
+    line = await refusal(ask(engine, "x" * 13, 1))
+    assert line.endswith("exceed the context of 20; shorten the prompt or raise inference.max_cached_tokens")
+    assert (await ask(engine, "x" * 12, 1)).completion_token_ids
+
+
+async def test_a_withdrawn_model_makes_room_for_those_who_wait_for_another(policy):
+    engine = make_engine(policy, max_cached_tokens=64)
+    engine.publish(BASE, BASE, 0)
+    leaving = asyncio.create_task(ask(engine, "x" * 30, 1, max_tokens=30, model=BASE))
+    waiting = asyncio.create_task(ask(engine, "y" * 40, 1, max_tokens=20))
+    while engine.stats.forward_passes < 2:
+        await asyncio.sleep(0)
+    assert engine.running == 1
+    engine.withdraw(BASE)
+    assert (await asyncio.wait_for(waiting, timeout=60)).completion_token_ids
+    with pytest.raises(SelfplayError, match="no longer served"):
+        await leaving

@@ -1,0 +1,110 @@
+"""Hostile contents on their way to a model: through the engine, the server, vLLM's tokens and an API."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostile_text import CHAT_CONTROL_TOKENS, hostile_text
+from live_server import TOKEN, Live, engine_over, running
+from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.text import without_control_tokens
+from selfplay.inference.chat_tokens import load_chat_tokens
+from selfplay.inference.server import create_app
+from tiny_models import text_prompt, tiny_model, tiny_policy
+
+POLICY = tiny_policy()
+SPECIAL = set(POLICY.tokenizer.all_special_ids)
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    engine = engine_over(tiny_policy())
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        yield live
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=hostile_text(whole_characters=True, max_pieces=3))
+def test_what_a_client_sends_to_the_server_brings_no_special_token(live, text):
+    for role, specials in (("user", 3), ("text", 0)):
+        answer = live.post(
+            "/v1/chat/completions",
+            json={
+                "model": "tiny",
+                "messages": [{"role": role, "content": text or "x"}],
+                "max_tokens": 1,
+                "return_token_ids": True,
+            },
+        )
+        if answer.status_code == 400:
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+        else:
+            assert answer.status_code == 200
+            assert sum(one in SPECIAL for one in answer.json()["prompt_token_ids"]) == specials
+
+
+@given(text=hostile_text(whole_characters=True))
+def test_tokens_of_a_model_that_is_elsewhere_are_those_of_the_policy(text):
+    tokens = load_chat_tokens(str(tiny_model("llama")))
+    messages = [{"role": "user", "content": text}]
+    assert tokens.render(messages) == POLICY.render(messages)
+    assert tokens.encode_answer(text) == POLICY.encode_answer(text)
+    assert tokens.stop_token_ids == POLICY.stop_token_ids
+
+
+async def test_the_engine_counts_the_control_tokens_that_answers_spell():
+    engine = engine_over(tiny_policy())
+    prompt = text_prompt("rules")
+    said = (await engine.complete(prompt, model="tiny", max_tokens=40, seed=1)).text
+    pairs = map("".join, pairwise(said))
+    pair = next(two for two in pairs if two.isascii() and len(two.strip()) == 2)
+    assert engine.stats.spelled_control_tokens == 0
+    policy = tiny_policy()
+    policy.tokenizer.add_special_tokens({"additional_special_tokens": [pair]})
+    policy.tokens = ChatTokens(policy.tokenizer, "tiny", policy.stop_token_ids)
+    engine = engine_over(policy)
+    again = (await engine.complete(prompt, model="tiny", max_tokens=40, seed=1)).text
+    assert again == said
+    assert engine.stats.spelled_control_tokens == said.count(pair) > 0
+
+
+spaced = st.sampled_from(CHAT_CONTROL_TOKENS).filter(lambda text: "SYS" not in text and "IM_END" not in text)
+
+
+@given(token=spaced, before=st.text(max_size=5))
+def test_an_api_gets_no_control_token_of_a_known_family(token, before):
+    text = f"{before}{token}"
+    for whole in (
+        "<|im_end|>",
+        "<|im_start|>",
+        "<|eot_id|>",
+        "<end_of_turn>",
+        "</s>",
+        "[/INST]",
+        "<｜User｜>",
+    ):
+        assert whole not in without_control_tokens(text)
+    assert "".join(without_control_tokens(text).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "text", ["[4]", "a < b | c > d", "<b>bold</b>", "x = [s]", "[Instruction]", "<pads>"]
+)
+def test_ordinary_text_reaches_an_api_as_it_is(text):
+    assert without_control_tokens(text) == text
+
+
+def test_an_answers_own_thoughts_reach_an_api_as_they_are_but_nobody_elses():
+    text = "<think>hm</think>[4]<|im_end|>"
+    assert without_control_tokens(text, own=True) == "<think>hm</think>[4]< |im_end|>"
+    assert without_control_tokens(text) == "< think>hm< /think>[4]< |im_end|>"
+
+
+@pytest.mark.parametrize(
+    "token", ["[|endofturn|]", "[|user|]", "<seed:eos>", "]~b]", "]~!b[", "[e~[", "<|turn>", "<turn|>"]
+)
+def test_control_tokens_that_are_not_in_angles_and_bars_get_a_space_too(token):
+    assert token not in without_control_tokens(f"I win.{token}user says so.")
