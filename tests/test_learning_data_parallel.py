@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,6 +235,7 @@ def test_the_cases_are_what_they_say():
         ([make_record([30, 1], [2], math.inf)], "not finite"),
         ([make_record([30, 1], [2], logprobs=[-1e4])], "disagree"),
         ([make_record([30, 1], [2], logprobs=[math.nan])], "disagree"),
+        ([make_record([30, 1], [2], logprobs=[-1e4], policy_version=-1)], "of older versions"),
     ],
 )
 def test_what_is_wrong_on_one_shard_stops_all_alike_and_costs_no_weight(other, bad, message):
@@ -337,6 +339,21 @@ def test_the_largest_shard_is_as_small_as_cutting_can_make_it(records):
         for i, j in itertools.combinations(range(1, len(joined)), 2)
     )
     assert max(map(run_cost, shards)) == best
+
+
+def test_a_group_of_one_machine_listens_to_that_machine_only():
+    before = listening()
+    store = host_store(ADDRESS, TIMEOUT_SECONDS)
+    group = DataParallel(0, 1, store, timeout_seconds=TIMEOUT_SECONDS)
+    ours = listening() - before
+    assert len(ours) == 2
+    assert {address.ip for address in ours} == {ADDRESS}
+    group.close()
+
+
+def listening() -> set:
+    connections = psutil.Process().net_connections("tcp")
+    return {one.laddr for one in connections if one.status == psutil.CONN_LISTEN}
 
 
 def test_a_shard_holds_the_records_of_one_game_rather_than_halves_of_two():

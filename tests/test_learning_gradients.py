@@ -41,7 +41,7 @@ class Case:
     max_batch_tokens: int = 2048
     run_overhead: int = 6000
     rows_at_once: int = 256
-    recompute_above: int = 1024
+    recompute: bool = False
 
 
 @functools.cache
@@ -71,16 +71,14 @@ def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case)
     """One record's share of the loss, by the formulas in the documentation."""
     prompt, completion = record.prompt_token_ids, record.completion_token_ids
     logprobs_t = plain_logprobs(model, prompt, completion, case.temperature)
-    weights_t = torch.ones(len(completion))
-    if record.policy_version < VERSION:
-        ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
-        weights_t = torch.minimum(ratio_t, torch.tensor(MAX_IMPORTANCE_WEIGHT))
+    ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
+    weights_t = torch.minimum(ratio_t, torch.tensor(MAX_IMPORTANCE_WEIGHT))
     loss = -record.advantage * (weights_t * logprobs_t).sum()
     if case.kl_weight:
         with torch.no_grad(), model.disable_adapter():
             base_t = plain_logprobs(model, prompt, completion, case.temperature)
-        ratio_t = torch.exp(base_t - logprobs_t)
-        loss = loss + case.kl_weight * (ratio_t - 1 - torch.log(ratio_t)).sum()
+        ratio_t = torch.exp(torch.minimum(base_t - logprobs_t, torch.tensor(2.6)))
+        loss = loss + case.kl_weight * (weights_t * (ratio_t - 1 - torch.log(ratio_t))).sum()
     if case.regulariser != "none" and record.alternatives:
         answer_A = [plain_logprobs(model, prompt, a, case.temperature).sum() for a in record.alternatives]
         reference_A = torch.full((len(answer_A),), 1 / len(answer_A))
@@ -130,11 +128,11 @@ def train_as_tree(
         max_batch_tokens=case.max_batch_tokens,
         temperature=case.temperature,
     )
+    algorithm.memory.limit = 0.0 if case.recompute else math.inf
     policy.model.zero_grad(set_to_none=True)
     with (
         patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", case.run_overhead),
         patch.object(logprobs_module, "ROWS_AT_ONCE", case.rows_at_once),
-        patch.object(logprobs_module, "RECOMPUTE_ABOVE", case.recompute_above),
     ):
         metrics = algorithm.update(algorithm.prepare_batch(records, VERSION), case.regulariser_weight)
     return metrics, {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
@@ -195,7 +193,7 @@ cases = st.builds(
     max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
     run_overhead=st.sampled_from([0, 6000]),
     rows_at_once=st.sampled_from([2, 256]),
-    recompute_above=st.sampled_from([0, 1024]),
+    recompute=st.booleans(),
 )
 
 
@@ -235,12 +233,14 @@ def test_weights_are_trained_whose_b_matrix_is_still_zero(architecture):
     assert moved == {name for name in gradients if ".lora_B." in name}
 
 
-@pytest.mark.parametrize(("recompute_above", "times"), [(0, 2), (1024, 1)])
-def test_layers_of_large_plans_are_computed_again_for_their_gradient(recompute_above, times):
-    policy, passes = policy_of("llama"), []
+@pytest.mark.parametrize(("recompute", "times"), [(True, 2), (False, 1)])
+def test_layers_are_computed_again_for_their_gradient_where_memory_is_short(recompute, times):
+    policy, passes, algorithm = policy_of("llama"), [], Reinforce()
+    algorithm.initialize(policy, MAX_GENERATION_LEN)
+    algorithm.memory.limit = 0.0 if recompute else math.inf
     layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj
     handle = layer.register_forward_hook(lambda *_: passes.append(1))
-    train_as_tree(policy, [make_record([1, 2], [3, 4])], Case(recompute_above=recompute_above))
+    algorithm.update(algorithm.prepare_batch([make_record([1, 2], [3, 4])]))
     handle.remove()
     assert len(passes) == times
 
@@ -267,7 +267,9 @@ def test_metrics_tell_loss_kl_mass_and_entropy_of_legal_answers():
     assert metrics["legal_mass"] == pytest.approx(sum(mass), rel=1e-4)
     assert metrics["legal_entropy"] == pytest.approx(-sum(p * math.log(p) for p in share), rel=1e-4)
     log_ratios = [base_3 - answer_A[0]] * 3 + (base_t - other_t).tolist()
-    kl = sum(math.exp(r) - 1 - r for r in log_ratios) / (4 * MAX_GENERATION_LEN)
+    weights = [math.exp(logprob) for logprob in [answer_A[0]] * 3 + other_t.tolist()]
+    kl = sum(w * (math.exp(r) - 1 - r) for w, r in zip(weights, log_ratios, strict=True))
+    kl /= 4 * MAX_GENERATION_LEN
     assert metrics["kl_to_base"] == pytest.approx(kl, rel=1e-4)
     assert metrics["separate_tokens"] == 3 * 3 + 3
     assert metrics["packed_tokens"] == 3 + 2  # 1 2 4, and 9 1

@@ -8,11 +8,12 @@ from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.batch import Tokens, pack
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import AVERAGE, TRAINED, PolicyModel
+from selfplay.learning.policy import AVERAGE, BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
 from tiny_models import make_record, perturb_adapter, tiny_policy
 
 RATE = 1e-3
+ZERO = Schedule(0.0, 0.0, 1)
 RECORDS = [
     make_record([1, 2, 3], [4, 5], 1.0),
     make_record([1, 2, 3], [4, 6, 7], -1.0),
@@ -111,21 +112,65 @@ def test_log_probabilities_of_another_model_stop_the_run_and_leave_the_weights(s
     assert_equal_weights(weights(policy), before)
 
 
-def test_tokens_of_older_versions_do_not_count_as_mismatch():
+@pytest.mark.parametrize("shift", [10.8, -10.8, math.nan])
+def test_log_probabilities_of_another_model_are_seen_on_tokens_of_an_older_version(shift):
     policy = tiny_policy()
+    learner, before = make_learner(policy, max_mismatch=0.2), weights(policy)
+    learner.version = 5
+    logprobs = [logprob + shift for logprob in sampled_logprobs(policy, [1, 2], [3, 4])]
+    with pytest.raises(SelfplayError, match="nats per token of older versions"):
+        learner.update([make_record([1, 2], [3, 4], logprobs=logprobs, policy_version=4)])
+    assert_equal_weights(weights(policy), before)
+    assert learner.version == 5
+
+
+def test_tokens_of_an_older_version_may_differ_by_what_an_update_changes():
+    policy = tiny_policy()
+    logprobs = sampled_logprobs(policy, [1, 2], [3, 4])
     learner = make_learner(policy, max_mismatch=1e-4)
     learner.version = 5
-    learner.update([make_record([1, 2], [3, 4], logprobs=[-0.1, -20.0], policy_version=4)])
-    assert learner.version == 6
+    record = make_record([1, 2], [3, 4], logprobs=[logprobs[0] - 0.3, logprobs[1]], policy_version=4)
+    metrics = learner.update([record])
+    assert metrics["stale_mismatch"] == pytest.approx(0.15, rel=1e-3)
 
 
-def test_importance_weights_are_truncated_ratios_for_stale_tokens_and_1_for_others():
+def test_a_mismatch_that_was_not_measured_is_not_there():
+    policy = tiny_policy()
+    learner = make_learner(policy)
+    fresh, stale = make_record([1, 2], [3]), make_record([1, 2], [3], policy_version=-1)
+    learner.version = 0
+    assert {name for name in learner.update([fresh]) if "mismatch" in name} == {"mismatch"}
+    assert {name for name in learner.update([stale]) if "mismatch" in name} == {"stale_mismatch"}
+
+
+def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens():
     behaviour_S = torch.log(torch.tensor([0.5, 0.1, 0.4, 0.4]))
     logprobs_S = torch.log(torch.tensor([0.25, 0.4, 0.1, 0.4])).requires_grad_()
-    tokens = Tokens(torch.ones(4), behaviour_S, torch.tensor([True, True, False, True]))
+    tokens = Tokens(torch.ones(4), behaviour_S, torch.tensor([True, True, False, False]))
     weights_S = tokens.importance_weights(logprobs_S, maximum=2.0)
-    torch.testing.assert_close(weights_S, torch.tensor([0.5, 2.0, 1.0, 1.0]))
+    torch.testing.assert_close(weights_S, torch.tensor([0.5, 2.0, 0.25, 1.0]))
     assert not weights_S.requires_grad
+
+
+@pytest.mark.parametrize("nats", [30, 100])
+def test_one_token_that_the_policy_has_made_very_unlikely_does_not_decide_an_update(nats):
+    """e30 would be nearly all of the gradient, e100 is not finite. A low temperature makes such tokens."""
+    policy, prompt, temperature = tiny_policy(), [1, 2, 3], 1.5 / nats
+    plan = build_plan([prompt] * 250, [[token] for token in range(250)])
+    logprobs = {}
+    for name in (BASE, TRAINED):
+        with torch.no_grad(), policy.adapter(name):
+            logprobs[name] = plan_logprobs(policy, plan, temperature)
+    token = int((logprobs[BASE] - logprobs[TRAINED]).argmax())
+    assert logprobs[BASE][token] - logprobs[TRAINED][token] > nats
+
+    algorithm = Reinforce(kl_weight=0.1)
+    algorithm.initialize(policy, max_generation_len=4, temperature=temperature)
+    learner = Learner(policy, algorithm, learning_rate=Schedule(RATE, RATE, 1), regulariser_weight=ZERO)
+    drawn = float(logprobs[TRAINED][token])
+    metrics = learner.update([make_record(prompt, [token], 0.0, logprobs=[drawn])])
+    assert metrics["kl_to_base"] <= 10 / 4
+    assert metrics["grad_norm"] == 0.0
 
 
 @pytest.mark.parametrize(("version", "stale"), [(None, [False, False]), (3, [True, False])])

@@ -1,237 +1,86 @@
-"""The memory model counts what a policy, its optimizer and autograd really hold."""
+"""When layers are computed again, and that it changes nothing but memory and time."""
 
-import json
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
+import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 
-from selfplay.core import InputError
-from selfplay.inference import engine
-from selfplay.learning import logprobs
+from autograd_memory import SHARED, SINGLE, kept_by_autograd
+from family_models import family_model
+from selfplay.learning import memory
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.memory import (
-    ALL_LINEAR,
-    RECOMPUTE_ABOVE,
-    ROWS_AT_ONCE,
-    SHAPES,
-    STORED_DISTRIBUTIONS,
-    LoraShape,
-    ModelShape,
-    PassSize,
-    adapter_parameters,
-    base_bytes,
-    kept_bytes,
-    largest_pass,
-    needed_together,
-    play_memory,
-    training_memory,
-)
-from selfplay.learning.policy import ALL_LINEAR as POLICY_LINEAR
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.learning.tree_attention import RunAttention
+from selfplay.learning.memory import KeptMemory, memory_of
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import TreePlan, build_plan
-from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
+from tiny_models import ARCHITECTURES, make_record, tiny_policy
 
-PUBLISHED = {  # weights of the models as they are distributed, tied matrices once
-    "SmolLM2-135M": 134_515_008,
-    "Qwen3-0.6B": 596_049_920,
-    "Qwen3-1.7B": 1_720_574_976,
-    "Qwen3-4B": 4_022_468_096,
-    "Qwen3-8B": 8_190_735_360,
-    "Llama-3.2-1B": 1_235_814_400,
-    "Llama-3.2-3B": 3_212_749_824,
-}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-SINGLE = build_plan([[i % 200 for i in range(90)]], [[1]])
-SHARED = build_plan([[*range(60), first, *range(first)] for first in range(100, 140, 5)], [[1, 2]] * 8)
+CPU = torch.device("cpu")
+LONG = build_plan([[i % 200 for i in range(250)]], [[1]])
 
 
-def shape_of(architecture: str, tied: bool = True) -> ModelShape:
-    return ModelShape.from_config(json.loads((tiny_model(architecture, tied) / "config.json").read_text()))
+def share_that_is_foreseen(policy: PolicyModel, plan: TreePlan) -> float:
+    return KeptMemory(policy, TRAINED).of(plan) / kept_by_autograd(policy, plan, recomputed=False)
 
 
-def nbytes(tensors) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-def size_of(plan: TreePlan, policy: PolicyModel) -> PassSize:
-    runs = RunAttention(plan, policy.dtype, policy.device).runs
-    return PassSize(
-        plan.num_tokens,
-        copied_keys=sum(len(run.context_K) + run.stop - run.start for run in runs if len(run.context_K)),
-        mask_entries=sum(run.mask_QK.numel() for run in runs if run.mask_QK is not None),
-    )
-
-
-def kept_by_autograd(policy: PolicyModel, plan: TreePlan, recomputed: bool) -> int:
-    """Bytes of the distinct tensors that a forward pass leaves for the gradient, weights apart."""
-    storages = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    tokens_T, depths_T = torch.from_numpy(plan.tokens_T), torch.from_numpy(plan.depths_T)
-    attend = RunAttention(plan, policy.dtype, policy.device)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        policy.recomputing(recomputed),
-    ):
-        hidden_TD = policy.hidden_states(tokens_T, depths_T, attend)
-    assert hidden_TD.requires_grad
-    for parameter in policy.model.parameters():
-        storages.pop(parameter.untyped_storage().data_ptr(), None)
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_parameters_of_public_models_are_the_published_ones(name):
-    assert SHAPES[name].parameters == PUBLISHED[name]
-
-
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_base_is_as_large_as_a_loaded_model(architecture, tied):
-    for name, dtype in DTYPES.items():
-        policy = tiny_policy(architecture, tied=tied, dtype=dtype)
-        weights = [weight for key, weight in policy.model.named_parameters() if "lora_" not in key]
-        assert base_bytes(shape_of(architecture, tied), name) == nbytes(weights)
+def test_what_a_pass_would_keep_is_known_from_two_small_ones(architecture, dtype):
+    policy = tiny_policy(architecture, dtype=dtype)
+    assert 0.95 < share_that_is_foreseen(policy, SINGLE) < 1.1
+    assert 0.95 < share_that_is_foreseen(policy, SHARED) < 1.1
+    assert 0.95 < share_that_is_foreseen(policy, LONG) < 1.3  # it needs no mask, those had one
 
 
-@pytest.mark.parametrize("targets", [ALL_LINEAR, ("q_proj", "v_proj"), ("down_proj",)])
-@pytest.mark.parametrize("rank", [1, 8])
-def test_an_adapter_is_as_large_as_pefts(rank, targets):
-    policy = PolicyModel(
-        str(tiny_model("qwen3")), LoraSettings(rank, 8.0, list(targets)), dtype=torch.bfloat16
-    )
-    expected = 4 * adapter_parameters(shape_of("qwen3"), LoraShape(rank, targets))
-    assert nbytes(policy.adapter_parameters()) == expected
+@pytest.mark.parametrize("family", ["Gemma 2", "gpt-oss", "DeepSeek-V3", "Qwen3-MoE"])
+def test_what_a_pass_would_keep_is_known_for_models_that_keep_scores_or_have_experts(family):
+    policy = PolicyModel(str(family_model(family)), LoraSettings(4, 8.0))
+    assert 0.9 < share_that_is_foreseen(policy, SHARED) < 1.2
+    assert 0.9 < share_that_is_foreseen(policy, LONG) < 1.3
 
 
-def test_gradient_moments_and_average_are_as_large_as_the_learners():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradients_are_the_same_bits_whether_layers_are_computed_again_or_not(architecture, dtype):
+    gradients = []
+    for limit in (0.0, math.inf):
+        policy, algorithm = tiny_policy(architecture, dtype=dtype), Reinforce("uniform")
+        algorithm.initialize(policy, max_generation_len=4)
+        algorithm.memory.limit = limit
+        records = [
+            make_record([*range(60), seat, *range(seat)], [3, 4], 0.5 - seat % 2, alternatives=[[3, 4], [5]])
+            for seat in range(100, 140, 5)
+        ]
+        algorithm.update(algorithm.prepare_batch(records), regulariser_weight=0.1)
+        gradients.append([parameter.grad for parameter in policy.adapter_parameters()])
+    for recomputed, kept in zip(*gradients, strict=True):
+        assert torch.equal(recomputed, kept)
+
+
+def test_layers_are_computed_again_where_a_pass_would_keep_more_than_the_limit():
+    kept = KeptMemory(tiny_policy(), TRAINED)
+    kept.limit = kept.of(SHARED)
+    assert not kept.is_short_for(SHARED)
+    kept.limit -= 1
+    assert kept.is_short_for(SHARED)
+    assert not kept.is_short_for(SINGLE)
+
+
+def test_the_limit_is_a_share_of_what_the_weights_leave(monkeypatch, tmp_path):
     policy = tiny_policy()
-    algorithm = Reinforce()
-    algorithm.initialize(policy, max_generation_len=4)
-    constant = Schedule(1e-3, 1e-3, steps=1)
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=constant,
-        regulariser_weight=constant,
-        average_decay=0.9,
-        max_mismatch=100.0,
-    )
-    learner.update([make_record([1, 2, 3], [4, 5])])
-    memory = training_memory(shape_of("llama"), LoraShape(4), PassSize(4), "float32", average=True)
-    parameters = policy.adapter_parameters()
-    assert memory.gradient == nbytes(parameter.grad for parameter in parameters)
-    states = [learner.optimizer.state[parameter] for parameter in parameters]
-    assert memory.moments == nbytes(state[name] for state in states for name in ("exp_avg", "exp_avg_sq"))
-    assert memory.average == nbytes(policy.adapter_parameters(learner.result))
+    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    limit = tmp_path / "memory.max"
+    limit.write_text(f"{weights + 4_000_000}\n")
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [str(limit)])
+    assert KeptMemory(policy, TRAINED).limit == 1_000_000
 
 
-@pytest.mark.parametrize("plan", [SINGLE, SHARED], ids=["single", "shared"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_is_kept_for_the_gradient_is_what_autograd_keeps(architecture, dtype, plan):
-    policy = tiny_policy(architecture, dtype=DTYPES[dtype])
-    size = size_of(plan, policy)
-    expected = kept_bytes(shape_of(architecture), LoraShape(4), size, dtype)
-    assert kept_by_autograd(policy, plan, recomputed=False) == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("o_proj", "gate_proj")])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_kept_depends_on_the_target_modules(dtype, targets):
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(8, 8.0, list(targets)), dtype=DTYPES[dtype])
-    expected = kept_bytes(shape_of("llama"), LoraShape(8, targets), PassSize(SINGLE.num_tokens), dtype)
-    assert kept_by_autograd(policy, SINGLE, recomputed=False) == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_recomputed_pass_keeps_the_layers_inputs(dtype):
-    policy = tiny_policy("llama", dtype=DTYPES[dtype])
-    tokens = RECOMPUTE_ABOVE + 1
-    plan = build_plan([[i % 200 for i in range(tokens)]], [[1]])
-    expected = kept_bytes(shape_of("llama"), LoraShape(4), PassSize(tokens), dtype)
-    assert kept_by_autograd(policy, plan, recomputed=True) == pytest.approx(expected, rel=0.15)
-
-
-def test_the_constants_are_those_of_the_code():
-    assert (ROWS_AT_ONCE, RECOMPUTE_ABOVE) == (logprobs.ROWS_AT_ONCE, logprobs.RECOMPUTE_ABOVE)
-    assert STORED_DISTRIBUTIONS == engine.MAX_STORED_DISTRIBUTIONS
-    assert list(ALL_LINEAR) == POLICY_LINEAR
-
-
-@settings(deadline=None)
-@given(
-    st.sampled_from(sorted(SHAPES)),
-    st.sampled_from(sorted(DTYPES)),
-    st.integers(16, 20_000),
-    st.integers(1, 128),
-)
-def test_more_of_anything_never_needs_less(name, dtype, tokens, rank):
-    shape, lora, size = SHAPES[name], LoraShape(rank), PassSize(tokens)
-    total = training_memory(shape, lora, size, dtype).total
-    assert training_memory(shape, LoraShape(rank + 1), size, dtype).total > total
-    assert training_memory(shape, lora, size, dtype, average=True).total > total
-    assert training_memory(shape, lora, replace(size, copied_keys=100), dtype).total >= total
-    assert training_memory(shape, lora, replace(size, mask_entries=100), dtype).total > total
-    if tokens != RECOMPUTE_ABOVE:  # the next size is recomputed, and needs less
-        assert training_memory(shape, lora, replace(size, tokens=tokens + 1), dtype).total > total
-    assert training_memory(shape, lora, size, "float32").base == 2 * base_bytes(shape, "bfloat16")
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_recomputation_needs_less_than_the_same_pass_without(name):
-    lora = LoraShape(32)
-    kept = [
-        kept_bytes(SHAPES[name], lora, PassSize(tokens), "bfloat16")
-        for tokens in (RECOMPUTE_ABOVE, RECOMPUTE_ABOVE + 1)
-    ]
-    assert kept[1] < kept[0] / 10
-
-
-@settings(deadline=None)
-@given(st.sampled_from(sorted(SHAPES)), st.integers(1, 80), st.booleans())
-def test_the_largest_pass_fits_and_so_do_all_smaller_ones(name, gigabytes, shared):
-    shape, lora, memory = SHAPES[name], LoraShape(32), gigabytes * 10**9
-    play = play_memory(shape, "bfloat16", max_cached_tokens=4096) if shared else None
-    largest = largest_pass(shape, lora, "bfloat16", memory, play=play, most=4096)
-
-    def needed(tokens: int) -> int:
-        return needed_together(training_memory(shape, lora, PassSize(tokens), "bfloat16"), play)
-
-    assert all(needed(tokens) <= memory for tokens in range(256, largest + 1, 256))
-    assert largest == 4096 or needed(largest + 256) > memory
-
-
-def test_the_cache_of_the_engine_is_keys_and_values_of_all_layers():
-    shape = SHAPES["Qwen3-4B"]
-    one = play_memory(shape, "bfloat16", max_cached_tokens=1000).cache
-    assert one == 2 * 1000 * 36 * 2 * 8 * 128 * 2  # room for twice as many tokens
-    assert play_memory(shape, "float32", max_cached_tokens=1000).cache == 2 * one
-
-
-def test_bad_input_is_named():
-    with pytest.raises(InputError, match="dtype"):
-        base_bytes(SHAPES["Qwen3-4B"], "int4")
-    with pytest.raises(InputError, match="target_modules"):
-        adapter_parameters(SHAPES["Qwen3-4B"], LoraShape(8, ["lm_head"]))
-    with pytest.raises(InputError, match="no hidden_size"):
-        ModelShape.from_config({"num_attention_heads": 4})
-
-
-def test_the_page_on_memory_shows_what_the_model_computes():
-    root = Path(__file__).parents[1]
-    command = [sys.executable, str(root / "benchmarks" / "memory_model.py"), "--table"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert printed in (root / "docs" / "memory.md").read_text()
+def test_a_container_without_a_limit_may_use_the_machines_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [])
+    machine = memory_of(CPU)
+    assert machine > 1e8
+    unlimited = tmp_path / "memory.max"
+    unlimited.write_text("max\n")
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [str(unlimited), str(tmp_path / "nothing")])
+    assert memory_of(CPU) == machine
+    unlimited.write_text(str(machine + 10**12))
+    assert memory_of(CPU) == machine

@@ -214,7 +214,7 @@ def test_a_learner_of_a_policy_that_the_model_does_not_have_is_refused():
     policy = make_policy("llama")
     policy.load_adapter_state(policy.adapter_state("solver"), "frozen")
     for name in (TRAINED, "frozen", BASE):
-        with pytest.raises(InputError, match=r"no policy of this model.*proposer, solver"):
+        with pytest.raises(InputError, match=r"not a policy of this model.*proposer, solver"):
             make_learner(policy, name)
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay.learning import tree_attention
+from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.tree_attention import RunAttention, split_runs
 from selfplay.learning.trie import TreePlan, build_plan
 
@@ -15,25 +16,26 @@ plans = st.lists(
     min_size=1,
     max_size=8,
 ).map(lambda pairs: build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs]))
+windows = st.none() | st.integers(1, 14)
 overheads = st.sampled_from([-(10**9), 0, 6, 6000])
 
 
-def sees(plan: TreePlan) -> torch.Tensor:
-    """Whether query i attends to key j: j is i or an ancestor of i. Walks up parents, unlike the code."""
+def sees(plan: TreePlan, window: int | None = None) -> torch.Tensor:
+    """Whether query i attends to key j: i or a near ancestor. Walks up parents, unlike the code."""
     mask_TT = torch.zeros(plan.num_tokens, plan.num_tokens, dtype=torch.bool)
     for query in range(plan.num_tokens):
-        key = query
-        while key >= 0:
+        key, seen = query, 0
+        while key >= 0 and seen != window:
             mask_TT[query, key] = True
-            key = int(plan.parents_T[key])
+            key, seen = int(plan.parents_T[key]), seen + 1
     return mask_TT
 
 
-def dense_attention(plan, query_HTd, key_GTd, value_GTd, scale):
+def dense_attention(plan, query_HTd, key_GTd, value_GTd, scale, window):
     repeat = query_HTd.shape[0] // key_GTd.shape[0]
     key_HTd, value_HTd = (x.repeat_interleave(repeat, dim=0) for x in (key_GTd, value_GTd))
     scores_HTT = (query_HTd @ key_HTd.transpose(1, 2)) * scale
-    scores_HTT = scores_HTT.masked_fill(~sees(plan), float("-inf"))
+    scores_HTT = scores_HTT.masked_fill(~sees(plan, window), float("-inf"))
     return (torch.softmax(scores_HTT, dim=-1) @ value_HTd).transpose(0, 1)
 
 
@@ -47,16 +49,16 @@ def test_runs_cover_all_nodes_once_in_order(plan, overhead):
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans, overheads)
-def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead):
+@given(plans, overheads, windows)
+def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead, window):
     torch.manual_seed(0)
     T = plan.num_tokens
     inputs = [torch.randn(heads, T, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
     weights = torch.randn(T, 4, 8, dtype=torch.float64)
     with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
         attend = RunAttention(plan, torch.float64, torch.device("cpu"))
-    output_THd = attend(0, *inputs, 0.3)
-    expected_THd = dense_attention(plan, *inputs, 0.3)
+    output_THd = attend(0, *inputs, window, DotProduct(0.3))
+    expected_THd = dense_attention(plan, *inputs, 0.3, window)
     torch.testing.assert_close(output_THd, expected_THd)
     gradients = torch.autograd.grad((output_THd * weights).sum(), inputs)
     expected = torch.autograd.grad((expected_THd * weights).sum(), inputs)
@@ -67,7 +69,9 @@ def test_long_unshared_sequences_are_runs_of_their_own_without_a_mask():
     plan = build_plan([[first] + [9] * 200 for first in range(3)], [[1, 2]] * 3)
     attend = RunAttention(plan, torch.float32, torch.device("cpu"))
     assert [(run.start, run.stop) for run in attend.runs] == [(0, 202), (202, 404), (404, 606)]
-    assert all(run.mask_QK is None for run in attend.runs)
+    assert all(attend.mask(run, None) is None for run in attend.runs)
+    assert all(attend.mask(run, 202) is None for run in attend.runs)
+    assert all(attend.mask(run, 201) is not None for run in attend.runs)
 
 
 def test_short_answers_after_a_shared_prompt_are_one_run_with_it():

@@ -2,6 +2,8 @@
 
 import atexit
 import functools
+import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -50,6 +52,17 @@ def tiny_model(architecture: str, tied: bool = True, seed: int = 0) -> Path:
         model = _build_model(architecture, tied, len(tokenizer), tokenizer.eos_token_id)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    return directory
+
+
+@functools.cache
+def roomy_model() -> Path:
+    """A tiny Llama whose context has room for a few-shot prompt of bytes."""
+    directory = Path(_DIRECTORY.name) / "roomy"
+    shutil.copytree(tiny_model("llama"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["max_position_embeddings"] = 16384
+    (directory / "config.json").write_text(json.dumps(config))
     return directory
 
 

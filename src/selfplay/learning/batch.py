@@ -1,4 +1,4 @@
-"""Batch: training records packed into prefix trees, with what a loss needs of each sampled token."""
+"""Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
 
 from dataclasses import dataclass
 
@@ -15,27 +15,30 @@ NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
 
 class NoRecordFits(SelfplayError):
-    """Every record of a batch is too long to train on, or there is none."""
+    """The batch is empty, or all of its records are too long to train on."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Over how much a batch's metrics are means.
+    """The numbers of records and tokens over which a batch's metrics are means.
 
-    ``fresh_tokens`` were drawn by the version that learns; ``answered_records`` have legal answers.
+    ``fresh_tokens`` were drawn by the version that learns and ``stale_tokens`` by older ones;
+    ``answered_records`` have legal answers.
     """
 
     records: int
     fresh_tokens: int
+    stale_tokens: int
     answered_records: int
 
 
 @dataclass
 class Tokens:
-    """The S sampled tokens of one plan, completion tokens only.
+    """The S sampled tokens of one plan; prompt tokens are not among them.
 
-    ``advantage_S`` is the advantage of each token's record over the number of records, so that sums over
-    tokens are means over records. ``stale_S`` marks tokens drawn by an older policy version.
+    ``advantage_S`` is the advantage of each token's record divided by the number of records, so that sums
+    over tokens are means over records. ``behaviour_S`` is the log-probability with which each token was
+    drawn. ``stale_S`` marks tokens that an older policy version drew.
     """
 
     advantage_S: Tensor
@@ -43,14 +46,20 @@ class Tokens:
     stale_S: Tensor
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
-        """min(pi / behaviour, maximum) for tokens of older versions, 1 for the others; no gradient."""
-        ratio_S = torch.exp(logprobs_S.detach() - self.behaviour_S).clamp(max=maximum)
-        return torch.where(self.stale_S, ratio_S, torch.ones_like(ratio_S))
+        """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
+
+        The policy that drew a token is never exactly the one that learns from it: it is an older version, or
+        it has the same weights in an engine that computes differently (bfloat16, other kernels, other experts
+        chosen). The weight corrects for both (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
+        You Off-Policy RL Training", where the bound is 2). Where engine and learner agree, it is 1 up to
+        rounding.
+        """
+        return torch.exp(logprobs_S.detach() - self.behaviour_S).clamp(max=maximum)
 
 
 @dataclass
 class Batch:
-    """R records and the legal answers of their prompts, as plans whose samples 0..R-1 are the records."""
+    """R records and the legal answers to their prompts, as plans whose samples 0..R-1 are the records."""
 
     plans: list[TreePlan]
     answers: LegalAnswers
@@ -62,26 +71,27 @@ class Batch:
 
     @property
     def num_records(self) -> int:
-        """R."""
+        """R, the number of records."""
         return len(self.advantage_R)
 
     @property
     def counts(self) -> Counts:
-        """Over how much the metrics of this batch are means."""
+        """The numbers of records and tokens over which the metrics of this batch are means."""
         lengths_R = np.diff(self.start_R, append=len(self.behaviour))
         return Counts(
             records=self.num_records,
             fresh_tokens=int(lengths_R[~self.stale_R].sum()),
+            stale_tokens=int(lengths_R[self.stale_R].sum()),
             answered_records=round(float(self.answers.visits_P.sum()) * self.num_records),
         )
 
     @property
     def packed_tokens(self) -> int:
-        """Tokens that are fed, over all plans."""
+        """Number of tokens in the forward passes of all plans."""
         return sum(plan.num_tokens for plan in self.plans)
 
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
-        """What the loss needs of the records' tokens in ``plan``, in the plan's order."""
+        """Return the data that the loss needs for the records' tokens in ``plan``, in the plan's order."""
         own = plan.sample_S < self.num_records
         sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
         return Tokens(
@@ -101,11 +111,11 @@ def pack(
 ) -> Batch:
     """Pack records into plans of at most ``max_batch_tokens`` tokens.
 
-    Completions are cut at ``max_train_len`` tokens of prompt and completion; records whose prompt alone is
-    as long are left out.
+    Completions are cut where prompt and completion reach ``max_train_len`` tokens. Records whose prompt alone
+    is that long are left out.
 
     Raises:
-        NoRecordFits: nothing is left.
+        NoRecordFits: no record is left.
     """
     limit = max_train_len or 1 << 60
     kept = [record for record in records if len(record.prompt_token_ids) < limit]

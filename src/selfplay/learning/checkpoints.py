@@ -1,39 +1,41 @@
-"""Checkpoints: adapters and learners as safetensors, everything else as JSON. Nothing is pickled.
+"""Checkpoints: adapters and learners as safetensors, everything else as JSON, without pickle.
 
-A checkpoint is a directory that appears whole or not at all: it is written under a temporary name, synced
-and renamed. A run of the one policy ``default`` has its files at the top; any other run has a folder for each
-policy, and ``state.json`` at the top.
+A checkpoint is a directory that appears complete or not at all; see :mod:`selfplay.core.files`. If a run has
+only the policy ``default``, the checkpoint's files are at the top level. Otherwise each policy has a folder,
+and ``state.json`` is at the top level.
 """
 
 import json
-import os
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.core.files import put_in_place, scratch_for
+from selfplay.learning.policy import TRAINED, PolicyModel
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNER_FILE = "learner.safetensors"
 STATE_FILE = "state.json"
+DAMAGED = ".damaged"
 
 
 @dataclass(frozen=True)
 class SavedLearner:
-    """What a checkpoint keeps of one policy.
+    """The part of a checkpoint that belongs to one policy.
 
     Attributes:
         policy: the policy's name.
-        result: the adapter to use: ``learner.result``.
-        tensors: what the learner needs to continue: ``learner.tensors()``.
+        result: name of the adapter that training produces, ``learner.result``.
+        tensors: tensors from which the learner continues, ``learner.tensors()``.
     """
 
     policy: str
@@ -43,7 +45,7 @@ class SavedLearner:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint directory holds: adapters to use and learners' tensors by policy, and the state."""
+    """The contents of a checkpoint: adapters and learners' tensors by policy, and the state."""
 
     adapters: dict[str, dict[str, Tensor]]
     learners: dict[str, dict[str, Tensor]]
@@ -51,7 +53,7 @@ class Checkpoint:
 
 
 def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
-    """Write an adapter in PEFT's format; one that is there is replaced. ``base_name`` is its base model."""
+    """Write an adapter in PEFT's format, replacing an existing one. ``base_name`` is its base model."""
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, name)
     put_in_place(scratch, directory)
@@ -64,14 +66,14 @@ def save_checkpoint(
     learners: Sequence[SavedLearner],
     state: dict[str, Any],
 ) -> None:
-    """Write a whole checkpoint to ``directory``; one that is there is replaced.
+    """Write a complete checkpoint to ``directory``, replacing an existing one.
 
     Args:
-        directory: where to.
-        policy: holds the adapters.
-        base_name: recorded as the adapters' base model.
-        learners: one for each policy.
-        state: everything else, JSON-able.
+        directory: the checkpoint's directory.
+        policy: the model that holds the adapters.
+        base_name: name of the adapters' base model, which is recorded with them.
+        learners: one entry for each policy.
+        state: all other data, JSON-able.
     """
     scratch = scratch_for(directory)
     alone = [learner.policy for learner in learners] == [TRAINED]
@@ -85,7 +87,7 @@ def save_checkpoint(
 
 
 def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
-    """Write an adapter's files into a directory that is there, not synced; see :func:`save_adapter`."""
+    """Write an adapter's files into an existing directory without syncing them; see :func:`save_adapter`."""
     state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
     save_file(state, directory / ADAPTER_FILE)
     config = policy.model.peft_config[name].to_dict()
@@ -94,51 +96,56 @@ def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: st
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
 
 
-def scratch_for(directory: Path) -> Path:
-    """A new directory beside ``directory``, to be filled and then :func:`put_in_place`."""
-    scratch = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    return scratch
-
-
-def put_in_place(scratch: Path, directory: Path) -> None:
-    """Sync what was written to ``scratch``, give it its name, and sync the name."""
-    for path in [*scratch.rglob("*"), scratch]:
-        _sync(path)
-    shutil.rmtree(directory, ignore_errors=True)
-    scratch.rename(directory)
-    _sync(directory.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a LoRA adapter's weights and configuration.
+    """Return the weights and the configuration of a LoRA adapter.
 
     Raises:
-        InputError: files are missing or damaged, or it is not a plain LoRA adapter.
+        InputError: files are missing or damaged, or the adapter is not a plain LoRA adapter.
+    """
+    config = load_adapter_config(directory)
+    return read_tensors(directory / ADAPTER_FILE), config
+
+
+def load_adapter_config(directory: Path) -> dict[str, Any]:
+    """Return the configuration of a LoRA adapter after checking the types of the fields that give its shape.
+
+    Raises:
+        InputError: the file is missing or damaged, or does not describe a plain LoRA adapter.
     """
     config_file = directory / ADAPTER_CONFIG
     if not config_file.is_file():
         raise InputError("adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory.")
-    config = _read_json(config_file)
+    config = read_json(config_file)
     if config.get("peft_type") != "LORA" or not {"r", "lora_alpha", "target_modules"} <= set(config):
         raise InputError("adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does.")
+    for key, is_possible in _LORA_FIELDS.items():
+        if not is_possible(config[key]):
+            problem = f"{config_file} has an invalid {key}, {config[key]!r:.50}"
+            raise InputError("adapter", problem, "Save the adapter again.")
     unknown = [key for key in ("alpha_pattern", "rank_pattern", "use_dora", "use_rslora") if config.get(key)]
     if unknown:
         raise InputError("adapter", f"{config_file} sets {', '.join(unknown)}", "Give a plain LoRA adapter.")
-    return _read_tensors(directory / ADAPTER_FILE), config
+    return config
+
+
+def _is_rank(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_scale(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _are_modules(value: object) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name for name in names)
+
+
+_LORA_FIELDS = {"r": _is_rank, "lora_alpha": _is_scale, "target_modules": _are_modules}
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Return everything a checkpoint holds.
+    """Return the contents of a checkpoint.
 
     Raises:
         InputError: files are missing or damaged.
@@ -147,17 +154,50 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     folders = folders or {TRAINED: directory}
     return Checkpoint(
         adapters={name: load_adapter(folder)[0] for name, folder in folders.items()},
-        learners={name: _read_tensors(folder / LEARNER_FILE) for name, folder in folders.items()},
-        state=_read_json(directory / STATE_FILE),
+        learners={name: read_tensors(folder / LEARNER_FILE) for name, folder in folders.items()},
+        state=read_json(directory / STATE_FILE),
     )
 
 
-def lora_settings(config: dict[str, Any]) -> LoraSettings:
-    """The adapter's shape from its PEFT configuration."""
-    return LoraSettings(config["r"], config["lora_alpha"], list(config["target_modules"]))
+Loaded = TypeVar("Loaded")
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def newest_whole(
+    numbers: Sequence[int], place: Callable[[int], Path], load: Callable[[int], Loaded]
+) -> tuple[Loaded, str | None]:
+    """Load the newest of several saved states that is not damaged.
+
+    Newer states that are damaged are renamed to ``.NAME.damaged``, so that they are not tried again.
+
+    Args:
+        numbers: numbers of the states, oldest first; at least one.
+        place: returns the directory of a number.
+        load: loads the state of a number; raises an InputError, before it changes anything, if it is damaged.
+
+    Returns:
+        The value of ``load``, and a line to show to the user if an older state than the last was loaded.
+
+    Raises:
+        InputError: all states are damaged; the error is that of the newest.
+    """
+    damaged: list[tuple[int, InputError]] = []
+    for number in reversed(numbers):
+        try:
+            loaded = load(number)
+        except InputError as error:
+            damaged.append((number, error))
+            continue
+        for other, _ in damaged:
+            aside = place(other).with_name(f".{place(other).name}{DAMAGED}")
+            shutil.rmtree(aside, ignore_errors=True)
+            place(other).rename(aside)
+        notice = f"{damaged[0][1].problem}; going on from {place(number).name}" if damaged else None
+        return loaded, notice
+    raise damaged[0][1]
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; raise an InputError if it is missing or damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -165,7 +205,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; raise an InputError if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -179,5 +220,5 @@ def _damaged(path: Path) -> InputError:
     return InputError(
         "checkpoint",
         f"{path} is missing or damaged",
-        "Take another checkpoint; a run goes on from the one before if this one is deleted.",
+        "Take another checkpoint",
     )

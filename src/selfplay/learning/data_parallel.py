@@ -1,20 +1,22 @@
 """Data-parallel learning: several learners make one update together, each on its shard of the batch.
 
-Every learner holds the whole model and is given the whole batch. It trains on its own shard; then the shards'
-gradients become the batch's, and all make the same step. Losses are means over records, so for shards that
-keep n_r of the batch's n records (those that are not too long)
+Every learner holds the whole model and receives the whole batch. It trains on its own shard; then the
+learners combine the shards' gradients into the batch's gradient, and all make the same step. Losses are means
+over records. If shard r keeps n_r of the batch's n records (those that are not too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
-Only the adapter's gradients travel, as one tensor, and a line of metrics. What one learner finds wrong is
-told to all before gradients are: none of them goes on alone.
+The learners exchange only the adapter's gradients, as one tensor, and a line of metrics. They exchange errors
+before gradients, so that none of them continues alone.
 """
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from itertools import pairwise
 from typing import Any
 
@@ -26,31 +28,33 @@ from selfplay.core.errors import reason_of
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
 
 SUMS = ("packed_tokens", "separate_tokens")
-"""Metrics that add up. All others are means."""
+"""Metrics that are sums. All others are means."""
 MEANS_OVER = {
     "mismatch": "fresh_tokens",
+    "stale_mismatch": "stale_tokens",
     "legal_mass": "answered_records",
     "legal_entropy": "answered_records",
 }
-"""What a metric is a mean over, a field of Counts; ``records`` where it is not here."""
+"""The field of Counts over which a metric is a mean; ``records`` for all metrics that are not listed."""
 
 
 class PeerLost(SelfplayError):
-    """Another learner of the group died or did not answer in time. The group is of no more use."""
+    """Another learner of the group died or did not answer in time. The group can no longer be used."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What training on some records gave, the gradients apart."""
+    """Metrics and counts from training on a set of records; the gradients are in the parameters."""
 
     metrics: dict[str, float]
     counts: Counts
 
 
 def combine(shares: list[Share]) -> Share:
-    """What training on the records of all shares would have given.
+    """Return the share that training on the records of all shares at once would have given.
 
-    ``packed_tokens`` is what was fed: it counts a prefix again for every shard that has it.
+    ``packed_tokens`` is the number of tokens in the forward passes, so it counts a prefix once for every
+    shard that contains it.
     """
     names = dict.fromkeys(name for share in shares for name in share.metrics)
     counts = [share.counts for share in shares]
@@ -59,6 +63,7 @@ def combine(shares: list[Share]) -> Share:
         Counts(
             sum(count.records for count in counts),
             sum(count.fresh_tokens for count in counts),
+            sum(count.stale_tokens for count in counts),
             sum(count.answered_records for count in counts),
         ),
     )
@@ -73,11 +78,11 @@ def _combined(name: str, shares: list[Share]) -> float:
 
 
 def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord]]:
-    """Split records into ``count`` shards that share prefixes within, not between.
+    """Split records into ``count`` shards so that shared prefixes are within shards, not between them.
 
-    Records are sorted by their tokens and cut into runs, so that the largest run is as small as it can be.
-    Its size is that of its prefix tree, nearly: a record counts without the tokens that it begins with like
-    the record before it. No shard is empty unless there are fewer records than shards.
+    Records are sorted by their tokens and cut into runs such that the largest run is as small as possible.
+    The size of a run is nearly that of its prefix tree: a record counts without the tokens that it shares
+    with the beginning of the previous record. No shard is empty unless there are fewer records than shards.
     """
     ordered = sorted(records, key=lambda record: (record.prompt_token_ids, record.completion_token_ids))
     if len(ordered) <= count:
@@ -97,7 +102,7 @@ def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord
 
 
 def _shared(left: list[int], right: list[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Return the length of the common prefix of two sequences."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index
@@ -105,9 +110,10 @@ def _shared(left: list[int], right: list[int]) -> int:
 
 
 def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> list[int]:
-    """Where runs of at most ``limit`` tokens begin that are filled one after the other.
+    """Return the starts of runs of at most ``limit`` tokens that are filled one after the other.
 
-    A record adds ``new`` tokens to a run that holds the one before it, and is ``alone`` where it begins one.
+    A record adds ``new`` tokens to the run of the previous record, or ``alone`` tokens to a run that it
+    begins.
     """
     starts, size = [0], alone[0]
     for index in range(1, len(alone)):
@@ -121,36 +127,50 @@ def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> 
 
 
 def host_store(address: str, timeout_seconds: float) -> TCPStore:
-    """The store through which a group's learners find each other, served by this process on a free port.
+    """Serve the store through which a group's learners find each other, on a free port of this process.
 
-    ``address`` is this machine's, as the other learners reach it; the port is the store's ``port``.
+    ``address`` is the address of this machine at which the other learners reach it. The store listens only
+    there; its ``port`` attribute is the port.
     """
-    return _store(address, 0, timeout_seconds, is_master=True)
+    listening = socket.create_server((address, 0))
+    port = listening.getsockname()[1]
+    return _store(address, port, timeout_seconds, is_master=True, master_listen_fd=listening.detach())
 
 
 def reach_store(address: str, port: int, timeout_seconds: float) -> TCPStore:
-    """The store that another process serves.
+    """Connect to the store that another process serves.
 
     Raises:
-        PeerLost: nobody answers there.
+        PeerLost: no process answers at this address.
     """
     return _store(address, port, timeout_seconds, is_master=False)
 
 
-def _store(address: str, port: int, timeout_seconds: float, *, is_master: bool) -> TCPStore:
+def _store(address: str, port: int, timeout_seconds: float, **options: Any) -> TCPStore:
     timeout = timedelta(seconds=timeout_seconds)
     with _others_answering():
-        return TCPStore(address, port, is_master=is_master, timeout=timeout, wait_for_workers=False)
+        return TCPStore(address, port, timeout=timeout, wait_for_workers=False, **options)
 
 
 @contextmanager
 def _others_answering() -> Iterator[None]:
-    """torch raises RuntimeError and its subclasses for connections that broke, timed out or never came."""
+    """Raise PeerLost for torch's RuntimeErrors: connections that broke, timed out or were never made."""
     try:
         yield
     except RuntimeError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
         raise PeerLost(f"a learner of the group was lost ({reason})") from error
+
+
+def _gloo(store: TCPStore, rank: int, size: int, timeout: timedelta) -> Any:
+    prefixed = PrefixStore("gloo", store)
+    if not ip_address(store.host).is_loopback:
+        return ProcessGroupGloo(prefixed, rank, size, timeout)
+    # By default gloo listens at the address of this machine's host name, which other machines may reach.
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=store.host)]
+    return ProcessGroupGloo(prefixed, rank, size, options)
 
 
 def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:
@@ -162,21 +182,22 @@ def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 class DataParallel:
-    """One learner's place in a group of ``size``.
+    """One learner's membership in a group of ``size`` learners.
 
-    Reports travel by gloo; gradients do too on a CPU, by NCCL on a CUDA device. torch takes the network
-    interface of the machine's name, or what GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say. The process groups
-    are not torch's default group, of which a process has one: groups come and go with their members.
+    Reports use gloo; gradients use gloo on a CPU and NCCL on a CUDA device. torch chooses the network
+    interface of the machine's host name, or those in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME. The process
+    groups are not torch's default group, of which a process can have only one, because groups change with
+    their members.
 
     Args:
-        rank: 0 to ``size`` - 1.
-        size: how many learners there are.
-        store: of the group; a new group needs a new one. Rank 0's process serves it.
-        device: where the gradients are.
-        timeout_seconds: how long a learner waits for the others: the most by which one may be behind.
+        rank: this learner's number, 0 to ``size`` - 1.
+        size: number of learners.
+        store: the group's store, which rank 0's process serves; a new group needs a new store.
+        device: device of the gradients.
+        timeout_seconds: maximum time that a learner waits for the others.
 
     Raises:
-        PeerLost: the others did not come in time.
+        PeerLost: the other learners did not join in time.
     """
 
     def __init__(
@@ -193,13 +214,13 @@ class DataParallel:
         self._store = store
         timeout = timedelta(seconds=timeout_seconds)
         with _others_answering():
-            self._reports: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
+            self._reports = _gloo(store, rank, size, timeout)
             self._gradients: Any = self._reports
             if torch.device(device).type == "cuda":
                 self._gradients = _nccl(PrefixStore("nccl", store), rank, size, timeout)
 
     def close(self) -> None:
-        """Leave the group. Who still waits for this learner gets PeerLost at once."""
+        """Leave the group. Learners that still wait for this one get PeerLost at once."""
         del self._gradients, self._reports, self._store
 
     def train(
@@ -208,24 +229,25 @@ class DataParallel:
         train: Callable[[list[TrainingRecord]], Share],
         parameters: list[torch.nn.Parameter],
     ) -> Share:
-        """Leave the gradient of all records in the parameters; returns what they gave, alike on every rank.
+        """Set the parameters' gradients to those of all records; return the batch's share, equal on every
+        rank.
 
         Args:
             records: the whole batch.
-            train: adds the gradient of the records that it is given, a mean over them, to the parameters'.
-            parameters: without gradients at first.
+            train: adds the gradient of the given records, a mean over them, to the parameters' gradients.
+            parameters: parameters, without gradients at first.
 
         Raises:
-            SelfplayError: training failed on some rank. (What it raised is raised on that rank.)
-            NoRecordFits: no rank could keep a record.
-            PeerLost: some rank is gone or silent.
+            SelfplayError: training failed on some rank. (That rank raises its own exception.)
+            NoRecordFits: no rank kept a record.
+            PeerLost: some rank died or does not answer.
         """
         try:
             own = train(self.mine(records))
         except NoRecordFits:
-            own = Share({}, Counts(0, 0, 0))
+            own = Share({}, Counts(0, 0, 0, 0))
         except Exception as error:
-            self._gather({"error": reason_of(error)})  # or the others would wait for this rank
+            self._gather({"error": reason_of(error)})  # otherwise the others would wait for this rank
             raise
         reports = self._gather(asdict(own))
         for rank, report in enumerate(reports):
@@ -238,11 +260,11 @@ class DataParallel:
         return whole
 
     def mine(self, records: list[TrainingRecord]) -> list[TrainingRecord]:
-        """This rank's shard."""
+        """Return this rank's shard."""
         return shard(records, self.size)[self.rank]
 
     def _sum_gradients(self, parameters: list[torch.nn.Parameter], weight: float) -> None:
-        """Replace each gradient by the sum over ranks of ``weight`` times theirs; none counts as zero."""
+        """Replace each gradient by the sum over ranks of ``weight`` times it; a missing gradient is zero."""
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in parameters]
         )
@@ -254,7 +276,7 @@ class DataParallel:
             parameter.grad = summed.view_as(parameter).to(parameter.dtype)
 
     def _gather(self, report: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every rank's report, by rank."""
+        """Return the reports of all ranks, in the order of ranks."""
         own = torch.frombuffer(bytearray(json.dumps(report).encode()), dtype=torch.uint8)
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(own)

@@ -1,23 +1,25 @@
-"""What the maker of an adapter says of it, for the engine that is to serve it: ``delivery.json``."""
+"""``delivery.json``: the learner's description of an adapter, with which an engine checks what it serves."""
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.learning.checkpoints import ADAPTER_FILE, put_in_place, scratch_for, write_adapter
+from selfplay.core.files import put_in_place, scratch_for, write_file
+from selfplay.learning.checkpoints import ADAPTER_FILE, write_adapter
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.learning.trie import build_plan
 
 DELIVERY_FILE = "delivery.json"
+_BASE_CANARIES: WeakKeyDictionary[PolicyModel, float] = WeakKeyDictionary()
 
 
 def canary_tokens(policy: PolicyModel) -> list[int]:
-    """Token ids of the canary."""
+    """Return the token ids of the canary."""
     ids: list[int] = policy.tokenizer(CANARY_TEXT, add_special_tokens=False).input_ids
     return ids[:MAX_CANARY_TOKENS]
 
@@ -25,7 +27,7 @@ def canary_tokens(policy: PolicyModel) -> list[int]:
 def save_proven_adapter(
     directory: Path, policy: PolicyModel, base_name: str, adapter: str, version: int
 ) -> None:
-    """Write an adapter with its ``delivery.json``; ``directory`` is there when both are."""
+    """Write an adapter with its ``delivery.json``; ``directory`` appears once both are complete."""
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, adapter)
     write_delivery(scratch, policy, adapter, version)
@@ -36,32 +38,32 @@ def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: 
     """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``.
 
     It holds ``version``, ``sha256`` (of the weight file, in hexadecimal) and ``canary``: the mean
-    log-probability of the canary's tokens but the first, at temperature 1, by one forward pass. ``base`` is
-    the same of the base model: how far the two lie apart says whether an engine can tell them apart.
+    log-probability of the canary's tokens without the first, at temperature 1, from one forward pass.
+    ``base`` is the same value of the base model; the difference between the two shows whether an engine can
+    distinguish them.
 
     Args:
-        directory: has the adapter's files.
-        policy: holds the adapter.
-        adapter: its name there.
-        version: the policy version that the files are.
+        directory: directory with the adapter's files.
+        policy: the model that holds the adapter.
+        adapter: the adapter's name in ``policy``.
+        version: the policy version of the files.
     """
     with (directory / ADAPTER_FILE).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    said = {
+    delivery = {
         "version": version,
         "sha256": sha256,
         "canary": _mean_canary(policy, adapter),
         "base": _base_canary(policy),
     }
-    scratch = directory / f".{DELIVERY_FILE}.partial"
-    scratch.write_text(json.dumps(said))
-    scratch.replace(directory / DELIVERY_FILE)
+    write_file(directory / DELIVERY_FILE, json.dumps(delivery).encode())
 
 
-@lru_cache(maxsize=4)
 def _base_canary(policy: PolicyModel) -> float:
-    """The base model stays as it is, so one pass is enough."""
-    return _mean_canary(policy, BASE)
+    """Return the canary of the base model, which does not change, so it is computed once."""
+    if policy not in _BASE_CANARIES:
+        _BASE_CANARIES[policy] = _mean_canary(policy, BASE)
+    return _BASE_CANARIES[policy]
 
 
 def _mean_canary(policy: PolicyModel, adapter: str) -> float:

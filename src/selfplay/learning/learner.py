@@ -1,4 +1,4 @@
-"""Learner: turns batches of records into a better adapter."""
+"""Learner: train an adapter on batches of records."""
 
 import math
 from dataclasses import dataclass
@@ -13,14 +13,19 @@ from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.data_parallel import DataParallel, Share
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
-# No momentum: opponents change with the policy, so yesterday's gradient points at yesterday's game. With 0.9
-# self-play on Kuhn poker circles its equilibrium in twice the distance (docs/benchmarks.md).
+# No momentum: opponents change with the policy, so old gradients belong to an old game. With 0.9, self-play
+# on Kuhn poker circles its equilibrium at twice the distance (docs/benchmarks.md).
 BETAS = (0.0, 0.99)
+MAX_DRIFT = 1.0
+"""Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """From ``start`` to ``end`` over ``steps`` updates, along a cosine or geometrically, after a warm-up."""
+    """A value that goes from ``start`` to ``end`` in ``steps`` updates, along a cosine or geometrically.
+
+    It is scaled up linearly over the first ``warmup`` updates.
+    """
 
     start: float
     end: float
@@ -29,7 +34,7 @@ class Schedule:
     geometric: bool = False
 
     def at(self, step: int) -> float:
-        """The value at update ``step``, counted from 0."""
+        """Return the value at update ``step``, counted from 0."""
         fraction = min(step / max(self.steps - 1, 1), 1.0)
         if self.geometric and self.start > 0 and self.end > 0:
             value = self.start * (self.end / self.start) ** fraction
@@ -39,22 +44,25 @@ class Schedule:
 
 
 class Learner:
-    """Owns the optimizer of one policy's adapter. Learners of several policies on one model take turns.
+    """The owner of the optimizer of one policy's adapter. Learners of several policies on one model take
+    turns.
 
     Args:
         policy: the model whose adapter is trained.
-        algorithm: computes the gradients, of the same adapter.
+        algorithm: computes the gradients; must be initialised for the same adapter.
         adapter: name of the policy that is trained.
-        learning_rate: of AdamW (betas 0 and 0.99, no weight decay), by update.
-        regulariser_weight: of the algorithm's regulariser, by update.
-        grad_clip: global L2 norm of the gradient, at most.
-        average_decay: decay of the policy's averaged adapter, the running mean of its weights; 0 for none.
-        max_mismatch: largest mean difference (in nats) between engine and learner log-probabilities of tokens
-            drawn by the current version. More means that they do not run the same model, and ends the run.
-        group: the learners that share each update's work, all in the same state; ``None`` for this one alone.
+        learning_rate: learning rate of AdamW (betas 0 and 0.99, no weight decay) by update.
+        regulariser_weight: weight of the algorithm's regulariser by update.
+        grad_clip: maximum global L2 norm of the gradient.
+        average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
+            average.
+        max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
+            drawn by the current version; a greater one ends the run. See :meth:`_check_mismatch`.
+        group: the learners that share the work of each update, all in the same state; ``None`` if this
+            learner works alone.
 
     Raises:
-        InputError: the model has no such policy, or the algorithm trains another.
+        InputError: the model has no such policy, or the algorithm trains another one.
     """
 
     def __init__(
@@ -72,11 +80,13 @@ class Learner:
     ) -> None:
         if adapter not in policy.policies:
             raise InputError(
-                "adapter", f"{adapter!r} is no policy of this model", f"It has {', '.join(policy.policies)}."
+                "adapter", f"{adapter!r} is not a policy of this model", f"Use {', '.join(policy.policies)}."
             )
         if algorithm.adapter != adapter:
             raise InputError(
-                "adapter", f"the algorithm trains {algorithm.adapter!r}, not {adapter!r}", "Name it to both."
+                "adapter",
+                f"the algorithm trains {algorithm.adapter!r}, not {adapter!r}",
+                "Give both the same name.",
             )
         self.policy = policy
         self.algorithm = algorithm
@@ -97,18 +107,18 @@ class Learner:
 
     @property
     def result(self) -> str:
-        """The adapter that training produces: the average if there is one."""
+        """Name of the adapter that training produces: the average, if there is one."""
         return average_of(self.adapter) if self.average_decay else self.adapter
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Make one optimizer step on ``records``; the policy becomes version + 1. Returns metrics.
+        """Make one optimizer step on ``records``, which raises the version by 1, and return metrics.
 
-        In a group every learner is given the whole batch, trains on its shard and makes the same step. When
-        this raises, weights, optimizer and version are what they were.
+        In a group, every learner receives the whole batch, trains on its shard and makes the same step. If
+        this method raises, weights, optimizer and version remain unchanged.
 
         Raises:
-            SelfplayError: the loss is not finite, or engine and learner disagree by over ``max_mismatch``.
-            PeerLost: another learner of the group is gone or silent.
+            SelfplayError: the loss is not finite, or engine and learner differ by more than ``max_mismatch``.
+            PeerLost: another learner of the group died or does not answer.
         """
         started = perf_counter()
         learning_rate = self.learning_rate.at(self.version)
@@ -120,14 +130,10 @@ class Learner:
         train = partial(self._train, regulariser_weight=regulariser_weight)
         share = train(records) if self.group is None else self.group.train(records, train, parameters)
         metrics, trained = share.metrics, share.counts.records
+        self._check_mismatch(metrics)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
         if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
-        if not metrics["mismatch"] <= self.max_mismatch:  # also when it is not a number
-            raise SelfplayError(
-                f"engine and learner disagree by {metrics['mismatch']:.3f} nats a token (limit "
-                f"{self.max_mismatch}); they do not run the same weights or temperature"
-            )
         self.optimizer.step()
         self.version += 1
         if self.average_decay:
@@ -151,6 +157,32 @@ class Learner:
         batch = self.algorithm.prepare_batch(records, self.version)
         return Share(self.algorithm.update(batch, regulariser_weight), batch.counts)
 
+    def _check_mismatch(self, metrics: dict[str, float]) -> None:
+        """Reject records whose log-probabilities this model cannot have given.
+
+        Tokens of the current version show every fault of engine, weights or temperature. The first update has
+        only such tokens, even if play and learning overlap; a later update may have none of them. For tokens
+        of older versions the policy itself has changed as well, so their limit is ``MAX_DRIFT`` higher,
+        whatever their age. Beyond it, importance weights are truncated or near 0, so there is little to learn
+        from such tokens even without a fault. Computing their log-probabilities again would distinguish a
+        fault from a changed policy, but would need the weights of every version whose tokens may still
+        arrive.
+        """
+        mismatch, stale = metrics.get("mismatch", 0.0), metrics.get("stale_mismatch", 0.0)
+        if not mismatch <= self.max_mismatch:  # also true for NaN
+            raise SelfplayError(
+                f"engine and learner disagree by {mismatch:.3f} nats per token (limit {self.max_mismatch}); "
+                "they do not use the same weights or temperature"
+            )
+        limit = self.max_mismatch + MAX_DRIFT
+        if not stale <= limit:
+            raise SelfplayError(
+                f"engine and learner disagree by {stale:.3f} nats per token of older versions "
+                f"(limit {limit}); they do not use the same weights or temperature, or each update changes "
+                "too much: lower "
+                "learning.learning_rate or collection.max_staleness"
+            )
+
     def _average(self) -> None:
         """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""
         decay = min(self.average_decay, self.version / (self.version + 9))
@@ -161,7 +193,7 @@ class Learner:
                 average.lerp_(weight, 1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The trained weights and AdamW's moments and step counts, by names alike for all policies."""
+        """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
         state = self.policy.adapter_state(self.adapter)
         tensors = {f"weights.{key}": value for key, value in state.items()}
         for index, parameter in enumerate(self.policy.adapter_parameters(self.adapter)):
@@ -170,7 +202,7 @@ class Learner:
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
-        """Continue from :meth:`tensors`, after ``version`` updates on ``samples_seen`` records.
+        """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` records.
 
         Raises:
             InputError: the weights belong to another adapter.

@@ -1,10 +1,11 @@
-"""The answers that were legal where a batch was played: what regularisation looks at.
+"""The legal answers to a batch's prompts, over which the policy is regularised.
 
-At every distinct prompt p with legal answers the regulariser is the cross-entropy from a reference rho to
+At every distinct prompt p with legal answers, the regulariser is the cross-entropy from a reference rho to
 the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of records with that
-prompt. Its pull on a logit is pi - rho, which does not vanish near a pure policy as an entropy bonus's does.
-Regularised Nash dynamics (arXiv 2002.08456) and magnetic mirror descent (arXiv 2206.05825) say why such a
-pull makes self-play settle. The answers are further paths of the batch's prefix tree and cost a few tokens.
+prompt. Its gradient with respect to a logit is pi - rho, which does not vanish near a pure policy, unlike the
+gradient of an entropy bonus. Regularised Nash dynamics (arXiv 2002.08456) and magnetic mirror descent (arXiv
+2206.05825) explain why such a term makes self-play converge. The answers are further paths of the batch's
+prefix tree and cost a few tokens.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ IntArray = NDArray[np.int64]
 
 @dataclass
 class LegalAnswers:
-    """A answers at P distinct prompts. In a plan they are the samples after the records.
+    """A answers to P distinct prompts. In a plan, they are the samples after the records.
 
-    ``prompt_of_A`` says which of the P prompts an answer belongs to, ``visits_P`` is the share of the batch's
-    records with that prompt.
+    ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's records
+    with each prompt.
     """
 
     prompts: list[list[int]]
@@ -34,7 +35,7 @@ class LegalAnswers:
 
     @classmethod
     def collect(cls, records: list[TrainingRecord]) -> "LegalAnswers":
-        """Gather the alternatives of all records, each distinct prompt once."""
+        """Collect the alternatives of all records; each distinct prompt counts once."""
         index_of: dict[tuple[int, ...], int] = {}
         prompts, answers, prompt_of, visits = [], [], [], []
         for record in records:
@@ -54,7 +55,7 @@ class LegalAnswers:
         return len(self.answers)
 
     def sums(self, plans: list[TreePlan], logprobs: list[FloatArray], first_sample: int) -> FloatArray:
-        """Log-probability of each whole answer from the plans' logprobs_C; returns logprob_A."""
+        """Return logprob_A, the log-probability of each whole answer, from the plans' logprobs_C."""
         logprob_A = np.zeros(len(self))
         for plan, logprobs_C in zip(plans, logprobs, strict=True):
             theirs = plan.sample_S >= first_sample
@@ -63,12 +64,12 @@ class LegalAnswers:
         return logprob_A
 
     def uniform_reference(self) -> FloatArray:
-        """rho_A: the same probability for every legal answer of a prompt."""
+        """Return rho_A with the same probability for every legal answer to a prompt."""
         reference_A: FloatArray = (1 / np.bincount(self.prompt_of_A))[self.prompt_of_A]
         return reference_A
 
     def normalised(self, logprob_A: FloatArray) -> FloatArray:
-        """Probabilities over the legal answers of each prompt."""
+        """Return the probability of each answer among the legal answers to its prompt."""
         largest_P = np.full(len(self.visits_P), -np.inf)
         np.maximum.at(largest_P, self.prompt_of_A, logprob_A)
         probability_A = np.exp(logprob_A - largest_P[self.prompt_of_A])
@@ -76,14 +77,14 @@ class LegalAnswers:
         return share_A
 
     def token_weights(self, plan: TreePlan, reference_A: FloatArray, first_sample: int) -> FloatArray:
-        """weight_S of each of a plan's sampled tokens in the cross-entropy; 0 for the records' own."""
+        """Return weight_S, the weights of a plan's tokens in the cross-entropy; 0 for records' tokens."""
         weight_A = reference_A * self.visits_P[self.prompt_of_A]
         padded = np.concatenate([np.zeros(first_sample), weight_A])
         weight_S: FloatArray = padded[plan.sample_S]
         return weight_S
 
     def metrics(self, logprob_A: FloatArray) -> dict[str, float]:
-        """Probability on legal answers and entropy (nats) over them; means over the records."""
+        """Return the probability of legal answers and the entropy (nats) over them, means over records."""
         mass_P = np.bincount(self.prompt_of_A, np.exp(logprob_A))
         share_A = self.normalised(logprob_A)
         entropy_P = np.bincount(self.prompt_of_A, -share_A * np.log(np.maximum(share_A, 1e-300)))

@@ -1,4 +1,4 @@
-"""Log-probabilities of a plan's predictions, without a [tokens, vocabulary] tensor for the whole pack."""
+"""Log-probabilities of a plan's predictions without a [tokens, vocabulary] tensor for the whole plan."""
 
 import torch
 from torch import Tensor
@@ -9,20 +9,24 @@ from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
 
 ROWS_AT_ONCE = 256
-RECOMPUTE_ABOVE = 1536
-"""Plans with more tokens keep only the layers' inputs: a third more work for a tenth of the memory."""
 
 
-def plan_logprobs(policy: PolicyModel, plan: TreePlan, temperature: float = 1.0) -> Tensor:
+def plan_logprobs(
+    policy: PolicyModel, plan: TreePlan, temperature: float = 1.0, *, recompute: bool = False
+) -> Tensor:
     """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
 
-    ``temperature`` divides the logits, as it did when the tokens were drawn.
+    Args:
+        policy: the model.
+        plan: tokens to feed and predictions.
+        temperature: sampling temperature of the tokens, by which the logits are divided.
+        recompute: keep only the layers' inputs, and compute the rest again for the gradient (see ``memory``).
     """
     device = policy.device
     tokens_T = torch.from_numpy(plan.tokens_T).to(device)
     positions_T = torch.from_numpy(plan.depths_T).to(device)
     attend = RunAttention(plan, policy.dtype, device)
-    with policy.recomputing(torch.is_grad_enabled() and plan.num_tokens > RECOMPUTE_ABOVE):
+    with policy.recomputing(recompute and torch.is_grad_enabled()):
         hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
     nodes_P, row_C = torch.unique(torch.from_numpy(plan.predict_node_C), return_inverse=True)
     token_C = torch.from_numpy(plan.predict_token_C)
@@ -37,7 +41,16 @@ def plan_logprobs(policy: PolicyModel, plan: TreePlan, temperature: float = 1.0)
         hidden_ND = hidden_TD[nodes_P[first : first + ROWS_AT_ONCE].to(device)]
         rows, tokens = (row_C[in_chunk_C] - first).to(device), token_C[in_chunk_C].to(device)
         if torch.is_grad_enabled():
-            chunk = checkpoint(_logprobs, policy, hidden_ND, rows, tokens, temperature, use_reentrant=False)
+            chunk = checkpoint(
+                _logprobs,
+                policy,
+                hidden_ND,
+                rows,
+                tokens,
+                temperature,
+                use_reentrant=False,
+                preserve_rng_state=False,  # it draws no random numbers
+            )
         else:
             chunk = _logprobs(policy, hidden_ND, rows, tokens, temperature)
         pieces.append(chunk)

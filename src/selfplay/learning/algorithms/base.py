@@ -1,10 +1,13 @@
-"""BaseAlgo: from training records to gradients, over prefix trees.
+"""BaseAlgo: compute gradients from training records over prefix trees.
 
-An algorithm sees one flat array of sampled tokens and need not know that they were packed: the gather from
-distinct predictions to sampled tokens makes a token's gradient the sum over the samples that pass through it.
+An algorithm sees a flat array of sampled tokens and does not need to know that they are packed: because of
+the gather from distinct predictions to sampled tokens, a token's gradient is the sum over the samples that
+contain it.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -13,22 +16,30 @@ from torch import Tensor
 from selfplay.core import TrainingRecord
 from selfplay.learning.batch import Batch, Tokens, pack
 from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
+
+MAX_LOG_RATIO = 2.6
+"""Above this a token's KL estimate stays at 9.9. verl bounds it at 10 (``low_var_kl``, ``core_algos.py``)."""
 
 
 class BaseAlgo(ABC):
     """Abstract interface of policy-gradient algorithms.
 
-    Regulariser and KL are means over records, divided like the loss by the constant normaliser.
+    The regulariser and the KL divergence are means over records and, like the loss, divided by the constant
+    normaliser.
 
     Args:
         regulariser: ``none``, ``uniform`` or ``base``: cross-entropy from the uniform distribution, or from
             the untrained model's, over legal answers (see ``legal_answers``).
-        kl_weight: weight of KL(pi || untrained model) on the sampled tokens, by the estimator
-            r - 1 - log r with r = base / pi (Schulman 2020), which is unbiased and never negative. Its mean
-            gradient is that of KL(untrained model || pi), as in every trainer that puts it in the loss.
-        max_importance_weight: bound of the weights of off-policy tokens.
+        kl_weight: weight of KL(pi || untrained model) on the sampled tokens, with the estimator
+            r - 1 - log r where r = base / pi (Schulman 2020), which is unbiased and never negative. Its mean
+            gradient is that of KL(untrained model || pi), as in every trainer that adds it to the loss.
+            Both statements hold for tokens that pi drew; the terms of other tokens carry the same importance
+            weight as their loss. The estimate grows with r without bound, so log r is clamped to
+            ``MAX_LOG_RATIO``.
+        max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``.
     """
 
     def __init__(
@@ -47,15 +58,15 @@ class BaseAlgo(ABC):
         temperature: float = 1.0,
         adapter: str = TRAINED,
     ) -> None:
-        """Tell the algorithm what it trains.
+        """Set the model to train and the limits of a batch.
 
         Args:
             policy: the model.
             max_generation_len: the loss's constant normaliser M, in tokens.
-            max_train_len: most tokens of prompt and completion; completions are cut there.
-            max_batch_tokens: most tokens fed in one forward pass.
-            temperature: at which the records' tokens were drawn.
-            adapter: name of the policy that gets the gradients.
+            max_train_len: maximum number of tokens of prompt and completion; longer completions are cut.
+            max_batch_tokens: maximum number of tokens in one forward pass.
+            temperature: sampling temperature of the records' tokens.
+            adapter: name of the policy that receives the gradients.
         """
         self.policy = policy
         self.max_generation_len = max_generation_len
@@ -63,13 +74,14 @@ class BaseAlgo(ABC):
         self.max_batch_tokens = max_batch_tokens
         self.temperature = temperature
         self.adapter = adapter
+        self.memory = KeptMemory(policy, adapter)
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return this plan's share of the loss; the shares of all plans add up to the batch's loss."""
+        """Return one plan's part of the loss; the parts of all plans add up to the batch's loss."""
 
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
-        """Pack records. ``version`` is the policy version that learns; ``None`` takes all as on-policy."""
+        """Pack records. ``version`` is the policy version that learns; ``None`` treats all as on-policy."""
         return pack(
             records,
             version=version,
@@ -79,17 +91,20 @@ class BaseAlgo(ABC):
         )
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
-        """Accumulate the gradients of the whole batch into the adapter; returns metrics.
+        """Accumulate the gradients of the whole batch into the adapter and return metrics.
 
-        ``mismatch`` is the mean absolute difference between the log-probabilities at which on-policy tokens
-        were drawn and those of this model now; it should be rounding.
+        ``mismatch`` is the mean absolute difference between the log-probabilities with which on-policy tokens
+        were drawn and those of this model now; it should be no more than rounding. ``stale_mismatch`` is the
+        same for tokens of older versions, so it includes the effect of the updates since. Each is
+        missing if the batch has no such tokens.
         """
         base = self._base_logprobs(batch)
         reference_A = self._reference(batch, base)
-        loss_sum, kl_sum, difference_sum, fresh, seen = 0.0, 0.0, 0.0, 0, []
+        sums, seen = defaultdict[str, float](float), []
         with self.policy.adapter(self.adapter):
             for index, plan in enumerate(batch.plans):
-                logprobs_C = plan_logprobs(self.policy, plan, self.temperature)
+                recompute = self.memory.is_short_for(plan)
+                logprobs_C = plan_logprobs(self.policy, plan, self.temperature, recompute=recompute)
                 logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
                 own_S = self._tensor(plan.sample_S < batch.num_records)
                 tokens = batch.tokens(plan, self.policy.device)
@@ -100,24 +115,31 @@ class BaseAlgo(ABC):
                     loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
                 if self.kl_weight:
                     base_S = self._tensor(base[index][plan.prediction_S].astype(np.float32))
-                    kl = self._kl(logprobs_S[own_S], base_S[own_S]) / batch.num_records
+                    kl = self._kl(logprobs_S[own_S], base_S[own_S], tokens) / batch.num_records
                     loss = loss + self.kl_weight * kl
-                    kl_sum += float(kl.detach())
+                    sums["kl_to_base"] += float(kl.detach())
                 torch.autograd.backward(loss)
-                loss_sum += float(loss.detach())
-                fresh_S = ~tokens.stale_S
+                sums["loss"] += float(loss.detach())
                 difference_S = (logprobs_S[own_S].detach() - tokens.behaviour_S).abs()
-                difference_sum += float(difference_S[fresh_S].sum())
-                fresh += int(fresh_S.sum())
+                sums["mismatch"] += float(difference_S[~tokens.stale_S].sum())
+                sums["stale_mismatch"] += float(difference_S[tokens.stale_S].sum())
                 seen.append(logprobs_C.detach().double().cpu().numpy())
+        return self._metrics(batch, sums, seen)
+
+    def _metrics(self, batch: Batch, sums: Mapping[str, float], seen: list[np.ndarray]) -> dict[str, float]:
+        """Return the metrics, from sums over all plans and the logprobs_C of each plan."""
         metrics = {
-            "loss": loss_sum,
-            "mismatch": difference_sum / max(fresh, 1),
+            "loss": sums["loss"],
             "packed_tokens": float(batch.packed_tokens),
             "separate_tokens": float(batch.separate_tokens),
         }
+        counts = batch.counts
+        if counts.fresh_tokens:
+            metrics["mismatch"] = sums["mismatch"] / counts.fresh_tokens
+        if counts.stale_tokens:
+            metrics["stale_mismatch"] = sums["stale_mismatch"] / counts.stale_tokens
         if self.kl_weight:
-            metrics["kl_to_base"] = kl_sum
+            metrics["kl_to_base"] = sums["kl_to_base"]
         if len(batch.answers):
             logprob_A = batch.answers.sums(batch.plans, seen, batch.num_records)
             metrics |= batch.answers.metrics(logprob_A)
@@ -126,12 +148,13 @@ class BaseAlgo(ABC):
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.policy.device)
 
-    def _kl(self, logprobs_S: Tensor, base_S: Tensor) -> Tensor:
-        log_ratio_S = base_S - logprobs_S
-        return (torch.exp(log_ratio_S) - 1 - log_ratio_S).sum() / self.max_generation_len
+    def _kl(self, logprobs_S: Tensor, base_S: Tensor, tokens: Tokens) -> Tensor:
+        weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
+        log_ratio_S = (base_S - logprobs_S).clamp(max=MAX_LOG_RATIO)
+        return (weight_S * (torch.exp(log_ratio_S) - 1 - log_ratio_S)).sum() / self.max_generation_len
 
     def _base_logprobs(self, batch: Batch) -> list[np.ndarray]:
-        """The untrained model's logprobs_C of every plan, if anything needs them."""
+        """Return the untrained model's logprobs_C of every plan; an empty list if they are not needed."""
         if self.regulariser != "base" and not self.kl_weight:
             return []
         with torch.no_grad(), self.policy.adapter(BASE):

@@ -1,0 +1,79 @@
+"""Load the base model with transformers and run it with an attention of our own."""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from selfplay.core import InputError
+from selfplay.learning.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
+
+
+def load_decoder(model_name: str, dtype: torch.dtype) -> Any:
+    """Load a causal language model that calls our attention.
+
+    Raises:
+        InputError: the model cannot be loaded, or its weights are incomplete.
+    """
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # problems in its load report are raised below
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            model_name,
+            config=AutoConfig.from_pretrained(model_name, trust_remote_code=False),
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype,
+            attn_implementation=ATTENTION_NAME,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise InputError(
+            "model", f"{model_name} cannot be loaded ({first_line(error)})", "Check the name or path."
+        ) from error
+    absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
+    if absent:
+        raise InputError(
+            "model",
+            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or "
+            f"misshapen, {absent[0]} for example",
+            "Download the model again.",
+        )
+    return model
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message without its full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
+def hidden_states(causal_lm: Any, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    """Run the model over ``tokens_T`` and return hidden_TD, the hidden states after the last norm."""
+    inner = causal_lm.get_decoder()
+    if inner is causal_lm:
+        inner = causal_lm.model  # Llama 4 stores its decoder under another name than it declares
+    output = inner(
+        input_ids=tokens_T.unsqueeze(0),
+        position_ids=positions_T.unsqueeze(0),
+        attention_mask=torch.zeros(NO_MASK_SHAPE, device=tokens_T.device),
+        use_cache=False,
+        attend=attend,
+    )
+    hidden_TD: Tensor = output.last_hidden_state[0]
+    return hidden_TD
+
+
+def logits(causal_lm: Any, hidden_ND: Tensor) -> Tensor:
+    """Return logits_NV in float32, scaled (Cohere, Granite) and capped (Gemma 2) as configured."""
+    config = causal_lm.config.get_text_config()
+    logits_NV: Tensor = causal_lm.get_output_embeddings()(hidden_ND).float()
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    if scale != 1.0:
+        logits_NV = logits_NV * scale
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits_NV if cap is None else cap * torch.tanh(logits_NV / cap)

@@ -1,0 +1,136 @@
+"""Which models are taken, and that those are run as transformers runs them."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from family_models import family_model
+from selfplay.core import InputError
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from selfplay.learning.trie import build_plan
+
+transformers_logging.disable_progress_bar()
+
+TAKEN = [
+    "Llama",
+    "Qwen2, window of 32",
+    "Qwen3",
+    "Qwen3-MoE",
+    "Mistral, no window",
+    "Mistral, window of 4,096",
+    "Mistral, window of 32",
+    "Mixtral",
+    "DeepSeek-V3",
+    "Gemma 1",
+    "Gemma 2",
+    "Gemma 3",
+    "Phi",
+    "Phi-3",
+    "OLMo 2",
+    "SmolLM3",
+    "Granite",
+    "EXAONE 4",
+    "GLM 4",
+    "Apertus",
+    "Cohere",
+    "Cohere 2",
+    "gpt-oss",
+]
+REFUSED = {
+    "Doge": "its attention uses a mask of its own",
+    "Llama 4": "scales queries by their index in the pass",
+    "Qwen3-Next": r"log-probabilities over a packed tree .* 3 of its 4 layers are not attention",
+    "LFM2": r"log-probabilities over a packed tree .* 2 of its 4 layers are not attention",
+    "Falcon-H1": r"log-probabilities over a packed tree are 0\.\d+ nats",
+    "Bamba": r"log-probabilities over a packed tree .* 2 of its 4 layers are not attention",
+    "MiniMax": r"log-probabilities over a packed tree .* 2 of its 4 layers are not attention",
+    "StableLM": "its layers do not pass on the arguments of a forward pass",
+}
+PROMPT = list(range(40, 80))
+ANSWERS = [[7, 8, 9], [7, 10, 11, 12], [13]]
+
+
+def load(family: str, targets: list[str] | None = None, dtype: torch.dtype = torch.float32) -> PolicyModel:
+    lora = LoraSettings(4, 8.0) if targets is None else LoraSettings(4, 8.0, targets)
+    return PolicyModel(str(family_model(family)), lora, dtype=dtype)
+
+
+def own_logprobs(family: str, prompt: list[int], answer: list[int]) -> list[float]:
+    """Of the answer's tokens, by transformers alone."""
+    model = AutoModelForCausalLM.from_pretrained(family_model(family), attn_implementation="eager")
+    with torch.no_grad():
+        logprobs_TV = torch.log_softmax(model(torch.tensor([prompt + answer])).logits[0].float(), dim=-1)
+    return [float(logprobs_TV[len(prompt) + i - 1, token]) for i, token in enumerate(answer)]
+
+
+@pytest.mark.parametrize("family", TAKEN)
+async def test_a_family_that_is_taken_is_learned_and_played_as_transformers_runs_it(family):
+    policy = load(family)
+    plan = build_plan([PROMPT] * 3, ANSWERS)
+    with torch.no_grad(), policy.adapter(BASE):
+        learned = plan_logprobs(policy, plan)[torch.from_numpy(plan.prediction_S)].tolist()
+    engine = EmbeddedEngine(policy)
+    engine.publish("default", BASE, 0)
+    played = [x for answer in ANSWERS for x in (await engine.logprobs(PROMPT + answer))[-len(answer) :]]
+    own = [x for answer in ANSWERS for x in own_logprobs(family, PROMPT, answer)]
+    assert learned == pytest.approx(own, abs=2e-5)
+    assert played == pytest.approx(own, abs=2e-5)
+
+
+@pytest.mark.parametrize(("family", "why"), REFUSED.items())
+def test_a_family_that_is_run_otherwise_is_refused_by_name_in_one_line(family, why):
+    with pytest.raises(InputError, match=why) as caught:
+        load(family)
+    assert str(family_model(family)) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_no_reason_to_refuse_a_model_and_hides_no_wrong_one(dtype):
+    for family in ("Llama", "Qwen3-MoE", "DeepSeek-V3", "Gemma 2", "gpt-oss"):
+        load(family, dtype=dtype)
+    for family in ("LFM2", "Falcon-H1"):
+        with pytest.raises(InputError, match="packed tree"):
+            load(family, dtype=dtype)
+
+
+def test_a_context_ends_where_rope_or_chunks_would_change_what_came_before():
+    assert load("Phi-3").context_length == load("Llama, dynamic rope").context_length == 4096
+    for family, tokens in (("Phi-3, longrope", 2048), ("Llama 4, chunks of 16", 16)):
+        policy = load(family)
+        assert policy.context_length == tokens
+        assert any(f"limited to {tokens} tokens" in note for note in policy.notes)
+
+
+def test_layers_that_lora_leaves_out_are_named():
+    assert load("Llama").notes == []
+    (note,) = load("Mixtral").notes
+    assert note == (
+        "LoRA adapts self_attn.k_proj, self_attn.o_proj, self_attn.q_proj, self_attn.v_proj; it leaves out "
+        "mlp.experts.down_proj, mlp.experts.gate_up_proj, mlp.gate (lora.target_modules)"
+    )
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "nonesuch"], ["nonesuch"]])
+def test_a_target_that_matches_nothing_is_an_error_that_names_what_there_is(targets):
+    with pytest.raises(InputError, match=r"nonesuch: no such linear layer.*mlp\.fc1.*self_attn\.q_proj"):
+        load("Phi", targets)
+
+
+def test_all_targets_that_match_leave_nothing_out():
+    assert load("Phi", ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"]).notes == []
+    assert load("Qwen3-MoE", ["q_proj", "gate_proj", "up_proj", "down_proj"]).notes != []
+
+
+def test_layers_that_are_recomputed_for_the_gradient_drop_nothing_out():
+    policy = load("Phi")
+    for module in policy.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    plan = build_plan([PROMPT] * 3, ANSWERS)
+    kept = plan_logprobs(policy, plan)
+    recomputed = plan_logprobs(policy, plan, recompute=True)
+    torch.testing.assert_close(recomputed, kept)
