@@ -125,7 +125,7 @@ def test_the_trajectory_that_was_handed_in_is_not_changed(cls):
 def test_the_older_method_name_adds_and_checks_the_player():
     buffer = StepBuffer(10, None)
     buffer.add_trajectory(make_trajectory("a", pid=1), 1, "Kuhn")
-    assert buffer.size() == 1
+    assert [step.env_id for step in buffer.get_batch(1)] == ["Kuhn"]
     with pytest.raises(SelfplayError, match="player_id"):
         buffer.add_trajectory(make_trajectory("a", pid=1), 0, "Kuhn")
 
@@ -155,7 +155,7 @@ def test_asking_for_more_than_is_stored_is_a_clear_error_and_takes_nothing(cls):
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
-def test_bad_construction_is_refused(cls):
+def test_bad_construction_is_rejected(cls):
     with pytest.raises(InputError, match="buffer_strategy: 'newest' is unknown"):
         cls(10, None, buffer_strategy="newest")
     with pytest.raises(InputError, match="max_buffer_size"):
@@ -207,7 +207,7 @@ def test_an_episode_longer_than_the_buffer_is_evicted_and_counted():
     }
 
 
-def test_draws_are_uniform_over_what_is_stored():
+def test_draws_are_uniform_over_stored_entries():
     firsts = Counter()
     for seed in range(2000):
         buffer = StepBuffer(10, None, seed=seed)
@@ -247,18 +247,28 @@ def test_a_sampling_transform_may_leave_out_episodes_but_not_replace_them():
         copying.get_batch(1)
 
 
-def test_drop_stale_removes_steps_or_the_episodes_that_contain_them():
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_drop_stale_removes_the_steps_that_are_too_old_and_no_others(cls):
     mixed = make_trajectory("mixed", 2, version=4)
     mixed.steps[1].policy_version = 5
-    for cls, left in ((StepBuffer, [("fresh", 0), ("mixed", 1)]), (EpisodeBuffer, [("fresh", 0)])):
-        buffer = cls(10, None)
-        buffer.add_player_trajectory(make_trajectory("fresh", version=6), "Kuhn")
-        buffer.add_player_trajectory(mixed, "Kuhn")
-        assert buffer.drop_stale(current_version=6, max_staleness=2) == 0
-        assert buffer.drop_stale(current_version=6, max_staleness=1) == 3 - len(left)
-        assert buffer.counts()["dropped_stale"] == 3 - len(left)
-        batch = buffer.get_batch(buffer.size() if cls is StepBuffer else 1)
-        assert sorted(places(batch)) == left
+    buffer = cls(10, None)
+    buffer.add_player_trajectory(make_trajectory("fresh", version=6), "Kuhn")
+    buffer.add_player_trajectory(make_trajectory("old", version=4), "Kuhn")
+    buffer.add_player_trajectory(mixed, "Kuhn")
+    assert buffer.drop_stale(current_version=6, max_staleness=2) == 0
+    assert buffer.drop_stale(current_version=6, max_staleness=1) == 2
+    assert buffer.counts()["dropped_stale"] == 2
+    assert (buffer.size(), buffer.entries()) == (2, 2)
+    assert sorted(places(buffer.get_batch(2))) == [("fresh", 0), ("mixed", 1)]
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_staleness_zero_keeps_what_the_current_version_played_and_nothing_else(cls):
+    buffer = cls(10, None)
+    buffer.add_player_trajectory(make_trajectory("one older", 2, version=6), "Kuhn")
+    buffer.add_player_trajectory(make_trajectory("current", 1, version=7), "Kuhn")
+    assert buffer.drop_stale(current_version=7, max_staleness=0) == 2
+    assert places(buffer.get_batch(1)) == [("current", 0)]
 
 
 class RecordingTracker:
@@ -282,8 +292,64 @@ def test_every_batch_is_reported_to_the_tracker():
     assert metrics["buffer/reward_sampled"] == 0.0
 
 
+def test_stale_steps_are_reported_by_game_length():
+    def with_games():
+        buffer = StepBuffer(100, tracker)
+        long, short = make_trajectory("long", 9, version=1), make_trajectory("short", 2, version=2)
+        for step in long.steps[6:]:
+            step.policy_version = 2
+        long.num_turns, short.num_turns = 18, 3
+        buffer.add_player_trajectory(long, "Kuhn")
+        buffer.add_player_trajectory(short, "Kuhn")
+        return buffer
+
+    def shares():
+        return {name: value for name, value in tracker.logged[-1].items() if "turns" in name}
+
+    tracker = RecordingTracker()
+    with_games().get_batch(1)
+    assert shares() == {}, "nothing was stale"
+    buffer = with_games()
+    buffer.drop_stale(current_version=2, max_staleness=0)
+    restored = StepBuffer(100, tracker)
+    restored.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
+    restored.get_batch(1)
+    assert shares() == {
+        "buffer/stale share, games of 16-31 turns": 6 / 9,
+        "buffer/stale share, games of 2-3 turns": 0.0,
+    }
+
+
+def forgiven(name, reward, invalid_reward=-1.0):
+    """Three steps, of which the second is an invalid move that was forgiven."""
+    trajectory = make_trajectory(name, 3, reward)
+    trajectory.steps[1].info["invalid_reward"] = invalid_reward
+    return trajectory
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+@pytest.mark.parametrize(("final", "of_invalid"), [(1.0, -1.0), (0.0, -1.0), (-1.0, -1.0), (-2.0, -2.0)])
+def test_a_forgiven_invalid_move_is_rewarded_as_if_it_had_ended_the_game(cls, final, of_invalid):
+    buffer = cls(10, None, None, ComposeStepRewardTransforms([PenaltyForInvalidMove(0.25)]))
+    buffer.add_player_trajectory(forgiven("a", final), "Kuhn")
+    steps = sorted(flat(buffer.get_batch(3 if cls is StepBuffer else 1)), key=lambda s: s.info["step_index"])
+    assert [step.reward - 0.25 for step in steps] == [final, of_invalid, final]
+    assert [step.info["reward_stages"]["final"] for step in steps] == [final] * 3
+
+
+def test_baselines_of_final_transforms_do_not_see_forgiven_moves():
+    transform = RoleAdvantageByEnvFormatter(tau=0.5)
+    buffer = StepBuffer(10, None, ComposeFinalRewardTransforms([WinDrawLossFormatter(2.0), transform]))
+    for name in ("first", "second"):
+        buffer.add_player_trajectory(forgiven(name, 7.0), "Kuhn")
+    rewards = {(s.info["rollout_id"], s.info["step_index"]): s.reward for s in buffer.get_batch(6)}
+    assert transform.role_advantage == {("Kuhn", 0): 1.5}
+    assert [rewards["first", index] for index in range(3)] == [2.0, -1.0, 2.0]
+    assert [rewards["second", index] for index in range(3)] == [1.0, -2.0, 1.0]
+
+
 def test_batches_can_be_looked_at_afterwards(tmp_path):
-    log = BatchLog(tmp_path / "batches")
+    log = BatchLog(tmp_path / "a run" / "batches")
     buffer = EpisodeBuffer(10, None, batch_log=log)
     buffer.add_player_trajectory(make_trajectory("a", 2, reward=2.0, pid=1, version=3), "Kuhn")
     buffer.get_batch(1)
@@ -345,6 +411,17 @@ def test_a_state_saved_with_a_transform_is_refused_by_a_buffer_without_it():
     state = StepBuffer(10, None, ComposeFinalRewardTransforms([])).state_dict()
     with pytest.raises(InputError, match="final_reward_transformation: the checkpoint was saved with one"):
         StepBuffer(10, None).load_state_dict(state)
+    state = StepBuffer(10, None).state_dict()
+    with pytest.raises(InputError, match="final_reward_transformation: the checkpoint was saved without one"):
+        StepBuffer(10, None, ComposeFinalRewardTransforms([])).load_state_dict(state)
+
+
+def test_a_state_of_an_older_version_is_rejected_in_one_line():
+    state = StepBuffer(10, None).state_dict()
+    del state["by_turns"]
+    with pytest.raises(InputError, match="its buffer was saved by another version of selfplay") as caught:
+        StepBuffer(10, None).load_state_dict(state)
+    assert "\n" not in str(caught.value)
 
 
 class BufferMachine(RuleBasedStateMachine):
@@ -370,8 +447,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def draw(self, count):
-        entries = self.buffer.size() if self.cls is StepBuffer else len(self.buffer._episodes)
-        if count > entries:
+        if count > self.buffer.entries():
             with pytest.raises(SelfplayError):
                 self.buffer.get_batch(count)
             return
@@ -386,8 +462,15 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(staleness=st.integers(0, 2))
     def learn(self, staleness):
         self.version += 1
-        before = self.buffer.size()
-        assert before - self.buffer.drop_stale(self.version, staleness) == self.buffer.size()
+        fresh = [place for place in self.stored() if place[-1] >= self.version - staleness]
+        stale = self.buffer.size() - len(fresh)
+        assert self.buffer.drop_stale(self.version, staleness) == stale
+        assert self.stored() == fresh
+
+    def stored(self):
+        """Return name, index and version of every stored step, in order."""
+        steps = [step for group in self.buffer.state_dict()["groups"] for step in group]
+        return [(s["info"]["rollout_id"], s["info"]["step_index"], s["policy_version"]) for s in steps]
 
     @rule()
     def clear(self):

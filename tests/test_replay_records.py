@@ -28,7 +28,7 @@ def make_step(**changes):
 def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
     buffer = StepBuffer(10, None, None, None, ComposeSamplingRewardTransforms([NormalizeRewards()]))
     for name, reward in (("game-a", 3.0), ("game-b", 1.0)):
-        steps = [make_step(info={"legal_answers": ["check", "bet"]})]
+        steps = [make_step(info={"legal_answers": ["check", "bet"], "finish_reason": "length"})]
         buffer.add_player_trajectory(Trajectory(1, "Kuhn", reward, steps, rollout_id=name), "Kuhn")
     records = records_from_steps(buffer.get_batch(2), encode_answer=lambda text: [*text.encode(), 0])
     record = next(record for record in records if record.rollout_id == "game-a")
@@ -39,17 +39,19 @@ def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
     assert (record.reward, record.advantage) == (3.0, 1.0)
     assert record.alternatives == [[*b"check", 0], [*b"bet", 0]]
     assert record.policy_version == 4
-    assert record.meta == {"pid": 1, "env_id": "Kuhn"}
+    assert record.meta == {"pid": 1, "env_id": "Kuhn", "finish_reason": "length"}
 
 
 def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_alternatives():
     (record,) = records_from_steps([make_step(info={"legal_answers": ["check"]})])
     assert (record.reward, record.advantage) == (2.0, 2.0)
+    assert (record.rollout_id, record.meta["finish_reason"], record.alternatives) == ("", "", [])
+    (record,) = records_from_steps([make_step()], encode_answer=lambda text: [*text.encode()])
     assert record.alternatives == []
 
 
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
-def test_a_step_without_ids_or_logprobs_is_refused_in_one_line(missing):
+def test_a_step_without_ids_or_logprobs_is_rejected_in_one_line(missing):
     steps = [make_step(), make_step(**{missing: None}, info={"rollout_id": "game-7"})]
     with pytest.raises(SelfplayError, match=r"step 1 of the batch .*game-7") as raised:
         records_from_steps(steps)

@@ -60,8 +60,8 @@ ROLLOUTS = st.builds(
 def make_rollout(name, error=None):
     step = Step("player-0", [], [], [1], [2], [-0.1], pid=0, env_id="Kuhn")
     return Rollout(
-        "game",
-        PlaySpec("Kuhn", 2, (AgentSpec("policy"), AgentSpec("script", "random")), seed=3),
+        episode_type="game",
+        artifact=PlaySpec("Kuhn", 2, (AgentSpec("policy"), AgentSpec("script", "random")), seed=3),
         meta={"error": error} if error else {},
         id=name,
         steps=[step],
@@ -139,13 +139,13 @@ def test_truncate_after_removes_later_steps_and_leftovers(tmp_path):
     assert log.truncate_after(3) == 0
     for step in (3, 4, 10):
         log.write(step, [make_rollout("a")])
-    (log.directory / "step-000011.tmp").write_text("half a li")
+    (log.directory / ".step-000011.jsonl.partial").write_text("half a li")
     (log.directory / "notes.txt").write_text("mine")
     assert log.truncate_after(3) == 2
     assert sorted(path.name for path in log.directory.iterdir()) == ["notes.txt", "step-000003.jsonl"]
 
 
-def test_a_failed_write_leaves_the_old_file_whole(tmp_path):
+def test_a_failed_write_leaves_the_old_file_intact(tmp_path):
     log = RolloutLog(tmp_path)
     log.write(1, [make_rollout("a")])
     nan = make_rollout("c")
@@ -155,7 +155,7 @@ def test_a_failed_write_leaves_the_old_file_whole(tmp_path):
     assert [rollout.id for rollout in log.read(1)] == ["a"]
 
 
-def test_an_object_that_a_game_left_behind_is_written_as_its_text(tmp_path):
+def test_an_unknown_object_in_extras_is_written_as_its_repr(tmp_path):
     odd = make_rollout("b")
     odd.extras["board"] = set
     RolloutLog(tmp_path).write(1, [odd])
@@ -187,7 +187,7 @@ def test_a_file_of_another_step_is_refused(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_file_cut_anywhere_is_refused_and_never_read_as_shorter(data):
+def test_a_truncated_file_is_rejected_and_never_read_as_shorter(data):
     with tempfile.TemporaryDirectory() as directory:
         log = RolloutLog(directory)
         log.write(1, [make_rollout("a"), make_rollout("b")])
@@ -203,7 +203,7 @@ def test_a_file_cut_anywhere_is_refused_and_never_read_as_shorter(data):
     "line",
     [b"", b"\xff\xfe", b"[1]", b"{}", b'{"schema_version":1}', b"not json", b'{"schema_version":"one"}'],
 )
-def test_a_damaged_line_is_refused_with_its_number(tmp_path, line):
+def test_a_damaged_line_is_rejected_with_its_number(tmp_path, line):
     log = RolloutLog(tmp_path)
     log.write(1, [make_rollout("a"), make_rollout("b")])
     path = tmp_path / "step-000001.jsonl"

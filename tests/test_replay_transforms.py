@@ -77,6 +77,15 @@ def test_role_advantage_by_env_keeps_a_baseline_for_each_environment_and_seat():
     assert transform({1: 1.0}, "Kuhn") == {1: 0.5}
 
 
+@pytest.mark.parametrize("cls", [RoleAdvantageFormatter, RoleAdvantageByEnvFormatter])
+def test_the_baseline_of_a_role_moves_by_tau_towards_the_reward(cls):
+    transform = cls(tau=0.25)
+    assert [transform({0: 8.0}, "Kuhn")[0] for _ in range(3)] == [8.0, 6.0, 4.5]
+    stays, follows = cls(tau=0.0), cls(tau=1.0)
+    assert [stays({0: 8.0}, "Kuhn")[0] for _ in range(2)] == [8.0, 8.0]
+    assert [follows({0: 8.0}, "Kuhn")[0] for _ in range(2)] == [8.0, 0.0]
+
+
 @pytest.mark.parametrize("tau", [-0.1, 1.5, math.nan])
 @pytest.mark.parametrize("cls", [RoleAdvantageFormatter, RoleAdvantageByEnvFormatter])
 def test_a_tau_outside_0_to_1_is_refused(cls, tau):
@@ -117,7 +126,8 @@ def test_format_reward_and_invalid_move_penalty_by_hand():
     transform = ComposeStepRewardTransforms([RewardForFormat(1.5, -0.5), PenaltyForInvalidMove(1.0, -1.0)])
     assert [transform(trajectory, index, 1.0) for index in range(3)] == [3.5, 1.5, 1.5]
     assert RewardForFormat(0.25)(trajectory, 1, 1.0) == 1.0
-    assert PenaltyForInvalidMove()(trajectory, 2, 1.0) == 1.0
+    assert RewardForFormat(penalty=0.25)(trajectory, 0, 1.0) == 1.0
+    assert [PenaltyForInvalidMove()(trajectory, index, 1.0) for index in (1, 2)] == [1.0, 1.0]
 
 
 def test_format_reward_without_feedback_is_an_error_and_not_a_guess():
@@ -142,10 +152,13 @@ def test_z_scores_of_almost_constant_rewards_are_damped_by_the_epsilon():
 
 
 def test_normalize_by_env_keeps_environments_apart_and_the_order_of_steps():
-    steps = [make_step(1.0, "A"), make_step(10.0, "B"), make_step(3.0, "A"), make_step(10.0, "B")]
-    normalized = NormalizeRewardsByEnv(z_score=True)(steps)
-    assert [step.env_id for step in normalized] == ["A", "B", "A", "B"]
-    assert rewards_of(normalized) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
+    rewards = [(1.0, "A"), (10.0, "B"), (5.0, "A"), (10.0, "B")]
+    centred, scaled = (
+        NormalizeRewardsByEnv(z_score)([make_step(*one) for one in rewards]) for z_score in (False, True)
+    )
+    assert [step.env_id for step in centred] == [step.env_id for step in scaled] == ["A", "B", "A", "B"]
+    assert rewards_of(centred) == pytest.approx([-2.0, 0.0, 2.0, 0.0], rel=1e-7)
+    assert rewards_of(scaled) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 7), st.booleans())
@@ -164,79 +177,135 @@ def test_normalized_rewards_are_finite_and_centred_in_each_environment(entries, 
         assert math.fsum(rewards) == pytest.approx(0.0, abs=1e-3)
 
 
-def test_same_prompt_baseline_leaves_the_step_itself_out():
+def test_same_prompt_baseline_shrinks_the_prompts_mean_towards_the_seats():
     steps = [
-        make_step(1.0, prompt_ids=[7, 8]),
-        make_step(0.0, prompt_ids=[7, 8]),
-        make_step(2.0, prompt_ids=[7, 8]),
-        make_step(5.0, prompt_ids=[9]),
-        make_step(5.0, prompt_ids=None),
-        make_step(4.0, prompt_ids=[9], pid=1, env_id="Tak"),
+        make_step(1.0, prompt_ids=[7, 8], info={"rollout_id": "a"}),
+        make_step(0.0, prompt_ids=[7, 8], info={"rollout_id": "b"}),
+        make_step(2.0, prompt_ids=[7, 8], info={"rollout_id": "c"}),
+        make_step(5.0, prompt_ids=[9], info={"rollout_id": "d"}),
     ]
-    SamePromptBaseline()(steps[:5])
-    # The steps with prompts of their own fall back to the other steps of their seat: (1+0+2+5)/4 = 2.
-    assert rewards_of(steps[:5]) == [0.0, -1.5, 1.5, 3.0, 3.0]
-    SamePromptBaseline()(steps[5:])
-    assert rewards_of(steps[5:]) == [4.0]
+    # (sum of the prompt's others + 4 * mean of the seat's others) / (number of the prompt's others + 4)
+    seats = [7 / 3, 8 / 3, 6 / 3, 3 / 3]
+    baselines = [(2 + 4 * seats[0]) / 6, (3 + 4 * seats[1]) / 6, (1 + 4 * seats[2]) / 6, seats[3]]
+    expected = [step.reward - baseline for step, baseline in zip(steps, baselines, strict=True)]
+    assert rewards_of(SamePromptBaseline()(steps)) == pytest.approx(expected)
+
+
+def test_same_prompt_baseline_leaves_out_the_whole_episode_and_not_only_the_step():
+    win = [make_step(1.0, prompt_ids=[turn], info={"rollout_id": "win"}) for turn in range(40)]
+    losses = [
+        make_step(-1.0, prompt_ids=[100 * game + turn], info={"rollout_id": f"loss {game}"})
+        for game in (1, 2, 3)
+        for turn in range(2)
+    ]
+    SamePromptBaseline()([*win, *losses])
+    assert rewards_of(win) == pytest.approx([2.0] * 40)
+    assert rewards_of(losses) == pytest.approx([-2 / 3] * 6)
+
+
+def test_same_prompt_baseline_learns_from_one_game_in_each_seat():
+    steps = [
+        make_step(reward, pid=pid, prompt_ids=[pid, turn], info={"rollout_id": "only"})
+        for pid, reward in [(0, 1.0), (1, -1.0)]
+        for turn in range(5)
+    ]
+    assert rewards_of(SamePromptBaseline()(steps)) == [1.0] * 5 + [-1.0] * 5
 
 
 def test_same_prompt_baseline_counts_a_prompt_across_seats_and_environments():
     steps = [make_step(1.0, "A", 0, [1]), make_step(3.0, "B", 1, [1])]
     assert rewards_of(SamePromptBaseline()(steps)) == [-2.0, 2.0]
+    steps = [make_step(reward, "A", pid, [1]) for pid, reward in enumerate([1.0, 3.0, 8.0])]
+    assert rewards_of(SamePromptBaseline()(steps)) == [-4.5, -1.5, 6.0]
 
 
-# The three custom transforms that seed 000 documents, word for word in their interface.
+def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it():
+    twice = [make_step(1.0, prompt_ids=[1], info={"rollout_id": "twice"}) for _ in range(2)]
+    once = [make_step(0.0, prompt_ids=[1], info={"rollout_id": "once"})]
+    SamePromptBaseline()([*twice, *once])
+    # Of the other two steps at the prompt, and 4 times the other episode's one mean: (2 + 4) / (2 + 4).
+    assert rewards_of(once) == [-1.0]
+    assert rewards_of(twice) == [1.0, 1.0]
 
 
-class ScaleRewardTransform(FinalRewardTransform):
-    def __init__(self, alpha: float = 0.1):
-        self.alpha = alpha
+def test_same_prompt_baseline_counts_a_step_without_ids_in_its_seat_only():
+    steps = [make_step(1.0), make_step(4.0), make_step(0.0, pid=1)]
+    assert rewards_of(SamePromptBaseline()(steps)) == [-3.0, 3.0, 0.0]
+
+
+GAMES = st.lists(
+    st.tuples(
+        st.sampled_from([-1.0, 0.0, 1.0, 13.0]), st.integers(0, 1), st.lists(st.integers(0, 3), min_size=1)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(GAMES, st.floats(-5, 5))
+def test_same_prompt_baseline_never_depends_on_the_outcome_of_its_own_episode(games, outcome):
+    def advantages(games):
+        batch = [
+            make_step(reward, pid=pid, prompt_ids=[prompt], info={"rollout_id": str(number)})
+            for number, (reward, pid, prompts) in enumerate(games)
+            for prompt in prompts
+        ]
+        return rewards_of(SamePromptBaseline()(batch))
+
+    (_, pid, prompts), rest = games[0], games[1:]
+    before = advantages(games)[: len(prompts)]
+    after = advantages([(outcome, pid, prompts), *rest])[: len(prompts)]
+    baselines = [games[0][0] - advantage for advantage in before]
+    assert [outcome - advantage for advantage in after] == pytest.approx(baselines, abs=1e-9)
+
+
+# Transforms of a user's own, called as the documentation of UnstableBaselines says.
+
+
+class WinsOnly(FinalRewardTransform):
+    def __init__(self, loss=0.0):
+        self.loss = loss
 
     def __call__(self, x, env_id=None):
-        return {pid: r * self.alpha for pid, r in x.items()}
+        return {pid: max(reward, self.loss) for pid, reward in x.items()}
 
 
-class DiscountFutureRewards(StepRewardTransform):
-    def __init__(self, gamma: float = 0.99):
-        self.gamma = gamma
-
+class LastMoveCounts(StepRewardTransform):
     def __call__(self, trajectory, step_index, base_reward):
-        return base_reward * (self.gamma**step_index)
+        return base_reward if step_index == len(trajectory.steps) - 1 else base_reward / 4
 
 
-class ClampRewards(SamplingRewardTransform):
-    def __init__(self, min_r: float = -1.0, max_r: float = 1.0):
-        self.min_r, self.max_r = min_r, max_r
+class AtMost(SamplingRewardTransform):
+    def __init__(self, limit):
+        self.limit = limit
 
     def __call__(self, steps, env_id=None):
-        for s in steps:
-            s.reward = max(self.min_r, min(self.max_r, s.reward))
+        for step in steps:
+            step.reward = min(step.reward, self.limit)
         return steps
 
 
-class DropZeros(SamplingRewardTransform):
+class LeaveOutZeros(SamplingRewardTransform):
     def __call__(self, steps):
         return [step for step in steps if step.reward != 0]
 
 
-def test_documented_custom_final_transform_runs_unchanged():
-    transforms = ComposeFinalRewardTransforms([WinDrawLossFormatter(), ScaleRewardTransform(alpha=0.2)])
-    assert transforms({0: 5.0, 1: -3.0}, "Kuhn") == {0: 0.2, 1: -0.2}
+def test_a_final_transform_of_ones_own_needs_nothing_but_a_call():
+    transforms = ComposeFinalRewardTransforms([WinDrawLossFormatter(), WinsOnly(loss=-0.5)])
+    assert transforms({0: 5.0, 1: -3.0}, "Kuhn") == {0: 1.0, 1: -0.5}
     transforms.load_state_dict(transforms.state_dict())
 
 
-def test_documented_custom_step_transform_runs_unchanged():
-    transforms = ComposeStepRewardTransforms(
-        [RewardForFormat(reward=0.05, penalty=-0.05), DiscountFutureRewards(gamma=0.5)]
-    )
+def test_a_step_transform_of_ones_own_needs_nothing_but_a_call():
+    transforms = ComposeStepRewardTransforms([RewardForFormat(reward=0.2, penalty=-0.2), LastMoveCounts()])
     trajectory = make_trajectory([{"correct_answer_format": True}, {"correct_answer_format": False}])
-    assert transforms(trajectory, 0, 1.0) == pytest.approx(1.05)
-    assert transforms(trajectory, 1, 1.0) == pytest.approx(0.475)
+    assert transforms(trajectory, 0, 1.0) == pytest.approx(0.3)
+    assert transforms(trajectory, 1, 1.0) == pytest.approx(0.8)
 
 
-def test_documented_custom_sampling_transform_runs_unchanged():
+def test_a_sampling_transform_of_ones_own_needs_nothing_but_a_call():
     transforms = ComposeSamplingRewardTransforms(
-        [NormalizeRewardsByEnv(z_score=False), ClampRewards(min_r=-2, max_r=2), DropZeros()]
+        [NormalizeRewardsByEnv(z_score=False), AtMost(limit=2), LeaveOutZeros()]
     )
     steps = [make_step(reward) for reward in (0.0, 3.0, 6.0, 3.0)]
-    assert rewards_of(transforms(steps)) == [-2, 2]
+    assert rewards_of(transforms(steps)) == [-3, 2]

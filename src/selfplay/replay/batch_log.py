@@ -1,43 +1,40 @@
-"""BatchLog: every batch trained on, kept so that a person can look at it afterwards."""
+"""BatchLog: keeps every training batch for later inspection."""
 
 import gzip
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from selfplay.core import Step
+from selfplay.core.files import write_file
 
 BATCH_SCHEMA_VERSION = 1
 
 
 class BatchLog:
-    """Writes each batch to ``directory/batch-000012.jsonl.gz``, one step a line.
+    """Writes each batch to ``directory/batch-000012.jsonl.gz``, one step per line.
 
-    A line says who acted (role, player, rollout, its place in the trajectory, policy version), the last
-    message that was seen and the answer (``obs``, ``act``) and the reward at each stage (``rewards``). A
+    A line identifies the step (role, player, rollout, index in the trajectory, policy version) and holds the
+    last message of the prompt and the answer (``obs``, ``act``) and the reward at each stage (``rewards``). A
     batch that is written again after a resume replaces the old file.
 
     Args:
-        directory: where the files go; made when the first batch comes.
+        directory: directory of the files; created with the first batch.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def write(self, number: int, steps: list[Step]) -> None:
-        """Write batch ``number`` (from 1).
+        """Write batch ``number``, counted from 1.
 
         Raises:
             OSError: the directory cannot be written.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(number)
-        temporary = path.with_suffix(".tmp")
         lines = b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps)
-        temporary.write_bytes(gzip.compress(lines, compresslevel=1, mtime=0))
-        os.replace(temporary, path)
+        write_file(self._path(number), gzip.compress(lines, compresslevel=1, mtime=0))
 
     def read(self, number: int) -> list[dict[str, Any]]:
         """Return the lines of batch ``number``.

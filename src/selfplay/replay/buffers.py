@@ -1,7 +1,7 @@
-"""StepBuffer and EpisodeBuffer: trajectories in, transformed rewards, random batches out.
+"""StepBuffer and EpisodeBuffer: they store trajectories, transform rewards and draw random batches.
 
-Every removal swaps the chosen entry with the last one and pops it, so that taking a batch or making room
-costs what is removed and not what is stored.
+Every removal swaps the chosen entry with the last one and pops it, so the cost of a draw or an eviction
+depends on the number of removed entries, not on the number of stored ones.
 """
 
 import math
@@ -32,22 +32,26 @@ class MetricLogger(Protocol):
 
 
 class BaseBuffer(ABC):
-    """What both buffers share: ingestion, transforms, counters, the state for a checkpoint.
+    """Common part of both buffers: ingestion, transforms, counters and checkpoint state.
 
-    A step's reward at each stage is kept in ``step.info["reward_stages"]``: ``final`` (the game's),
+    A step's reward at each stage is kept in ``step.info["reward_stages"]``: ``final`` (the game's reward),
     ``final_transformed``, ``step`` and, once drawn, ``sampled``. The buffer also sets ``info["rollout_id"]``
-    and ``info["step_index"]`` (place in the trajectory). It stores copies: the steps of the trajectory that
-    was handed in stay as the game left them.
+    and ``info["step_index"]`` (index in the trajectory). It stores copies and does not change the steps of
+    the given trajectory.
+
+    A forgiven invalid move (``info["invalid_reward"]``, see GameEpisode) starts from the reward that it would
+    have had if it had ended the game, if that is lower than the game's reward, because a later win does not
+    make it a good move. ``final`` is the game's reward even then.
 
     Args:
-        max_buffer_size: most steps the buffer holds.
-        tracker: receives sizes and mean rewards with every batch; ``None`` for none.
+        max_buffer_size: maximum number of stored steps.
+        tracker: receives sizes and mean rewards with every batch; ``None`` disables this.
         final_reward_transformation: applied once per trajectory.
         step_reward_transformation: applied to each step, given the transformed final reward.
         sampling_reward_transformation: applied to the steps of each batch when it is drawn.
-        buffer_strategy: what leaves a full buffer; ``random`` is the only one.
-        seed: seeds the buffer's own generator.
-        batch_log: writes every batch that is drawn; ``None`` switches it off.
+        buffer_strategy: how entries of a full buffer are evicted; only ``random`` is supported.
+        seed: seed of the buffer's own generator.
+        batch_log: writes every drawn batch; ``None`` disables this.
 
     Raises:
         InputError: the size is not positive or the strategy is unknown.
@@ -71,7 +75,7 @@ class BaseBuffer(ABC):
             )
         if buffer_strategy != "random":
             raise InputError(
-                "buffer_strategy", f"{buffer_strategy!r} is unknown", "The only one is 'random'."
+                "buffer_strategy", f"{buffer_strategy!r} is unknown", "The only strategy is 'random'."
             )
         self.max_buffer_size = max_buffer_size
         self.tracker = tracker
@@ -86,6 +90,7 @@ class BaseBuffer(ABC):
         self.sampled = 0
         self.cleared = 0
         self.batches = 0
+        self._by_turns: dict[str, list[int]] = {}
         self._collecting = True
         self._rng = random.Random(seed)
         self._remove_all()
@@ -96,7 +101,7 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def entries(self) -> int:
-        """Return how many entries ``get_batch`` can draw from: steps, or episodes."""
+        """Return the number of entries (steps or episodes) from which ``get_batch`` draws."""
 
     @abstractmethod
     def get_batch(self, batch_size: int) -> list[Any]:
@@ -108,11 +113,11 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def _evict_one(self) -> int:
-        """Remove one random entry and return how many steps it held."""
+        """Remove one random entry and return its number of steps."""
 
     @abstractmethod
-    def _remove_stale(self, oldest_allowed: int) -> None:
-        """Remove every entry with a step whose policy version is below ``oldest_allowed``."""
+    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
+        """Remove and return the steps whose policy version is below ``oldest_allowed``."""
 
     @abstractmethod
     def _remove_all(self) -> None:
@@ -120,67 +125,73 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def _stored_groups(self) -> list[list[Step]]:
-        """Return what ``_insert``, called on each group, puts back in the same order."""
+        """Return groups of steps; calling ``_insert`` on each restores the store in the same order."""
 
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
-        """Add one player's trajectory; a buffer that is over its size then drops random entries.
+        """Add one player's trajectory, then evict random entries while the buffer exceeds its size.
 
-        Trajectories of games that were still in flight at ``stop()`` are taken too.
+        Trajectories of games that were still in flight at ``stop()`` are accepted too.
 
         Args:
-            player_traj: one role's slice of a rollout. Without steps it is ignored.
-            env_id: what the transforms and the stored steps know its environment by.
+            player_traj: one role's part of a rollout. It is ignored if it has no steps.
+            env_id: the environment's id for the transforms and in the stored steps.
 
         Raises:
-            SelfplayError: a transform made a reward that is not a finite number; nothing is stored then.
+            SelfplayError: a transform returned a reward that is not a finite number; nothing is then stored.
         """
         if not player_traj.steps:
             return
         steps = self._transformed_steps(player_traj, env_id)
         self._insert(steps)
         self.added += len(steps)
+        self._count_by_turns(steps, 0)
         while self.size() > self.max_buffer_size:
             self.evicted += self._evict_one()
 
     def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
-        """Add ``player_id``'s trajectory: ``add_player_trajectory`` under its older name.
+        """Add the trajectory of ``player_id``; the older name of ``add_player_trajectory``.
 
         Raises:
-            SelfplayError: the trajectory is another player's.
+            SelfplayError: the trajectory belongs to another player.
         """
         if trajectory.pid != player_id:
             raise SelfplayError(f"player_id is {player_id} but the trajectory is player {trajectory.pid}'s")
         self.add_player_trajectory(trajectory, env_id)
 
     def drop_stale(self, current_version: int, max_staleness: int) -> int:
-        """Remove what acted more than ``max_staleness`` policy versions before ``current_version``.
+        """Remove steps played more than ``max_staleness`` policy versions before ``current_version``.
 
-        An episode goes as a whole as soon as one of its steps is too old.
+        Later steps of the same episode stay. Nevertheless long games lose more steps than short ones, because
+        more versions pass while they are played; batches report the share by game length.
 
         Returns:
-            How many steps were removed.
+            The number of removed steps.
         """
-        before = self.size()
-        self._remove_stale(current_version - max_staleness)
-        dropped = before - self.size()
-        self.dropped_stale += dropped
-        return dropped
+        dropped = self._remove_stale(current_version - max_staleness)
+        self.dropped_stale += len(dropped)
+        self._count_by_turns(dropped, 1)
+        return len(dropped)
+
+    def _count_by_turns(self, steps: list[Step], place: int) -> None:
+        """Count steps by the length of their games, as added (``place`` 0) or dropped as stale (1)."""
+        for step in steps:
+            self._by_turns.setdefault(_range_of(step.info["game_turns"]), [0, 0])[place] += 1
 
     def stop(self) -> None:
-        """Signal collection to stop. Stored data stays."""
+        """Signal that collection should stop. Stored data stays."""
         self._collecting = False
 
     def continue_collection(self) -> bool:
-        """Return whether data is still wanted: ``True`` until ``stop()``."""
+        """Return whether collection should continue, which is true until ``stop()``."""
         return self._collecting
 
     def clear(self) -> None:
-        """Remove all stored data. Counters, baselines and the generator stay."""
+        """Remove all stored data. Counters, baselines and the generator keep their state."""
         self.cleared += self.size()
         self._remove_all()
 
     def counts(self) -> dict[str, int]:
-        """Return what became of every step: added = stored + evicted + dropped_stale + sampled + cleared."""
+        """Return the counts of all steps: added = stored + evicted + dropped_stale + sampled + cleared."""
         return {
             "added": self.added,
             "stored": self.size(),
@@ -193,13 +204,14 @@ class BaseBuffer(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return everything that later batches depend on, as plain JSON-able data.
 
-        ``stop()`` is a signal to the running process and not part of it. ``info`` comes back as JSON would
-        give it back: keys as text, tuples as lists.
+        ``stop()`` is a signal to the running process and not part of the state. ``info`` is restored as from
+        JSON, with keys as strings and tuples as lists.
         """
         return {
             "groups": msgspec.to_builtins(self._stored_groups(), str_keys=True),
             "random": random_state(self._rng),
             "counts": {**self.counts(), "batches": self.batches},
+            "by_turns": {turns: list(counts) for turns, counts in self._by_turns.items()},
             "transforms": {
                 stage: transform.state_dict() if transform is not None else None
                 for stage, transform in self._transforms().items()
@@ -207,18 +219,24 @@ class BaseBuffer(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` returned, in place of what is stored.
+        """Restore a state that ``state_dict`` returned, replacing all stored data.
 
         Raises:
-            InputError: the state was saved with other transforms.
+            InputError: the state was saved with other transforms or by an older version.
         """
+        if "by_turns" not in state:
+            raise InputError(
+                "checkpoint",
+                "its buffer was saved by another version of selfplay",
+                "Resume with the version that started the run, or start a new run.",
+            )
         for stage, transform in self._transforms().items():
             saved = state["transforms"][stage]
             if (saved is None) != (transform is None):
                 raise InputError(
                     f"{stage}_reward_transformation",
                     f"the checkpoint was saved {'without' if saved is None else 'with'} one",
-                    "Resume with the transforms the run was started with.",
+                    "Resume with the transforms with which the run was started.",
                 )
             if transform is not None:
                 transform.load_state_dict(saved)
@@ -230,6 +248,7 @@ class BaseBuffer(ABC):
         self.added, self.evicted = counts["added"], counts["evicted"]
         self.dropped_stale, self.sampled = counts["dropped_stale"], counts["sampled"]
         self.cleared, self.batches = counts["cleared"], counts["batches"]
+        self._by_turns = {turns: list(counts) for turns, counts in state["by_turns"].items()}
 
     def _transforms(self) -> dict[str, RewardTransform | None]:
         return {
@@ -240,13 +259,12 @@ class BaseBuffer(ABC):
 
     def _transformed_steps(self, trajectory: Trajectory, env_id: str) -> list[Step]:
         """Return copies of the trajectory's steps with their rewards after the first two stages."""
-        final = trajectory.final_reward
-        transformed = final
-        if self.final_reward_transformation is not None:
-            transformed = self.final_reward_transformation({trajectory.pid: final}, env_id)[trajectory.pid]
+        final, turns = trajectory.final_reward, trajectory.num_turns or len(trajectory.steps)
+        of_forgiven = self._rewards_of_forgiven_moves(trajectory, env_id)
+        of_others = self._final_transformed(final, trajectory.pid, env_id)
         steps = []
         for index, step in enumerate(trajectory.steps):
-            reward = transformed
+            reward = transformed = of_forgiven.get(index, of_others)
             if self.step_reward_transformation is not None:
                 reward = self.step_reward_transformation(trajectory, index, transformed)
             if not math.isfinite(reward):
@@ -259,10 +277,29 @@ class BaseBuffer(ABC):
                 **step.info,
                 "rollout_id": trajectory.rollout_id,
                 "step_index": index,
+                "game_turns": turns,
                 "reward_stages": stages,
             }
             steps.append(step.scored(reward, info, env_id))
         return steps
+
+    def _rewards_of_forgiven_moves(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
+        """Return the transformed rewards of forgiven invalid moves by index; transforms keep their state."""
+        transform = self.final_reward_transformation
+        state = transform.state_dict() if transform is not None else {}
+        rewards = {}
+        for index, step in enumerate(trajectory.steps):
+            reward = step.info.get("invalid_reward")
+            if reward is not None and reward < trajectory.final_reward:
+                rewards[index] = self._final_transformed(reward, trajectory.pid, env_id)
+                if transform is not None:
+                    transform.load_state_dict(state)
+        return rewards
+
+    def _final_transformed(self, reward: float, pid: int, env_id: str) -> float:
+        if self.final_reward_transformation is None:
+            return reward
+        return self.final_reward_transformation({pid: reward}, env_id)[pid]
 
     def _finish_batch(self, steps: list[Step]) -> list[Step]:
         """Apply the sampling transforms to the drawn steps, then count and log the batch."""
@@ -285,6 +322,8 @@ class BaseBuffer(ABC):
 
     def _metrics(self, steps: list[Step]) -> dict[str, float]:
         metrics: dict[str, float] = {f"buffer/{name}": count for name, count in self.counts().items()}
+        for turns, (added, dropped) in self._by_turns.items() if self.dropped_stale else ():
+            metrics[f"buffer/stale share, games of {turns} turns"] = dropped / added
         for stage in REWARD_STAGES if steps else ():
             rewards = [step.info["reward_stages"][stage] for step in steps]
             metrics[f"buffer/reward_{stage}"] = math.fsum(rewards) / len(rewards)
@@ -295,14 +334,14 @@ class BaseBuffer(ABC):
 
         Raises:
             InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer entries are stored.
+            SelfplayError: fewer than ``batch_size`` entries are stored.
         """
         if batch_size < 1:
             raise InputError("batch_size", f"{batch_size} is not positive", "Ask for 1 or more.")
         if batch_size > len(entries):
             raise SelfplayError(
-                f"a batch of {batch_size} was asked of a {type(self).__name__} that holds {len(entries)}; "
-                "collect more first"
+                f"a batch of {batch_size} was requested from a {type(self).__name__} that holds "
+                f"{len(entries)}; collect more first"
             )
         return [self._take_one(entries) for _ in range(batch_size)]
 
@@ -322,7 +361,7 @@ class StepBuffer(BaseBuffer):
 
         Raises:
             InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer steps are stored, or a transform gave a reward that is not finite.
+            SelfplayError: fewer steps are stored, or a transform returned a reward that is not finite.
         """
         return self._finish_batch(self._take(self._steps, batch_size))
 
@@ -341,8 +380,9 @@ class StepBuffer(BaseBuffer):
         self._take_one(self._steps)
         return 1
 
-    def _remove_stale(self, oldest_allowed: int) -> None:
-        self._steps = [step for step in self._steps if step.policy_version >= oldest_allowed]
+    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
+        self._steps, stale = _split(self._steps, oldest_allowed)
+        return stale
 
     def _remove_all(self) -> None:
         self._steps = []
@@ -352,7 +392,7 @@ class StepBuffer(BaseBuffer):
 
 
 class EpisodeBuffer(BaseBuffer):
-    """Stores whole episodes (one player's steps each) and draws whole episodes.
+    """Stores episodes (one player's steps each) and draws whole episodes, except for stale steps.
 
     A single episode that is longer than ``max_buffer_size`` is evicted at once.
     """
@@ -363,12 +403,12 @@ class EpisodeBuffer(BaseBuffer):
     def get_batch(self, batch_size: int) -> list[list[Step]]:
         """Draw ``batch_size`` random episodes without replacement, remove them and transform their rewards.
 
-        The sampling transforms see the steps of all episodes in one flat list; an episode whose steps they
-        all leave out is missing from the batch.
+        The sampling transforms receive the steps of all episodes in one flat list. If they leave out all
+        steps of an episode, the episode is missing from the batch.
 
         Raises:
             InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer episodes are stored, a transform gave a reward that is not finite, or it
+            SelfplayError: fewer episodes are stored, a transform returned a reward that is not finite, or it
                 returned a step that it was not given.
         """
         episodes = self._take(self._episodes, batch_size)
@@ -383,7 +423,7 @@ class EpisodeBuffer(BaseBuffer):
         return [episode for episode in batch if episode]
 
     def size(self) -> int:
-        """Return the number of stored steps, over all episodes."""
+        """Return the number of stored steps of all episodes."""
         return self._size
 
     def entries(self) -> int:
@@ -399,13 +439,11 @@ class EpisodeBuffer(BaseBuffer):
         self._size -= removed
         return removed
 
-    def _remove_stale(self, oldest_allowed: int) -> None:
-        self._episodes = [
-            episode
-            for episode in self._episodes
-            if all(step.policy_version >= oldest_allowed for step in episode)
-        ]
+    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
+        parts = [_split(episode, oldest_allowed) for episode in self._episodes]
+        self._episodes = [fresh for fresh, _ in parts if fresh]
         self._size = sum(len(episode) for episode in self._episodes)
+        return [step for _, stale in parts for step in stale]
 
     def _remove_all(self) -> None:
         self._episodes = []
@@ -413,3 +451,15 @@ class EpisodeBuffer(BaseBuffer):
 
     def _stored_groups(self) -> list[list[Step]]:
         return self._episodes
+
+
+def _split(steps: list[Step], oldest_allowed: int) -> tuple[list[Step], list[Step]]:
+    """Return the steps of version ``oldest_allowed`` or later, and the older steps."""
+    fresh = [step for step in steps if step.policy_version >= oldest_allowed]
+    return fresh, [step for step in steps if step.policy_version < oldest_allowed]
+
+
+def _range_of(turns: int) -> str:
+    """Return the range between powers of two that contains a game's length, for example ``8-15``."""
+    low = 1 << (turns.bit_length() - 1)
+    return "1" if low == 1 else f"{low}-{2 * low - 1}"

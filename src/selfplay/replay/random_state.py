@@ -11,6 +11,6 @@ def random_state(rng: random.Random) -> list[Any]:
 
 
 def set_random_state(rng: random.Random, state: list[Any]) -> None:
-    """Put the generator into a state that ``random_state`` returned."""
+    """Restore a state of the generator that ``random_state`` returned."""
     version, words, gauss_next = state
     rng.setstate((version, tuple(words), gauss_next))

@@ -1,4 +1,4 @@
-"""From the steps of a batch to the records a learner trains on."""
+"""Conversion of a batch's steps into training records."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,15 @@ from selfplay.core import SelfplayError, Step, TrainingRecord
 def records_from_steps(
     steps: list[Step], encode_answer: Callable[[str], list[int]] | None = None
 ) -> list[TrainingRecord]:
-    """Turn the steps of a batch into training records, in the same order.
+    """Convert the steps of a batch into training records, in the same order.
 
-    A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the one the game
-    gave. ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer``
-    (text to token ids, stop token included); without it there are none.
+    A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
+    ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer`` (text to
+    token ids, including the stop token); without ``encode_answer`` there are none.
 
     Raises:
-        SelfplayError: a step has no token ids or log-probabilities, or not one log-probability for each
-            sampled token.
+        SelfplayError: a step has no token ids or no log-probabilities, or does not have exactly one
+            log-probability for each sampled token.
     """
     return [_record(step, index, encode_answer) for index, step in enumerate(steps)]
 
@@ -33,7 +33,7 @@ def _record(step: Step, index: int, encode_answer: Callable[[str], list[int]] | 
     if len(completion) != len(logprobs):
         raise SelfplayError(
             f"{where} has {len(completion)} sampled tokens but {len(logprobs)} log-probabilities; "
-            "the client that answered is at fault"
+            "the fault lies with the client that answered"
         )
     alternatives = []
     if encode_answer is not None:
@@ -48,5 +48,9 @@ def _record(step: Step, index: int, encode_answer: Callable[[str], list[int]] | 
         advantage=step.reward,
         alternatives=alternatives,
         policy_version=step.policy_version,
-        meta={"pid": step.pid, "env_id": step.env_id},
+        meta={
+            "pid": step.pid,
+            "env_id": step.env_id,
+            "finish_reason": step.info.get("finish_reason", ""),
+        },
     )

@@ -1,7 +1,6 @@
-"""RolloutLog: every rollout of a run, on disk for good, as schema-versioned JSON lines."""
+"""RolloutLog: keeps every rollout of a run on disk as schema-versioned JSON lines."""
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +8,17 @@ from pathlib import Path
 import msgspec
 
 from selfplay.core import InputError, Rollout, SelfplayError
+from selfplay.core.files import PARTIAL, sync, write_file
 
 ROLLOUT_SCHEMA_VERSION = 1
 
 _FILE_NAME = re.compile(r"step-(\d+)\.jsonl")
-# What core documents as keyed by player id: JSON makes the keys text, and reading makes them numbers again.
+# Extras keyed by player id. JSON turns these keys into strings; reading converts them back to numbers.
 _EXTRAS_BY_PLAYER = ("final_rewards", "game_info")
 
 
 class RolloutLine(msgspec.Struct):
-    """One line of a log file: rollout ``line`` (from 1) of the ``lines`` that training step ``step`` has."""
+    """One line of a log file: rollout ``line`` (from 1) of the ``lines`` rollouts of step ``step``."""
 
     schema_version: int
     step: int
@@ -32,45 +32,34 @@ class _SchemaVersion(msgspec.Struct):
 
 
 class RolloutLog:
-    """Writes and reads ``directory/step-000012.jsonl``, one file a training step, one rollout a line.
+    """Writes and reads ``directory/step-000012.jsonl``, one file per training step, one rollout per line.
 
-    Failed rollouts are kept like any other; their reason is in ``rollout.error``. Floats come back bit for
-    bit. An artifact that is a dataclass (``PlaySpec``) comes back as a plain dictionary. Apart from
-    ``extras["final_rewards"]`` and ``extras["game_info"]``, whose keys are player ids, dictionary keys come
-    back as text and tuples as lists.
+    Failed rollouts are kept as well; ``rollout.error`` holds the reason. Floats are restored exactly. An
+    artifact that is a dataclass (``PlaySpec``) is read as a plain dictionary. Dictionary keys are read as
+    strings, except in ``extras["final_rewards"]`` and ``extras["game_info"]``, whose keys are player ids;
+    tuples are read as lists.
 
     Args:
-        directory: the ``rollouts`` directory of a run; made with the first file.
+        directory: the ``rollouts`` directory of a run; created with the first file.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def write(self, step: int, rollouts: list[Rollout]) -> None:
-        """Write the rollouts of a training step, in place of what was written for it before.
+        """Write the rollouts of a training step, replacing its earlier file.
 
-        The file appears whole or not at all. A step without rollouts has no file.
+        The file appears complete or not at all. A step without rollouts has no file.
 
         Raises:
-            SelfplayError: a rollout holds what JSON cannot (an unknown object, NaN, infinity).
+            SelfplayError: a rollout contains a value that JSON cannot represent (NaN, infinity).
             OSError: the directory cannot be written.
         """
         path = self._path(step)
         if not rollouts:
             path.unlink(missing_ok=True)
             return
-        content = b"".join(
-            _encode(RolloutLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
-            for number, rollout in enumerate(rollouts, 1)
-        )
-        self.directory.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        self._sync_directory()
+        write_rollouts(path, step, rollouts)
 
     def read(self, step: int) -> list[Rollout]:
         """Return the rollouts of a training step, in the order they were written.
@@ -83,7 +72,7 @@ class RolloutLog:
             lines = path.read_bytes().splitlines()
         except FileNotFoundError:
             raise InputError(
-                str(path), f"no rollouts of step {step} are here", "Check the run and the step."
+                str(path), f"there are no rollouts of step {step}", "Check the run and the step."
             ) from None
         rollouts = []
         expected = 1
@@ -106,36 +95,48 @@ class RolloutLog:
         return sorted(int(match[1]) for match in matches if match)
 
     def __iter__(self) -> Iterator[tuple[int, Rollout]]:
-        """Yield (training step, rollout) over the whole log; errors as in ``read``."""
+        """Yield (training step, rollout) for the whole log; errors as in ``read``."""
         for step in self.steps():
             for rollout in self.read(step):
                 yield step, rollout
 
     def truncate_after(self, step: int) -> int:
-        """Delete the files of training steps after ``step``, and leftovers of writes that were cut short.
+        """Delete the files of training steps after ``step``, and the remains of interrupted writes.
 
         Returns:
-            How many steps were deleted.
+            The number of deleted steps.
         """
         later = [other for other in self.steps() if other > step]
         for other in later:
             self._path(other).unlink()
         if self.directory.is_dir():
-            for leftover in self.directory.glob("step-*.tmp"):
+            for leftover in self.directory.glob(f".step-*{PARTIAL}"):
                 leftover.unlink()
-            self._sync_directory()
+            sync(self.directory)
         return len(later)
 
     def _path(self, step: int) -> Path:
         return self.directory / f"step-{step:06d}.jsonl"
 
-    def _sync_directory(self) -> None:
-        """Make renames and deletions in the directory durable."""
-        descriptor = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def write_rollouts(path: Path, step: int, rollouts: list[Rollout]) -> None:
+    """Write a file in the log's format, replacing an existing one. It appears complete or not at all.
+
+    Args:
+        path: path of the file; its directory is created if missing.
+        step: the update in which, or after which, the rollouts were played.
+        rollouts: one per line.
+
+    Raises:
+        SelfplayError: a rollout contains a value that JSON cannot represent (NaN, infinity).
+        OSError: the directory cannot be written.
+    """
+    content = b"".join(
+        _encode(RolloutLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
+        for number, rollout in enumerate(rollouts, 1)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
 
 
 def _encode(line: RolloutLine) -> bytes:

@@ -1,4 +1,4 @@
-"""What the three families of reward transforms have in common: state that survives a checkpoint."""
+"""The common part of the three families of reward transforms: state that is saved in checkpoints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,21 +7,21 @@ from selfplay.core import InputError
 
 
 class RewardTransform:
-    """Base of all reward transforms. One with memory (a baseline, say) overrides both methods.
+    """Base of all reward transforms. A transform with memory, such as a baseline, overrides both methods.
 
     States are plain JSON-able dictionaries with string keys.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a checkpoint; empty for a transform without memory."""
+        """Return the state that a checkpoint must keep; empty for a transform without memory."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` returned."""
+        """Restore a state that ``state_dict`` returned."""
 
 
 def compose_state(transforms: Sequence[RewardTransform]) -> dict[str, Any]:
-    """Return the states of a stack of transforms, in order, each beside the name of its class."""
+    """Return the states of a stack of transforms in order, each with the name of its class."""
     return {
         "transforms": [
             {"type": type(transform).__name__, "state": transform.state_dict()} for transform in transforms
@@ -30,7 +30,7 @@ def compose_state(transforms: Sequence[RewardTransform]) -> dict[str, Any]:
 
 
 def load_compose_state(transforms: Sequence[RewardTransform], state: dict[str, Any]) -> None:
-    """Give each transform of a stack its state back.
+    """Restore the state of each transform of a stack.
 
     Raises:
         InputError: the state was saved by another stack of transforms.
@@ -41,8 +41,8 @@ def load_compose_state(transforms: Sequence[RewardTransform], state: dict[str, A
     if saved_names != names:
         raise InputError(
             "replay transforms",
-            f"the checkpoint was saved with {saved_names} and the buffer has {names}",
-            "Resume with the transforms the run was started with.",
+            f"the checkpoint was saved with {saved_names}, but the buffer has {names}",
+            "Resume with the transforms with which the run was started.",
         )
     for transform, entry in zip(transforms, saved, strict=True):
         transform.load_state_dict(entry["state"])

@@ -1,4 +1,4 @@
-"""Final-reward transforms: from the rewards at a game's end to the reward its steps start from."""
+"""Final-reward transforms: they map a game's final rewards to the rewards from which its steps start."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from selfplay.replay.transforms_base import RewardTransform, compose_state, load
 class FinalRewardTransform(RewardTransform, ABC):
     """Maps rewards by player id to new rewards by player id.
 
-    Buffers ingest one player's trajectory at a time and pass that player's reward alone, so that each seat
-    of a game reaches the transform once.
+    Buffers add one player's trajectory at a time and pass only that player's reward, so each seat of a game
+    reaches the transform once.
     """
 
     @abstractmethod
@@ -37,12 +37,12 @@ class ComposeFinalRewardTransforms(FinalRewardTransform):
         return compose_state(self.transforms)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give the transforms their states back."""
+        """Restore the transforms' states."""
         load_compose_state(self.transforms, state)
 
 
 class WinDrawLossFormatter(FinalRewardTransform):
-    """Replaces a score by what it means: above 0 is a win, 0 a draw, below 0 a loss."""
+    """Replaces a score by the reward of a win (above 0), a draw (0) or a loss (below 0)."""
 
     def __init__(self, win_reward: float = 1.0, draw_reward: float = 0.0, loss_reward: float = -1.0) -> None:
         self.win_reward = win_reward
@@ -60,17 +60,17 @@ class WinDrawLossFormatter(FinalRewardTransform):
 
 
 class RoleAdvantageFormatter(FinalRewardTransform):
-    """Subtracts from each reward a running mean of what its seat earned before.
+    """Subtracts from each reward a running mean of the earlier rewards of its seat.
 
     For a seat with baseline b and reward r the advantage is A = r - b, and then b <- (1 - tau) b + tau r.
-    The baseline is read before it is updated, as SPIRAL's code does, so that a reward never counts against
-    itself. The system that this class is named after updates first, which shrinks every advantage by
-    (1 - tau).
+    The baseline is read before it is updated, as in SPIRAL's code, so a reward never counts against itself.
+    UnstableBaselines, from which the class has its name, updates first, which shrinks every advantage by
+    the factor 1 - tau.
 
     Args:
-        role_advantage: first baselines by player id (copied); a seat that is missing starts at 0.
+        role_advantage: initial baselines by player id (copied); a missing seat starts at 0.
         tau: weight of the newest reward, 0 to 1; the decay is 1 - tau. The default 0.05 is SPIRAL's decay of
-            0.95. The original's value is 0.001, which needs about 1000 games to follow a change.
+            0.95. UnstableBaselines' value is 0.001, which needs about 1000 games to follow a change.
 
     Raises:
         InputError: ``tau`` is outside 0 to 1.
@@ -90,19 +90,19 @@ class RoleAdvantageFormatter(FinalRewardTransform):
         return advantages
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the baselines by player id (as text)."""
+        """Return the baselines by player id (as a string)."""
         return {"role_advantage": {str(pid): value for pid, value in self.role_advantage.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the baselines up again."""
+        """Restore the baselines."""
         self.role_advantage = {int(pid): value for pid, value in state["role_advantage"].items()}
 
 
 class RoleAdvantageByEnvFormatter(FinalRewardTransform):
-    """``RoleAdvantageFormatter`` with baselines of their own for every environment id.
+    """``RoleAdvantageFormatter`` with separate baselines for every environment id.
 
     Args:
-        default_role_adv: the baseline of a seat that has not been seen in an environment.
+        default_role_adv: the baseline of a seat that is new in an environment.
         tau: see ``RoleAdvantageFormatter``.
 
     Raises:
@@ -129,13 +129,13 @@ class RoleAdvantageByEnvFormatter(FinalRewardTransform):
         return {"role_advantage": [[env_id, pid, b] for (env_id, pid), b in self.role_advantage.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the baselines up again."""
+        """Restore the baselines."""
         self.role_advantage = {(env_id, pid): value for env_id, pid, value in state["role_advantage"]}
 
 
 def _checked_tau(tau: float) -> float:
     if not 0.0 <= tau <= 1.0:
         raise InputError(
-            "tau", f"{tau} is not between 0 and 1", "Give the weight of the newest reward, 0.05 say."
+            "tau", f"{tau} is not between 0 and 1", "Give the weight of the newest reward, such as 0.05."
         )
     return tau

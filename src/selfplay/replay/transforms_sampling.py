@@ -1,4 +1,4 @@
-"""Sampling-reward transforms: from the rewards of a drawn batch to what its steps are trained with."""
+"""Sampling-reward transforms: they map the rewards of a drawn batch to the rewards used in training."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,12 +8,15 @@ from typing import Any
 from selfplay.core import Step
 from selfplay.replay.transforms_base import RewardTransform, compose_state, load_compose_state
 
-# Keeps a division by a very small deviation in bounds; the original's value.
+# Bounds a division by a very small deviation; the value of UnstableBaselines.
 STD_EPSILON = 1e-8
+
+# Weight of the seat's mean in ``SamePromptBaseline``, as a number of steps at the same prompt.
+SEAT_WEIGHT = 4.0
 
 
 class SamplingRewardTransform(RewardTransform, ABC):
-    """Changes the rewards of a batch in place. It may leave steps out, but adds none."""
+    """Changes the rewards of a batch in place. It may leave out steps, but must not add any."""
 
     @abstractmethod
     def __call__(self, steps: list[Step]) -> list[Step]:
@@ -37,7 +40,7 @@ class ComposeSamplingRewardTransforms(SamplingRewardTransform):
         return compose_state(self.transforms)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give the transforms their states back."""
+        """Restore the transforms' states."""
         load_compose_state(self.transforms, state)
 
 
@@ -59,8 +62,8 @@ class NormalizeRewards(SamplingRewardTransform):
 class NormalizeRewardsByEnv(SamplingRewardTransform):
     """``NormalizeRewards`` within the steps of each environment id.
 
-    Releases 0.2.0 to 0.2.2 of the original divide by the bare deviation and add 1e-8 after, which gives NaN
-    where all rewards are equal; here they become 0.
+    Releases 0.2.0 to 0.2.2 of UnstableBaselines divide by the deviation alone and add 1e-8 afterwards, which
+    gives NaN if all rewards are equal; here they become 0.
     """
 
     def __init__(self, z_score: bool = False) -> None:
@@ -74,36 +77,67 @@ class NormalizeRewardsByEnv(SamplingRewardTransform):
 
 
 class SamePromptBaseline(SamplingRewardTransform):
-    """Subtracts from each reward the mean reward of the batch's other steps with the same prompt.
+    """Subtracts from each reward a baseline of other episodes at the same prompt and in the same seat.
 
-    For n steps with the same ``prompt_token_ids`` and rewards summing to S, the baseline of a step with
-    reward r is (S - r) / (n - 1): leave-one-out, as in RLOO (arXiv 2402.14740), so that it stays unbiased.
-    A step whose prompt no other step shares, or that has no token ids, takes the same mean over the steps of
-    its seat, (env_id, pid); one that is alone there too keeps its reward.
+    Let n steps of other episodes share a step's ``prompt_token_ids``, with rewards that sum to S, and let m
+    be the mean reward of the step's seat, (env_id, pid), over the batch's other episodes. The baseline is
+    (S + k m) / (n + k) with k = ``SEAT_WEIGHT``. If many steps share the prompt, the baseline is about their
+    mean, as in RLOO (arXiv 2402.14740). If few do, it shrinks towards the seat's mean, because the mean of
+    one or two rewards is as noisy as a single reward and would add variance.
+
+    All steps of a game carry its final reward, so the whole episode is left out (``info["rollout_id"]``; a
+    step without one is its own episode) and the baseline never depends on the step's own outcome. In the
+    seat's mean each episode counts once, whatever its length. A step that cannot be compared with any other
+    episode keeps its reward.
     """
 
     def __call__(self, steps: list[Step]) -> list[Step]:
-        """Return the steps with their rewards over the baseline."""
-        baselines = [0.0] * len(steps)
-        positions = {id(step): position for position, step in enumerate(steps)}
-        same_seat = _buckets(steps, lambda step: (step.env_id, step.pid))
-        same_prompt = _buckets(
-            [step for step in steps if step.prompt_token_ids is not None],
-            lambda step: tuple(step.prompt_token_ids or ()),
-        )
-        for bucket in [*same_seat, *same_prompt]:
-            if len(bucket) == 1:
-                continue
-            total = math.fsum(step.reward for step in bucket)
-            for step in bucket:
-                baselines[positions[id(step)]] = (total - step.reward) / (len(bucket) - 1)
-        for step, baseline in zip(steps, baselines, strict=True):
-            step.reward -= baseline
+        """Return the steps with their rewards less the baselines."""
+        at_prompt: dict[int, tuple[float, int]] = {}
+        for bucket in _buckets([step for step in steps if step.prompt_token_ids is not None], _prompt):
+            at_prompt |= _rewards_of_others(bucket, once_per_episode=False)
+        in_seat: dict[int, tuple[float, int]] = {}
+        for bucket in _buckets(steps, lambda step: (step.env_id, step.pid)):
+            in_seat |= _rewards_of_others(bucket, once_per_episode=True)
+        for step in steps:
+            prompt_sum, prompt_count = at_prompt.get(id(step), (0.0, 0))
+            seat_sum, seat_count = in_seat[id(step)]
+            if seat_count:
+                seat_mean = seat_sum / seat_count
+                step.reward -= (prompt_sum + SEAT_WEIGHT * seat_mean) / (prompt_count + SEAT_WEIGHT)
+            elif prompt_count:
+                step.reward -= prompt_sum / prompt_count
         return steps
 
 
+def _prompt(step: Step) -> Hashable:
+    return tuple(step.prompt_token_ids or ())
+
+
+def _episode(step: Step) -> Hashable:
+    return step.info.get("rollout_id") or id(step)
+
+
+def _rewards_of_others(bucket: list[Step], once_per_episode: bool) -> dict[int, tuple[float, int]]:
+    """Return sum and number of the rewards of all other episodes' steps in ``bucket``, by ``id`` of the step.
+
+    With ``once_per_episode``, an episode counts as one reward, the mean of its steps' rewards.
+    """
+    episodes = _buckets(bucket, _episode)
+    rewards = [[step.reward for step in episode] for episode in episodes]
+    if once_per_episode:
+        rewards = [[math.fsum(values) / len(values)] for values in rewards]
+    total = math.fsum(value for values in rewards for value in values)
+    count = sum(map(len, rewards))
+    return {
+        id(step): (total - math.fsum(own), count - len(own))
+        for episode, own in zip(episodes, rewards, strict=True)
+        for step in episode
+    }
+
+
 def _buckets(steps: list[Step], key_of: Callable[[Step], Hashable]) -> list[list[Step]]:
-    """Group steps by a key, groups and steps in order of appearance."""
+    """Group steps by a key; groups and steps are in order of appearance."""
     buckets: dict[Hashable, list[Step]] = {}
     for step in steps:
         buckets.setdefault(key_of(step), []).append(step)
@@ -114,7 +148,7 @@ def _normalize(steps: list[Step], z_score: bool) -> None:
     """Centre, and with ``z_score`` scale, the rewards of ``steps`` in place."""
     rewards = [step.reward for step in steps]
     if not rewards or min(rewards) == max(rewards):
-        # Said outright, because rounding in the mean would leave a tiny remainder.
+        # Set to 0 directly, because rounding in the mean would leave a tiny remainder.
         centred, scale = [0.0] * len(rewards), 1.0
     else:
         mean = math.fsum(rewards) / len(rewards)

@@ -1,4 +1,4 @@
-"""Step-reward transforms: from a trajectory's reward to the reward of each of its steps."""
+"""Step-reward transforms: they map a trajectory's reward to the reward of each of its steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class StepRewardTransform(RewardTransform, ABC):
 
 
 class ComposeStepRewardTransforms(StepRewardTransform):
-    """Applies transforms one after the other; each receives the output of the one before it."""
+    """Applies transforms one after the other; each receives the output of the previous one."""
 
     def __init__(self, transforms: Sequence[StepRewardTransform]) -> None:
         self.transforms = list(transforms)
@@ -33,36 +33,36 @@ class ComposeStepRewardTransforms(StepRewardTransform):
         return compose_state(self.transforms)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give the transforms their states back."""
+        """Restore the transforms' states."""
         load_compose_state(self.transforms, state)
 
 
 class RewardForFormat(StepRewardTransform):
-    """Adds ``reward`` to a step whose answer was well formatted, ``penalty`` to any other."""
+    """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step."""
 
     def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
         self.reward = reward
         self.penalty = penalty
 
     def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward with the bonus or the penalty in it.
+        """Return the reward plus the bonus or the penalty.
 
         Raises:
-            SelfplayError: the step has no ``format_feedback`` that says whether its format was right.
+            SelfplayError: the step has no ``correct_answer_format`` in its ``format_feedback``.
         """
         feedback = _format_feedback(trajectory, step_index)
         if "correct_answer_format" not in feedback:
             raise SelfplayError(
                 f"step {step_index} of player {trajectory.pid} in {trajectory.env_id}: RewardForFormat needs "
-                "info['format_feedback']['correct_answer_format'], and it is missing"
+                "info['format_feedback']['correct_answer_format'], which is missing"
             )
         return base_reward + (self.reward if feedback["correct_answer_format"] else self.penalty)
 
 
 class PenaltyForInvalidMove(StepRewardTransform):
-    """Adds ``penalty`` to a step whose move was invalid, ``reward`` to any other.
+    """Adds ``penalty`` to each step with an invalid move, and ``reward`` to every other step.
 
-    A step without feedback about its move counts as valid: games report invalid moves only.
+    A step without feedback about its move counts as valid, because games report only invalid moves.
     """
 
     def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
@@ -70,7 +70,7 @@ class PenaltyForInvalidMove(StepRewardTransform):
         self.penalty = penalty
 
     def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward with the bonus or the penalty in it."""
+        """Return the reward plus the bonus or the penalty."""
         invalid = _format_feedback(trajectory, step_index).get("invalid_move", False)
         return base_reward + (self.penalty if invalid else self.reward)
 
