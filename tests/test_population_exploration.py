@@ -34,7 +34,7 @@ def test_pct_unique_by_hand():
 
 @settings(deadline=None)
 @given(GAMES, st.integers(1, 5))
-def test_counting_game_by_game_equals_counting_the_window_anew(games, window):
+def test_incremental_counts_equal_a_full_recount(games, window):
     tracker = ExplorationTracker(window=window, ngram_sizes=(1, 2, 3))
     for number, game in enumerate(games, 1):
         tracker.add_game(game, "Kuhn", [])
@@ -59,7 +59,7 @@ def test_a_model_on_both_seats_counts_a_game_once():
     assert tracker.pct_unique(1, "Kuhn", "ckpt-0") == 1.0
 
 
-def test_a_successor_starts_from_its_predecessors_window_and_goes_its_own_way():
+def test_a_successor_starts_from_its_predecessors_window_and_then_diverges():
     tracker = ExplorationTracker()
     tracker.add_game(["a", "a"], "Kuhn", ["ckpt-0"])
     tracker.inherit("ckpt-1", "ckpt-0")
@@ -73,7 +73,7 @@ def test_a_successor_starts_from_its_predecessors_window_and_goes_its_own_way():
 
 @settings(deadline=None)
 @given(GAMES, GAMES)
-def test_a_restored_tracker_goes_on_alike(before, after):
+def test_a_restored_tracker_continues_identically(before, after):
     original, restored = ExplorationTracker(window=4), ExplorationTracker(window=4)
     for game in before:
         original.add_game(game, "Kuhn", ["ckpt-0"])

@@ -89,14 +89,14 @@ def test_fixed_models_start_at_their_prior_mean():
         (("lagged", 3, None, (-1, 2)), "lag_range"),
     ],
 )
-def test_bad_construction_is_refused(arguments, field):
+def test_bad_construction_is_rejected(arguments, field):
     with pytest.raises(InputError, match=field):
         ModelPool(*arguments)
 
 
 def test_registering_twice_or_under_the_reserved_name_is_refused():
     pool = make_pool(fixed=["x"])
-    with pytest.raises(InputError, match="ckpt-0: it is in the pool already"):
+    with pytest.raises(InputError, match="ckpt-0: the model is already in the pool"):
         pool.add_checkpoint(None, 0)
     with pytest.raises(InputError, match="fixed-x"):
         pool.add_fixed("x")
@@ -119,10 +119,10 @@ def test_lagged_keeps_the_most_recent_checkpoints_in_its_range_active():
 
 @pytest.mark.parametrize("mode", ["match-quality", "ts-dist"])
 def test_rated_modes_keep_the_checkpoints_nearest_to_the_current_one_active(mode):
-    pool = make_pool(mode, checkpoints=4, max_active_lora=3)
-    set_ratings(pool, ckpt_0=31.0, ckpt_1=5.0, ckpt_2=28.0, ckpt_3=30.0)
-    pool.add_checkpoint(None, 4)
-    assert pool.active_checkpoints() == ["ckpt-0", "ckpt-3", "ckpt-4"]
+    pool = make_pool(mode, checkpoints=3, max_active_lora=3)
+    set_ratings(pool, ckpt_0=31.0, ckpt_1=5.0, ckpt_2=30.0)
+    pool.add_checkpoint(None, 3)
+    assert pool.active_checkpoints() == ["ckpt-0", "ckpt-2", "ckpt-3"]
 
 
 # Sampling
@@ -213,7 +213,7 @@ def test_every_mode_draws_the_same_from_the_same_seed_and_goes_on_after_a_restor
     assert [restored.sample("ckpt-3") for _ in range(20)] == draws[10:]
 
 
-def test_a_generator_of_the_caller_decides_alone():
+def test_only_the_callers_generator_decides_the_draw():
     pool = make_pool("random", checkpoints=4, max_active_lora=4)
     expected = [pool.sample("ckpt-3", random.Random(seed)) for seed in range(20)]
     pool.sample("ckpt-3")
@@ -235,7 +235,7 @@ def test_sampling_without_anybody_to_choose_is_a_clear_error():
 # Results
 
 
-def test_outcomes_move_ratings_as_seed_000s_formula_does():
+def test_outcomes_move_ratings_as_the_formula_of_unstable_baselines_does():
     env = trueskill.TrueSkill(beta=4.0)
     for reward in (1, -1, 0):
         pool = make_pool(fixed=["x"])
@@ -282,6 +282,15 @@ def test_a_model_on_several_seats_is_rated_once_by_its_mean_reward():
     assert [model.games for model in three.opponents()] == [1, 1]
 
 
+def test_many_seats_do_not_add_up_to_a_win():
+    """A model whose rewards sum to 2 over its seats still loses to a model with 1.5 in one seat."""
+    pool = make_pool(fixed=["x"])
+    pool.push_result(["fixed-x", "ckpt-0", "fixed-x"], [1.0, 1.5, 1.0], "Tak", [])
+    assert pool.matches.record("ckpt-0", "fixed-x").wins == 1
+    ratings = {model.uid: model.rating[0] for model in pool.opponents()}
+    assert ratings["ckpt-0"] > 25 > ratings["fixed-x"]
+
+
 def test_one_player_games_are_rated_against_the_environment_which_is_never_sampled():
     pool = make_pool("fixed", fixed=["x"])
     pool.push_result(["ckpt-0"], [1.0], "Sudoku", ["[1]"])
@@ -298,10 +307,10 @@ def test_one_player_games_are_rated_against_the_environment_which_is_never_sampl
     ("uids", "rewards"),
     [([], []), (["ckpt-0"], [1.0, 2.0]), (["ckpt-0", "fixed-x"], [1.0, float("nan")])],
 )
-def test_a_malformed_result_is_refused_and_changes_nothing(uids, rewards):
+def test_a_malformed_result_is_rejected_and_changes_nothing(uids, rewards):
     pool = make_pool(fixed=["x"])
     before = pool.state_dict()
-    with pytest.raises(SelfplayError, match="one finite reward for each seat"):
+    with pytest.raises(SelfplayError, match="one finite reward per seat"):
         pool.push_result(uids, rewards, "Kuhn", [])
     with pytest.raises(InputError, match="fixed-y"):
         pool.push_result(["ckpt-0", "fixed-y"], [1.0, -1.0], "Kuhn", [])
@@ -338,7 +347,7 @@ def test_a_snapshot_is_json_and_reaches_the_tracker():
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([-2, 0, 1.0])), max_size=15),
     st.integers(0, 15),
 )
-def test_a_restored_pool_goes_on_exactly_alike(mode, games, cut):
+def test_a_restored_pool_continues_identically(mode, games, cut):
     uids = ["ckpt-0", "ckpt-1", "fixed-x", "fixed-y"]
 
     def play(pool, part):

@@ -1,4 +1,4 @@
-"""Who is in the pool, how strong they are, and who plays next."""
+"""The model pool: its members, their ratings, and the choice of the next opponent."""
 
 from selfplay.population.environment_samplers import (
     BaseEnvSampler,
@@ -7,11 +7,12 @@ from selfplay.population.environment_samplers import (
 )
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchRecord, MatchTable
-from selfplay.population.model_pool import ENVIRONMENT_UID, ModelPool, SampleMode
+from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool, SampleMode
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
 
 __all__ = [
     "ENVIRONMENT_UID",
+    "POLICY_UID",
     "BaseEnvSampler",
     "ExplorationTracker",
     "MatchRecord",

@@ -1,4 +1,4 @@
-"""Environment samplers: which environment the next training game is played in."""
+"""Environment samplers: they choose the environment of the next training game."""
 
 import math
 import random
@@ -12,7 +12,7 @@ EnvSpec = TypeVar("EnvSpec")
 
 
 class BaseEnvSampler(ABC, Generic[EnvSpec]):
-    """Chooses among environment specs of any kind. It holds no random state of its own.
+    """Chooses among environment specs of any kind. It holds no random state.
 
     Raises:
         InputError: there is no spec to choose from.
@@ -20,7 +20,7 @@ class BaseEnvSampler(ABC, Generic[EnvSpec]):
 
     def __init__(self, train_env_specs: Sequence[EnvSpec]) -> None:
         if not train_env_specs:
-            raise InputError("train_env_specs", "it is empty", "Name at least one environment to train in.")
+            raise InputError("train_env_specs", "the list is empty", "Name at least one environment.")
         self.train_env_specs = list(train_env_specs)
 
     @abstractmethod
@@ -29,7 +29,7 @@ class BaseEnvSampler(ABC, Generic[EnvSpec]):
 
 
 class UniformRandomEnvSampler(BaseEnvSampler[EnvSpec]):
-    """Every environment is as likely as any other."""
+    """Draws every environment with the same probability."""
 
     def sample(self, rng: random.Random) -> EnvSpec:
         """Return a uniformly random spec."""
@@ -37,21 +37,21 @@ class UniformRandomEnvSampler(BaseEnvSampler[EnvSpec]):
 
 
 class WeightedEnvSampler(BaseEnvSampler[EnvSpec]):
-    """Each environment is drawn in proportion to its weight.
+    """Draws each environment in proportion to its weight.
 
     Args:
-        train_env_specs: what to choose from.
-        weights: one for each spec: finite, not negative, not all 0. They need not sum to 1.
+        train_env_specs: the specs to choose from.
+        weights: one for each spec; finite, not negative, and not all 0. They need not sum to 1.
 
     Raises:
-        InputError: the weights are not like that.
+        InputError: the weights violate these conditions.
     """
 
     def __init__(self, train_env_specs: Sequence[EnvSpec], weights: Sequence[float]) -> None:
         super().__init__(train_env_specs)
         fix = "Give each environment a weight of 0 or more, and at least one more than 0."
         if len(weights) != len(self.train_env_specs):
-            problem = f"there are {len(weights)} for {len(self.train_env_specs)} environments"
+            problem = f"there are {len(weights)} weights for {len(self.train_env_specs)} environments"
             raise InputError("weights", problem, fix)
         for weight in weights:
             if not math.isfinite(weight) or weight < 0:

@@ -1,17 +1,17 @@
-"""ExplorationTracker: how varied the games of late were, by the n-grams of their actions."""
+"""ExplorationTracker: measures the variety of recent games by the n-grams of their actions."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# The key of the windows that see every game, whoever played it.
+# The key of the windows that count the games of all models.
 ALL_MODELS = ""
 
 
 class NgramWindow:
     """Counts the n-grams of the last ``window`` games.
 
-    New games wait until a figure is asked for; those that leave the window before that are never counted.
+    New games are counted only when a figure is requested; games that leave the window earlier never are.
     """
 
     def __init__(self, window: int, ngram_sizes: Sequence[int]) -> None:
@@ -22,16 +22,16 @@ class NgramWindow:
         self._totals = dict.fromkeys(ngram_sizes, 0)
 
     def add(self, actions: Sequence[str]) -> None:
-        """Take a game in; the oldest goes if there are more than ``window``."""
+        """Add a game; above ``window`` games the oldest is dropped."""
         self._waiting.append(tuple(actions))
 
     def games(self) -> list[tuple[str, ...]]:
-        """The games in the window, oldest first."""
+        """Return the games in the window, oldest first."""
         self._count_waiting()
         return list(self._counted)
 
     def pct_unique(self, size: int) -> float | None:
-        """Return the distinct share of all n-grams of this size, in (0, 1]; ``None`` if there are none."""
+        """Return the share of distinct n-grams of this size, in (0, 1]; ``None`` if there are no n-grams."""
         self._count_waiting()
         total = self._totals[size]
         return len(self._counts[size]) / total if total else None
@@ -61,13 +61,13 @@ class NgramWindow:
 
 
 class ExplorationTracker:
-    """Keeps n-gram windows for every environment, over all games and over those of each model.
+    """Keeps n-gram windows for every environment, one for all games and one for those of each model.
 
     pct_unique = distinct n-grams / n-grams, over the last ``window`` games.
 
     Args:
-        window: games a window holds. Each window counts its own games; in the original all environments
-            share one counter.
+        window: number of games in a window. Each window counts its own games; in UnstableBaselines all
+            environments share one counter.
         ngram_sizes: sizes of the n-grams.
     """
 
@@ -77,17 +77,17 @@ class ExplorationTracker:
         self._windows: dict[str, dict[str, NgramWindow]] = {ALL_MODELS: {}}
 
     def add_game(self, action_seq: Sequence[str], env_id: str, uids: Iterable[str]) -> None:
-        """Count the actions of a game, in order and of all players, for its environment and its models."""
+        """Add a game's actions (of all players, in order) to the windows of its environment and models."""
         for uid in (ALL_MODELS, *dict.fromkeys(uids)):
             self._window(uid, env_id).add(action_seq)
 
     def pct_unique(self, size: int, env_id: str, uid: str = ALL_MODELS) -> float | None:
-        """Return the distinct share of the n-grams of ``size``, or ``None`` where no game had one."""
+        """Return the share of distinct n-grams of ``size``, or ``None`` if no game had one."""
         window = self._windows.get(uid, {}).get(env_id)
         return window.pct_unique(size) if window is not None else None
 
     def summary(self, uid: str = ALL_MODELS) -> dict[str, dict[str, float]]:
-        """Return pct_unique by environment and name of the measure (for trackers), as far as it is known."""
+        """Return the known values of pct_unique by environment and name of the measure, for trackers."""
         summary: dict[str, dict[str, float]] = {}
         for env_id, window in self._windows.get(uid, {}).items():
             shares = {f"Pct. Unique Action {size}-gram": window.pct_unique(size) for size in self.ngram_sizes}
@@ -100,7 +100,7 @@ class ExplorationTracker:
         return sum(shares) / len(shares) if shares else None
 
     def inherit(self, uid: str, predecessor: str) -> None:
-        """Let a new checkpoint's windows begin as its predecessor's."""
+        """Start a new checkpoint's windows as copies of its predecessor's."""
         for env_id, window in self._windows.get(predecessor, {}).items():
             for game in window.games():
                 self._window(uid, env_id).add(game)
@@ -119,7 +119,7 @@ class ExplorationTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` returned, in place of what is there."""
+        """Restore a state that ``state_dict`` returned, replacing the current one."""
         self._windows = {ALL_MODELS: {}}
         for uid, environments in state["windows"].items():
             for env_id, games in environments.items():

@@ -1,4 +1,4 @@
-"""MatchTable: how often each model met each other, and how it went."""
+"""MatchTable: the numbers of games, wins and draws between every two models."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass
 class MatchRecord:
-    """One model's games against another; its losses are the rest."""
+    """One model's games against another; the remaining games are losses."""
 
     games: int = 0
     wins: int = 0
@@ -14,13 +14,13 @@ class MatchRecord:
 
 
 class MatchTable:
-    """Records of every model against every other, from both sides, and of its games against itself."""
+    """Records of every model against every other one, from both sides, and against itself."""
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, MatchRecord]] = {}
 
     def add_game(self, scores: dict[str, float]) -> None:
-        """Count a game of two or more models, pair by pair; the higher score wins."""
+        """Count a game of two or more models for each pair; the higher score wins."""
         for uid, score in scores.items():
             for other, other_score in scores.items():
                 if other != uid:
@@ -30,15 +30,15 @@ class MatchTable:
                     record.draws += score == other_score
 
     def add_self_game(self, uid: str) -> None:
-        """Count a game of a model against itself, which nobody wins."""
+        """Count a game of a model against itself, which has no winner."""
         self._entry(uid, uid).games += 1
 
     def record(self, uid: str, other: str) -> MatchRecord:
-        """Return ``uid``'s record against ``other``; an empty one if they never met."""
+        """Return ``uid``'s record against ``other``; it is empty if they never met."""
         return self._records.get(uid, {}).get(other, MatchRecord())
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """Return the games of each pair, each pair once, its uids in order of the alphabet."""
+        """Return the number of games by pair; each pair occurs once, with its uids in alphabetical order."""
         return {
             (uid, other): record.games
             for uid, records in self._records.items()
@@ -54,7 +54,7 @@ class MatchTable:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` returned, in place of what is there."""
+        """Restore a state that ``state_dict`` returned, replacing the current one."""
         self._records = {
             uid: {other: MatchRecord(**record) for other, record in records.items()}
             for uid, records in state.items()

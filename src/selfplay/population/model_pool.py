@@ -1,4 +1,4 @@
-"""ModelPool: every model that plays, how strong it is, and who plays next."""
+"""ModelPool: all models that play, their ratings, and the choice of the next opponent."""
 
 import math
 import random
@@ -14,8 +14,16 @@ from selfplay.population.sampling_weights import distance_weights, proportional_
 
 SampleMode = Literal["fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 
-# One-player games are rated against this dummy, which always scores 0. It is never sampled.
+# The pool's uid of the policy in training.
+POLICY_UID = "default"
+
+# One-player games are rated against this dummy member, which always scores 0. It is never sampled.
 ENVIRONMENT_UID = "fixed-env"
+
+
+# Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
+# as one member.
+STATE_FORMAT = 2
 
 
 class PoolTracker(Protocol):
@@ -27,38 +35,45 @@ class PoolTracker(Protocol):
         ts_dict: dict[str, dict[str, float]],
         exploration: dict[str, dict[str, float]],
     ) -> None:
-        """Record games by pair of uids, rating (``mu``, ``sigma``) by uid, pct_unique by environment."""
+        """Record games by pair of uids, ratings (``mu``, ``sigma``) by uid, and pct_unique by environment."""
 
 
 class ModelPool:
     """Registry, ratings and opponent sampling of checkpoints (``ckpt-7``) and fixed models (``fixed-x``).
 
+    Each rating belongs to one model. The policy in training is a separate member (``add_policy``):
+    ``default``, which changes with every update. ``ckpt-7`` is the copy that was frozen after update 7; it
+    starts from the policy's rating at that time, and only its own games change its rating. The current model
+    is the policy, or the latest checkpoint in a pool without a policy.
+
     Sample modes, all over *active* models:
 
     - ``fixed``: uniform over the fixed models.
-    - ``mirror``: the current checkpoint.
-    - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current one while there is none.
-      A lag counts checkpoints: 0 is the current one, 1 the one before it.
-    - ``random``: uniform over fixed models and checkpoints, the current one too.
+    - ``mirror``: the current model.
+    - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current model if there is none.
+      A lag counts checkpoints: 0 is the latest one, 1 the one before it.
+    - ``random``: uniform over fixed models and checkpoints.
     - ``match-quality``: in proportion to TrueSkill's quality of the match against ``uid_me``.
-    - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1) with d the distance of the mean ratings.
-    - ``exploration``: in proportion to the mean share of distinct action n-grams in the opponent's games of
-      late; a model without games counts as 1, so that it gets some.
+    - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1), where d is the distance of the mean ratings.
+    - ``exploration``: in proportion to the mean share of distinct action n-grams in the opponent's recent
+      games; a model without games has share 1, so that it gets some games.
 
-    The last three leave out ``uid_me``, which would be its own best match, and fall back to it while there is
-    nobody else. Where seed 000 says softmax, its system has the weights above, with normalisation that does
-    not sum to 1; here it does.
+    The last three modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
+    is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
+    above, normalised so that they do not sum to 1; here they do.
 
-    At most ``max_active_lora`` checkpoints are active: the current one and the best others by recency, by
-    quality of the match with the current one (``match-quality``), by distance of the means (``ts-dist``), or
-    by recency among those in ``lag_range`` first (``lagged``). Fixed models stay as they were added.
+    At most ``max_active_lora`` checkpoints are active: the latest one and the best others by recency, by
+    quality of the match with the current model (``match-quality``), by distance of the means (``ts-dist``),
+    or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they are never drawn
+    again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too recent for the
+    range is inactive but not retired. Fixed models do not change their state.
 
     Args:
         sample_mode: one of the modes.
-        max_active_lora: most active checkpoints, 1 or more.
-        tracker: receives every snapshot; ``None`` for none.
-        lag_range: lowest and highest lag, both included.
-        seed: seeds the draws of ``sample`` that come without a generator.
+        max_active_lora: maximum number of active checkpoints, 1 or more.
+        tracker: receives every snapshot; ``None`` disables this.
+        lag_range: lowest and highest lag, both inclusive.
+        seed: seed of draws for which ``sample`` gets no generator.
 
     Raises:
         InputError: an argument is not as described.
@@ -79,7 +94,7 @@ class ModelPool:
             raise InputError("max_active_lora", f"{max_active_lora} is not positive", "Give 1 or more.")
         low, high = lag_range
         if not 0 <= low <= high:
-            raise InputError("lag_range", f"({low}, {high}) is not a range of lags", "Give (1, 7), say.")
+            raise InputError("lag_range", f"({low}, {high}) is not a range of lags", "Example: (1, 7).")
         self.sample_mode = sample_mode
         self.max_active_lora = max_active_lora
         self.tracker = tracker
@@ -95,26 +110,36 @@ class ModelPool:
 
     # Members
 
-    def add_checkpoint(self, path: str | None, iteration: int) -> str:
-        """Register a checkpoint, make it the current one and return its uid, ``ckpt-{iteration}``.
+    def add_policy(self, uid: str = POLICY_UID) -> str:
+        """Register a policy in training, or the running average of one, and return its uid.
 
-        It inherits the mean rating of the one before it, twice its deviation (at most that of an unknown
-        model), and its exploration window.
+        It is rated by its games. Only ``default``, which is the current model, is ever drawn.
+
+        Raises:
+            InputError: the uid is already registered.
+        """
+        self._register(Opponent(uid, "policy", None, self.ratings.default, active=False))
+        return uid
+
+    def add_checkpoint(self, path: str | None, iteration: int) -> str:
+        """Register a checkpoint, make it the latest one and return its uid, ``ckpt-{iteration}``.
+
+        From the model that was current until now (the policy or the previous checkpoint) it inherits the mean
+        rating, twice the deviation (at most that of an unknown model), and the exploration window.
 
         Args:
-            path: where the adapter lies; ``None`` for the base model or an adapter in memory.
+            path: path of the adapter; ``None`` for the base model or an adapter in memory.
             iteration: policy version; -1 or 0 for the untrained policy.
 
         Raises:
-            InputError: this iteration is registered already.
+            InputError: this iteration is already registered.
         """
         uid = f"ckpt-{iteration}"
-        rating = self.ratings.default
-        if self._current_uid is not None:
-            rating = self.ratings.inherited(self._models[self._current_uid].rating)
+        source = self._playing()
+        rating = self.ratings.default if source is None else self.ratings.inherited(source.rating)
         self._register(Opponent(uid, "checkpoint", path, rating, iteration=iteration))
-        if self._current_uid is not None:
-            self.exploration.inherit(uid, self._current_uid)
+        if source is not None:
+            self.exploration.inherit(uid, source.uid)
         self._current_uid = uid
         self._maintain_active_pool()
         return uid
@@ -127,21 +152,21 @@ class ModelPool:
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
     ) -> str:
-        """Register a model that is not trained, or a scripted player, and return its uid, ``fixed-{name}``.
+        """Register an untrained model or a scripted player, and return its uid, ``fixed-{name}``.
 
-        One that is not ``active`` is rated by its games and never drawn: an evaluation opponent.
+        If it is not ``active``, it is rated by its games but never drawn; evaluation opponents are like this.
 
         Raises:
-            InputError: the name is registered already, or is ``env``.
+            InputError: the name is already registered, or is ``env``.
         """
         uid = f"fixed-{name}"
         if uid == ENVIRONMENT_UID:
-            raise InputError("name", "'env' is kept for one-player games", "Give the opponent another name.")
+            raise InputError("name", "'env' is reserved for one-player games", "Choose another name.")
         self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1]), active))
         return uid
 
     def current_uid(self) -> str | None:
-        """Return the uid of the latest checkpoint, ``None`` before the first."""
+        """Return the uid of the latest checkpoint, or ``None`` before the first."""
         return self._current_uid
 
     def latest_ckpt(self) -> str | None:
@@ -149,17 +174,21 @@ class ModelPool:
         return self._current_uid
 
     def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
-        """Return (path or name, kind) of a model, ``None`` for an unknown uid."""
+        """Return (path or name, kind) of a model, or ``None`` for an unknown uid."""
         model = self._models.get(uid)
         return (model.path_or_name, model.kind) if model is not None else None
 
     def opponents(self) -> list[Opponent]:
-        """Return every model, in order of registration."""
+        """Return all models in order of registration."""
         return list(self._models.values())
 
     def active_checkpoints(self) -> list[str]:
-        """Return the uids of the active checkpoints, oldest first: the adapters worth keeping loaded."""
+        """Return the uids of the active checkpoints, oldest first; their adapters should stay loaded."""
         return [model.uid for model in self._checkpoints() if model.active]
+
+    def kept_checkpoints(self) -> list[str]:
+        """Return the uids of the checkpoints that may still be drawn (not retired), oldest first."""
+        return [model.uid for model in self._checkpoints() if model.retired is None]
 
     # Sampling
 
@@ -171,7 +200,7 @@ class ModelPool:
             rng: draws the choice; without it the pool draws from its own seed.
 
         Raises:
-            InputError: ``uid_me`` is unknown, or the mode has nobody to choose from.
+            InputError: ``uid_me`` is unknown, or the mode has no model to choose from.
         """
         me = self._model(uid_me)
         if rng is None:
@@ -181,7 +210,7 @@ class ModelPool:
         return rng.choices(candidates, weights)[0].uid
 
     def _candidates(self, me: Opponent) -> tuple[list[Opponent], list[float] | None]:
-        """Return who can be chosen against ``me`` and their weights (``None`` for uniform)."""
+        """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self._models.values() if model.active]
         if self.sample_mode == "fixed":
             return self._fixed(), None
@@ -193,7 +222,7 @@ class ModelPool:
             lagged = [m for m in active if m.kind == "checkpoint" and low <= lags[m.uid] <= high]
             return lagged or [self._current()], None
         if self.sample_mode == "random":
-            return active, None
+            return active or [me], None
         others = [model for model in active if model.uid != me.uid]
         if not others:
             return [me], None
@@ -210,33 +239,33 @@ class ModelPool:
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
     ) -> None:
-        """Take in a two-player game; ``final_reward`` is ``uid_me``'s: >0 won, 0 drawn, <0 lost.
+        """Record a two-player game; ``final_reward`` is ``uid_me``'s: >0 won, 0 drawn, <0 lost.
 
-        Errors as in ``push_result``.
+        Errors are as in ``push_result``.
         """
         self.push_result([uid_me, uid_opp], [final_reward, -final_reward], env_id, action_seq)
 
     def push_result(
         self, uids: list[str], rewards: list[float], env_id: str, action_seq: Sequence[str]
     ) -> None:
-        """Take in a game of any number of players: ratings, match records and exploration.
+        """Record a game of any number of players in ratings, match records and exploration.
 
-        A model that held several seats is rated once, by its mean reward. A game of a model against itself
-        alone counts as played and changes no rating. A one-player game is rated as a match against the
-        environment, which scores 0.
+        A model with several seats is rated once, by its mean reward. A game in which one model holds all
+        seats of several players counts as played and changes no rating. A one-player game is rated as a
+        match against the environment, which scores 0.
 
         Args:
-            uids: who sat where, one for each seat.
+            uids: the model in each seat.
             rewards: final rewards in the same order.
-            env_id: where it was played.
-            action_seq: the actions of all players in order, for the n-gram statistics; empty if not known.
+            env_id: the environment of the game.
+            action_seq: the actions of all players in order, for the n-gram statistics; empty if unknown.
 
         Raises:
             InputError: a uid is unknown.
-            SelfplayError: there is not one finite reward for each seat.
+            SelfplayError: there is not exactly one finite reward for each seat.
         """
         if not uids or len(uids) != len(rewards) or not all(map(math.isfinite, rewards)):
-            raise SelfplayError(f"a game of {uids} needs one finite reward for each seat, not {rewards}")
+            raise SelfplayError(f"a game of {uids} needs one finite reward per seat, but got {rewards}")
         seats: dict[str, list[float]] = {}
         for uid, reward in zip(uids, rewards, strict=True):
             seats.setdefault(self._model(uid).uid, []).append(reward)
@@ -271,11 +300,11 @@ class ModelPool:
     # Reports and state
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the pool as JSON-able data, and hand it to the tracker if there is one.
+        """Return the pool as JSON-able data, and pass it to the tracker if there is one.
 
-        ``models`` by uid with rating, counts and ``win_rate`` (share of the games against others that it won
-        alone, ``None`` before the first); ``matches`` by uid and other uid; ``exploration`` by environment.
-        Call it once a training step: it looks at the whole pool.
+        ``models`` by uid have rating, counts and ``win_rate`` (the share of games against other models that
+        it won alone, ``None`` before the first); ``matches`` are by uid and other uid, ``exploration`` by
+        environment. Call it once per training step, because it traverses the whole pool.
         """
         players = [*self._models.values()]
         if self._environment.games:
@@ -294,6 +323,7 @@ class ModelPool:
     def state_dict(self) -> dict[str, Any]:
         """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
         return {
+            "format": STATE_FORMAT,
             "models": [asdict(model) for model in self._models.values()],
             "environment": asdict(self._environment),
             "current_uid": self._current_uid,
@@ -303,7 +333,17 @@ class ModelPool:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` returned, in place of what is there."""
+        """Restore a state that ``state_dict`` returned, replacing the current one.
+
+        Raises:
+            InputError: the state was saved by a version that rated the policy and its copies as one model.
+        """
+        if state.get("format") != STATE_FORMAT:
+            raise InputError(
+                "checkpoint",
+                "its ratings were saved by another version of selfplay",
+                "Resume with the version that started the run, or start a new run.",
+            )
         self._models = {entry["uid"]: _opponent(entry) for entry in state["models"]}
         self._environment = _opponent(state["environment"])
         self._current_uid = state["current_uid"]
@@ -329,30 +369,35 @@ class ModelPool:
 
     def _register(self, model: Opponent) -> None:
         if model.uid in self._models:
-            raise InputError(model.uid, "it is in the pool already", "Register each model once.")
+            raise InputError(model.uid, "the model is already in the pool", "Register each model once.")
         self._models[model.uid] = model
 
     def _model(self, uid: str) -> Opponent:
         if uid not in self._models:
-            raise InputError(uid, "no such model is in the pool", "Register it before it plays.")
+            raise InputError(uid, "there is no such model in the pool", "Register it before it plays.")
         return self._models[uid]
 
     def _player(self, uid: str) -> Opponent:
         return self._environment if uid == ENVIRONMENT_UID else self._models[uid]
 
+    def _playing(self) -> Opponent | None:
+        """Return the current model: the policy, or else the latest checkpoint, if there is one."""
+        return self._models.get(POLICY_UID) or self._models.get(self._current_uid or "")
+
     def _current(self) -> Opponent:
-        if self._current_uid is None:
+        playing = self._playing()
+        if playing is None:
             raise InputError(
-                "model pool", "it has no checkpoint", "Add one with add_checkpoint(path, iteration)."
+                "model pool", "there is no checkpoint", "Add one with add_checkpoint(path, iteration)."
             )
-        return self._models[self._current_uid]
+        return playing
 
     def _fixed(self) -> list[Opponent]:
         fixed = [model for model in self._models.values() if model.kind != "checkpoint" and model.active]
         if not fixed:
             raise InputError(
                 "sample_mode",
-                "'fixed' needs a fixed opponent and the pool has none",
+                "'fixed' needs a fixed opponent, but the pool has none",
                 "Add one with add_fixed(name).",
             )
         return fixed
@@ -361,22 +406,25 @@ class ModelPool:
         return [model for model in self._models.values() if model.kind == "checkpoint"]
 
     def _lags(self) -> dict[str, int]:
-        """Return how many checkpoints came after each, by uid."""
+        """Return by uid the number of checkpoints after each checkpoint."""
         return {model.uid: lag for lag, model in enumerate(reversed(self._checkpoints()))}
 
     def _maintain_active_pool(self) -> None:
-        """Activate the current checkpoint and the best others; forget the games of those left out."""
-        others = [model for model in self._checkpoints() if model.uid != self._current_uid]
+        """Activate the latest checkpoint and the best others; retire the rest."""
+        latest = self._models[self._current_uid or ""]
+        others = [one for one in self._checkpoints() if one is not latest and one.retired is None]
         lags = self._lags()
         others.sort(key=lambda model: (self._worth(model, lags[model.uid]), -lags[model.uid]), reverse=True)
         kept = {model.uid for model in others[: self.max_active_lora - 1]}
         for model in others:
             model.active = model.uid in kept
-            if not model.active:
+            waits = self.sample_mode == "lagged" and lags[model.uid] < self.lag_range[0]
+            if not model.active and not waits:
+                model.retired = latest.iteration
                 self.exploration.forget(model.uid)
 
     def _worth(self, model: Opponent, lag: int) -> float:
-        """Return how much an older checkpoint is worth keeping active; recency decides between equals."""
+        """Return the priority of keeping an older checkpoint active; the caller breaks ties by recency."""
         current = self._current()
         if self.sample_mode == "match-quality":
             return self.ratings.quality(current.rating, model.rating)

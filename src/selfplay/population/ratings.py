@@ -11,9 +11,9 @@ class TrueSkillRatings:
     Args:
         mu: mean of a new rating.
         sigma: standard deviation of a new rating.
-        beta: how far performance in one game scatters around skill; 4.0 is seed 000's value.
-        tau: how much sigma grows between games, so that ratings never freeze.
-        draw_probability: how often equals are expected to draw.
+        beta: standard deviation of performance in one game around skill; 4.0 is UnstableBaselines' value.
+        tau: growth of sigma between games, so that ratings never freeze.
+        draw_probability: expected share of draws between equal players.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class TrueSkillRatings:
     def rate(self, ratings: list[Rating], rewards: list[float]) -> list[Rating]:
         """Return the players' ratings after one game, in the same order.
 
-        The higher reward wins, equal rewards draw. A result so far from what the ratings say that its
-        probability underflows leaves all of them as they were: TrueSkill has no finite update for it, and for
-        an expected result of that kind the update is 0 anyway.
+        The higher reward wins, equal rewards draw. If the ratings make a result so improbable that its
+        probability underflows, all ratings stay unchanged, because TrueSkill has no finite update for it; for
+        the expected result of such a match, the update is 0 anyway.
 
         Args:
             ratings: one for each player, two or more.
@@ -44,20 +44,20 @@ class TrueSkillRatings:
         try:
             rated = self._env.rate(groups, ranks=ranks_of(rewards))
         except (ArithmeticError, ValueError):
-            # FloatingPointError on purpose, and "math domain error" where it divides by what underflowed.
+            # TrueSkill raises FloatingPointError on purpose, and "math domain error" after an underflow.
             return list(ratings)
         return [(float(group[0].mu), float(group[0].sigma)) for group in rated]
 
     def quality(self, first: Rating, second: Rating) -> float:
-        """Return the match quality of two players, 0 to 1: a draw's chance relative to that of equals."""
+        """Return the match quality of two players, 0 to 1: the chance of a draw relative to equal players."""
         return float(
             self._env.quality([(self._env.create_rating(*first),), (self._env.create_rating(*second),)])
         )
 
     def inherited(self, rating: Rating) -> Rating:
-        """Return the first rating of a new checkpoint: its predecessor's mean, twice its deviation.
+        """Return the initial rating of a new checkpoint: its predecessor's mean and twice its deviation.
 
-        The deviation is capped at that of a model nothing is known of; without the cap it doubles with every
+        The deviation is capped at that of an unknown model; without the cap it would double with every
         checkpoint that plays few games.
         """
         mu, sigma = rating

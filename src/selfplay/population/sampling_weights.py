@@ -1,8 +1,8 @@
-"""The weights by which the rated sample modes choose among opponents. Each list sums to 1."""
+"""The weights with which the rated sample modes choose opponents. Each list sums to 1."""
 
 
 def proportional_weights(scores: list[float]) -> list[float]:
-    """Return score / sum(scores); uniform where all scores are 0."""
+    """Return score / sum(scores); uniform if all scores are 0."""
     total = sum(scores)
     if total <= 0:
         return [1 / len(scores)] * len(scores)
@@ -10,10 +10,10 @@ def proportional_weights(scores: list[float]) -> list[float]:
 
 
 def distance_weights(distances: list[float]) -> list[float]:
-    """Return (1 - d / sum(d)) / (n - 1) for the n distances d: the closer, the likelier.
+    """Return (1 - d / sum(d)) / (n - 1) for the n distances d, so closer candidates are more likely.
 
-    A single candidate has weight 1, candidates at distance 0 all alike weigh the same. (The original leaves
-    out the division and normalises in place while the sum changes.)
+    A single candidate has weight 1; if all candidates are at distance 0, they have equal weights.
+    (UnstableBaselines omits the division and normalises in place while the sum changes.)
     """
     count, total = len(distances), sum(distances)
     if count == 1 or total <= 0:
