@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evaluation_client import TabularClient, first_move, legal_moves, nonsense, uniform
-from selfplay.core import AgentSpec, Arena, EpisodeError, InputError
+from selfplay.core import AgentSpec, Arena, EpisodeError, InputError, TransientError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import MatchResult, play_match
 
@@ -107,7 +107,7 @@ async def test_an_invalid_move_of_the_model_loses_and_is_counted_apart():
     assert result.win_rate_valid == (0, 0, 1)
 
 
-async def test_an_invalid_move_of_the_opponent_wins_and_is_no_valid_win():
+async def test_an_invalid_move_of_the_opponent_is_a_win_but_not_a_valid_win():
     client = TabularClient(uniform, {"villain": nonsense})
     result = await play(client, opponent=AgentSpec("model", "villain"), games=20)
     assert result.wins == result.invalid["opponent"] == 20
@@ -143,7 +143,7 @@ async def test_a_game_for_one_player_is_won_when_solved():
 
 
 class FailingClient(TabularClient):
-    """Fails on what ``fails`` says of the last message."""
+    """Fails if ``fails`` is true of the last message."""
 
     def __init__(self, fails, error):
         super().__init__(uniform)
@@ -160,13 +160,14 @@ class FailingClient(TabularClient):
     ("error", "reason"),
     [
         (EpisodeError("the cat sat on the cable"), "the cat sat on the cable"),
-        (RuntimeError("boom"), "RuntimeError('boom')"),
+        (RuntimeError("boom"), "the client failed: RuntimeError('boom')"),
     ],
 )
 async def test_failed_games_are_stated_and_in_no_other_count(error, reason):
     result = await play(FailingClient(lambda text: text.endswith("card: J."), error), games=60)
-    assert result.failure_reasons == {reason: result.failed}
-    assert result.failed > 0
+    ((found, count),) = result.failure_reasons.items()
+    assert found.split(" in test_")[0] == reason
+    assert count == result.failed > 0
     assert result.games > 0
     assert result.games + result.failed == result.scheduled_games == 60
     assert result.wins + result.draws + result.losses == result.games
@@ -182,7 +183,7 @@ async def test_a_match_whose_games_all_fail_says_so():
 
 async def test_a_retried_game_is_the_game_it_would_have_been():
     draw = random.Random(0)
-    flaky = FailingClient(lambda text: draw.random() < 0.3, EpisodeError("a hiccup"))
+    flaky = FailingClient(lambda text: draw.random() < 0.3, TransientError("a hiccup"))
     retried = await play(flaky, retries=30)
     assert retried == await play(TabularClient(uniform))
 
@@ -195,11 +196,16 @@ def once(call: int):
 
 @pytest.mark.parametrize(("retries", "failed"), [(0, 1), (1, 0)])
 async def test_a_failure_counts_once_there_are_no_retries_left(retries, failed):
-    result = await play(FailingClient(once(4), EpisodeError("a hiccup")), retries=retries)
+    result = await play(FailingClient(once(4), TransientError("a hiccup")), retries=retries)
     assert (result.failed, result.games) == (failed, 40 - failed)
 
 
-async def test_progress_is_told_after_every_game():
+async def test_a_game_that_would_fail_again_is_not_played_again():
+    result = await play(FailingClient(once(4), EpisodeError("an odd prompt")), retries=5)
+    assert (result.failed, result.games) == (1, 39)
+
+
+async def test_progress_is_reported_after_every_game():
     seen = []
     await play(TabularClient(uniform), games=6, on_game=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 6) for done in range(1, 7)]
@@ -229,3 +235,25 @@ async def test_wrong_input_that_shows_in_a_game_abandons_all_games():
         await play(client, concurrency=2)
     assert len(client.calls) <= 10
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("concurrency", [1, 40])
+async def test_finished_games_are_passed_with_their_indices_at_any_concurrency(concurrency):
+    rollouts = {}
+    result = await play(
+        TabularClient(uniform), games=10, concurrency=concurrency, on_rollout=rollouts.__setitem__
+    )
+    assert sorted(rollouts) == list(range(10))
+    for index, rollout in rollouts.items():
+        assert rollout.id == f"match-{index:05d}"
+        assert rollout.artifact.agents[index % 2].model == "hero"
+        reward = rollout.extras["final_rewards"][index % 2]
+        assert (result.outcomes[index] == "w") == (reward > 0)
+        assert all(turn["text"] for turn in rollout.extras["turns"])
+
+
+async def test_a_failed_game_is_not_passed_on():
+    rollouts = {}
+    client = FailingClient(lambda text: True, EpisodeError("gone"))
+    result = await play(client, games=4, on_rollout=rollouts.__setitem__)
+    assert (result.failed, rollouts) == (4, {})

@@ -104,7 +104,7 @@ async def test_values_equal_those_of_openspiels_other_implementation(env_id, pol
     assert result.exploitability == pytest.approx(list(expected.player_improvements), abs=1e-9)
 
 
-async def test_the_policy_is_told_by_information_state_and_move():
+async def test_the_policy_is_reported_by_information_state_and_move():
     result = await measure(TabularClient(kuhn_equilibrium(0.2)))
     assert len(result.policy) == 12
     assert result.policy["2"] == pytest.approx({"check": 0.4, "bet": 0.6})
@@ -113,7 +113,7 @@ async def test_the_policy_is_told_by_information_state_and_move():
     assert result.observations.keys() == result.policy.keys()
 
 
-async def test_mass_outside_the_legal_answers_is_stated_and_leaves_nash_conv_alone():
+async def test_mass_outside_the_legal_answers_is_reported_and_does_not_change_nash_conv():
     def leaky(observation: str) -> dict[str, float]:
         legal = 0.1 if observation.endswith("K.") else 0.7
         return {**{move: legal * chance for move, chance in uniform(observation).items()}, "dance": 1 - legal}
@@ -125,7 +125,7 @@ async def test_mass_outside_the_legal_answers_is_stated_and_leaves_nash_conv_alo
 
 
 class ScoringClient(TabularClient):
-    """Scores every answer alike, by a function of its text."""
+    """Scores every answer by a function of its text."""
 
     def __init__(self, score_of):
         super().__init__(uniform)
@@ -148,7 +148,7 @@ async def test_answers_too_unlikely_for_a_float_still_compare():
 
 
 @pytest.mark.parametrize("score", [math.nan, -math.inf, math.inf])
-async def test_scores_that_are_no_probabilities_are_refused(score):
+async def test_scores_that_are_not_probabilities_are_rejected(score):
     with pytest.raises(SelfplayError, match="no probabilities at '0'"):
         await measure(ScoringClient(lambda text: score))
 
@@ -166,7 +166,7 @@ async def test_the_prompts_scored_are_those_of_play():
     assert {str(messages) for _, messages in client.calls} == scored
 
 
-async def test_what_is_scored_has_the_form_that_the_template_asks_for():
+async def test_scored_answers_have_the_form_that_the_template_requests():
     seen = set()
 
     def record(text: str) -> float:
@@ -193,7 +193,7 @@ async def test_scoring_has_a_time_limit():
 
 
 @pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "nim", "catch", "kuhn_pokr", "matrix_rps"])
-async def test_games_without_an_exact_measure_are_refused(env_id):
+async def test_games_without_an_exact_measure_are_rejected(env_id):
     with pytest.raises(InputError) as raised:
         await measure(TabularClient(uniform), env_id)
     assert raised.value.field == "env.id"

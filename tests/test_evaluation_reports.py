@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from evaluation_client import TabularClient, first_move, uniform
+from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from selfplay.core import AgentSpec, Arena, EpisodeError, InputError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import (
@@ -55,14 +55,14 @@ def text_of(table) -> str:
     return lines.getvalue()
 
 
-async def test_a_match_is_read_back_as_it_was_written(tmp_path):
+async def test_a_written_match_is_read_back_unchanged(tmp_path):
     result = await play()
     path = write_evaluation(tmp_path / "evaluation", 20, "random", result)
     assert path == tmp_path / "evaluation" / "step-000020-random.json"
     assert read_evaluation(path) == (20, result)
 
 
-async def test_an_exact_measure_is_read_back_as_it_was_written(tmp_path):
+async def test_a_written_exact_measure_is_read_back_unchanged(tmp_path):
     result = await measure()
     assert read_evaluation(write_evaluation(tmp_path, 0, "nash_conv", result)) == (0, result)
 
@@ -75,7 +75,7 @@ async def test_rates_are_in_the_file_for_other_readers(tmp_path):
     assert values["by_seat"]["1"]["win_rate"] == list(result.by_seat[1].win_rate)
 
 
-async def test_the_report_reads_what_is_written(tmp_path):
+async def test_the_report_reads_written_evaluations(tmp_path):
     match, exact = await play(), await measure()
     write_evaluation(tmp_path, 20, "exact", exact)
     write_evaluation(tmp_path, 10, "random", match)
@@ -148,3 +148,17 @@ async def test_comparison_table_puts_the_same_measure_side_by_side():
     assert ["Win", "25.0% (11.2 to 46.9)", "80.0% (58.4 to 91.9)"] in rows
     assert ["NashConv, 0 is best", "2.0000", "0.9167"] in rows
     assert ["Win", "-", "50.0% (9.5 to 90.5)"] in rows
+
+
+async def test_nash_conv_of_a_policy_that_cannot_be_played_is_marked():
+    def babbles(observation):
+        moves = legal_moves(observation)
+        return {"so": 0.99, **dict.fromkeys(moves, 0.01 / len(moves))}
+
+    exact = await measure(babbles)
+    assert not exact.is_playable
+    text = " ".join(text_of(comparison_table([exact], [await measure(uniform)])).split())
+    assert "0.9167 (!) │ 0.9167 │" in text
+    assert "1.00% │ 100.00%" in text
+    assert "cannot be played" in text
+    assert "cannot be played" not in text_of(comparison_table([], [await measure(uniform)]))

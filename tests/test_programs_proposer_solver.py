@@ -100,9 +100,11 @@ async def test_proposer_earns_more_the_nearer_the_pass_rate_is_to_a_half(
 async def test_goldilocks_reward_equals_the_table(
     extras: dict[str, Any], target: float, reward: float
 ) -> None:
-    rollout = Rollout("propose", extras={"failed_solvers": 0} | extras)
-    await make_proposer_rubric("P", target).score(rollout, small_arena(Players(["x"], lambda q, n: "")))
-    assert rollout.rewards["P"] == pytest.approx(reward)
+    rollout = Rollout(episode_type="propose", extras={"failed_solvers": 0} | extras)
+    await make_proposer_rubric("Proposer", target).score(
+        rollout, small_arena(Players(["x"], lambda q, n: ""))
+    )
+    assert rollout.rewards["Proposer"] == pytest.approx(reward)
 
 
 async def test_invalid_question_is_punished_and_never_asked() -> None:
@@ -220,7 +222,20 @@ async def test_repeated_question_earns_the_least_a_valid_one_can() -> None:
     assert len(second[0].children) == 4
 
 
-async def test_good_questions_are_asked_again_and_weighed_anew() -> None:
+async def test_copies_of_a_new_question_in_one_step_share_the_reward_of_one() -> None:
+    proposals = ["60 + 3"] * 15 + ["3 + 60", "50 - 5", "nonsense"]
+    client = Players(proposals, lambda question, number: truth(question) if number % 4 < 2 else "0")
+    arena = small_arena(client, batch_size=18, proposals_per_prompt=18)
+    batch, results = await arena.play_step(concurrency=1)
+    earned = [result.rewards["Proposer"] for result in results]
+    assert earned == pytest.approx([(1.0 - 15 * 0.5) / 16] * 16 + [1.0, -1.0])
+    assert [result.rollout.metrics.get("copies/Proposer") for result in results] == [16.0] * 16 + [1.0, None]
+    trained = [record for record in batch.records if record.role_id == "Proposer"]
+    assert [record.reward for record in trained] == earned
+    assert trained[16].advantage > 0 > trained[0].advantage
+
+
+async def test_good_questions_are_asked_again_and_reweighted() -> None:
     client = Players(["nonsense"], right_in_the_first(1))
     arena = small_arena(client, asked_again=2)
     batch, results = await arena.play_step()
@@ -289,7 +304,7 @@ async def test_same_seed_gives_the_same_step_whatever_the_concurrency() -> None:
     assert await step(1) == await step(64)
 
 
-async def test_evaluation_gives_one_value_an_item() -> None:
+async def test_evaluation_gives_one_value_per_item() -> None:
     held_out = ARITHMETIC.held_out_questions(5)
     rights = [one["question"] for one in held_out[:2]]
 
@@ -338,7 +353,7 @@ async def test_a_valid_proposal_is_a_match_between_proposer_and_solver() -> None
         ({"questions": [{"question": "a"}]}, "questions"),
     ],
 )
-def test_impossible_settings_are_refused_by_name(options: dict[str, Any], field: str) -> None:
+def test_impossible_settings_are_rejected_by_name(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         small_arena(Players(["x"], lambda q, n: ""), **options)
     assert caught.value.field == field
@@ -439,7 +454,7 @@ async def test_open_questions_are_played_from_proposal_to_reward() -> None:
     st.text(min_size=1, max_size=40).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
     st.text(min_size=1, max_size=20).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
 )
-def test_open_questions_read_back_what_they_show(question: str, answer: str) -> None:
+def test_open_questions_parse_their_own_examples(question: str, answer: str) -> None:
     written: Question = {"question": question.strip(), "ground_truth": answer.strip()}
     text = OPEN.proposer_turns([written])[0][1]
     assert OPEN.parse_question(text) == written

@@ -1,4 +1,4 @@
-"""How strong a model is: matches with intervals, and exact measures of small games."""
+"""Measures of a model's strength: matches with confidence intervals, and exact measures of small games."""
 
 from selfplay.evaluation.intervals import Interval, mean_interval, wilson_interval
 from selfplay.evaluation.match import play_match

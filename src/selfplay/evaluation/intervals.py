@@ -18,10 +18,12 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
 
     With p = successes / trials and z the normal quantile of (1 + confidence) / 2, the bounds are
     (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Source: E. B. Wilson, "Probable inference, the
-    law of succession, and statistical inference", JASA 22 (1927) 209-212. Without trials it is (0, 0, 1).
+    law of succession, and statistical inference", JASA 22 (1927) 209-212. Without trials the result is
+    (0, 0, 1).
 
     Raises:
-        ValueError: more successes than trials, a negative number, or a confidence outside (0, 1).
+        ValueError: there are more successes than trials, a number is negative, or the confidence is outside
+            (0, 1).
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes in {trials} trials")
@@ -39,10 +41,10 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
 
 
 def mean_interval(count: int, total: float, squares: float, confidence: float = 0.95) -> Interval:
-    """Return a mean with its normal interval, mean +- z s / sqrt(n), s the sample's standard deviation.
+    """Return a mean with its normal interval, mean +- z s / sqrt(n), where s is the standard deviation.
 
-    The sample is given by its size, its sum and the sum of its squares. One value tells nothing of the
-    spread: the bounds are then the value itself. Without values all three are 0.
+    The sample is given by its size, its sum and the sum of its squares. A single value says nothing about the
+    spread, so the bounds are then the value itself. Without values, all three numbers are 0.
 
     Raises:
         ValueError: the confidence is outside (0, 1).
@@ -58,7 +60,7 @@ def mean_interval(count: int, total: float, squares: float, confidence: float = 
 
 
 def _quantile(confidence: float) -> float:
-    """Return how many standard deviations on either side hold ``confidence`` of a normal distribution."""
+    """Return the number of standard deviations around the mean that cover ``confidence`` of a normal."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1")
     return NormalDist().inv_cdf((1 + confidence) / 2)

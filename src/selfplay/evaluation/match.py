@@ -1,15 +1,13 @@
-"""Matches: a model against an opponent, every seat taken equally often, on the same deals."""
+"""Matches of a model against an opponent, with every seat taken equally often and the same deals."""
 
 import asyncio
 from collections.abc import Callable
 
-from selfplay.core import AgentSpec, Arena, InputError, PlaySpec, Rollout, SelfplayError, derive_seed
+from selfplay.core import AgentSpec, Arena, GenerateResult, InputError, PlaySpec, Rollout, derive_seed
+from selfplay.core.retries import Failure, with_retries
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import PromptTemplate
-from selfplay.evaluation.match_result import GameRecord, MatchResult, Side
-
-SOLVED_REWARD = 1.0
-"""A game for one player is solved from this reward on; less is partial progress."""
+from selfplay.evaluation.match_result import GameRecord, MatchResult, Side, outcome_of
 
 
 async def play_match(
@@ -29,28 +27,31 @@ async def play_match(
     error_allowance: int = 0,
     retries: int = 1,
     on_game: Callable[[int, int], None] | None = None,
+    on_rollout: Callable[[int, Rollout], None] | None = None,
 ) -> MatchResult:
-    """Play a match. Nothing in the result depends on ``concurrency`` or on which game ends first.
+    """Play a match. The result depends neither on ``concurrency`` nor on the order in which games end.
 
-    Game i puts the model in seat i % num_players and the opponent in every other seat. The games of one
-    round (equal i // num_players) share a seed, so the seats swap one and the same deal.
+    In game i the model plays seat i % num_players and the opponent plays every other seat. The games of one
+    round (equal i // num_players) share a seed, so the model plays the same deal from every seat.
 
     Args:
         arena: its client answers for ``model``, and for the opponent if that is a model.
-        env_id: what is played; see envs.catalog.
-        num_players: seats.
-        template: the prompts of models.
+        env_id: the environment; see envs.catalog.
+        num_players: number of seats.
+        template: the prompt template of the models.
         model: uid of the model.
-        opponent: ``None`` for one player.
-        games: how many; rounded up to a multiple of ``num_players``.
-        seed: decides everything but the models' weights.
-        concurrency: most games in flight.
-        temperature: the model's.
-        max_tokens: most tokens in an answer of the model; ``None`` for the client's default.
-        max_turns: the game is a draw after this many turns.
-        error_allowance: invalid moves in a row after which a player is asked again.
-        retries: how often a game that failed is played anew; after that it counts as failed.
-        on_game: called after every game with the number of games done and of all games.
+        opponent: the opponent; ``None`` in a one-player game.
+        games: number of games; rounded up to a multiple of ``num_players``.
+        seed: determines everything except the models' weights.
+        concurrency: maximum number of games in flight.
+        temperature: the model's sampling temperature.
+        max_tokens: token limit of the model's answers; ``None`` means the client's default.
+        max_turns: a game ends as a draw after this many turns.
+        error_allowance: number of consecutive invalid moves after which a player is still asked again.
+        retries: number of further attempts at a game that failed for a transient reason; after them the game
+            counts as failed.
+        on_game: called after every game with the number of completed games and the total number.
+        on_rollout: called after every finished game with its index (from 0) and its rollout.
 
     Raises:
         InputError: the environment, the opponent or a number is wrong; the match is then abandoned.
@@ -69,7 +70,7 @@ async def play_match(
         for round_ in range(rounds)
         for seat in range(num_players)
     ]
-    finished = await _play_all(arena, episode, specs, concurrency, retries, on_game)
+    finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
     result = MatchResult(
         env_id=env_id,
         num_players=num_players,
@@ -87,24 +88,18 @@ async def play_match(
 
 
 def record_of(rollout: Rollout, seat: int) -> GameRecord:
-    """Return a finished game as the model in ``seat`` saw it."""
+    """Return the record of a finished game for the model in ``seat``."""
     extras = rollout.extras
     rewards: dict[int, float] = extras["final_rewards"]
-    reward = rewards[seat]
-    best_other = max((value for pid, value in rewards.items() if pid != seat), default=None)
     invalid_pid = extras["invalid_pid"]
     ended_invalid: Side | None = None
     if invalid_pid is not None:
         ended_invalid = "model" if invalid_pid == seat else "opponent"
     own = [turn for turn in extras["turns"] if turn["pid"] == seat]
-    if best_other is None:
-        won, drawn = reward >= SOLVED_REWARD, False
-    else:
-        won, drawn = reward > best_other, reward == best_other
     return GameRecord(
         seat=seat,
-        reward=reward,
-        outcome="win" if won else "draw" if drawn else "loss",
+        reward=rewards[seat],
+        outcome=outcome_of(rewards, seat),
         ended_invalid=ended_invalid,
         truncated=extras["truncated"],
         moves=len(own),
@@ -114,11 +109,11 @@ def record_of(rollout: Rollout, seat: int) -> GameRecord:
 
 def _check(env_id: str, num_players: int, opponent: AgentSpec | None, games: int, concurrency: int) -> None:
     if games < 1:
-        raise InputError("games", f"{games} games are no match", "Ask for at least 1")
+        raise InputError("games", f"{games} games are too few", "Give 1 or more")
     if concurrency < 1:
         raise InputError("concurrency", f"{concurrency} games cannot be in flight", "Allow at least 1")
     if num_players == 1 and opponent is not None:
-        raise InputError("opponent", f"{env_id} is for one player", "Leave the opponent out")
+        raise InputError("opponent", f"{env_id} is a one-player game", "Leave the opponent out")
     if num_players > 1 and opponent is None:
         raise InputError("opponent", f"{env_id} needs one", "Name a scripted player or a model")
 
@@ -139,15 +134,19 @@ async def _play_all(
     concurrency: int,
     retries: int,
     on_game: Callable[[int, int], None] | None,
+    on_rollout: Callable[[int, Rollout], None] | None,
 ) -> list[GameRecord | str]:
-    """Return for each of ``specs``, in their order, the finished game or the reason of its failure."""
+    """Return for each of ``specs``, in order, the record of the game or the reason of its failure."""
     finished: dict[int, GameRecord | str] = {}
     waiting = iter(enumerate(specs))
 
     async def work() -> None:
         for index, spec in waiting:
             seat = index % episode.num_players
-            finished[index] = await _play_game(arena, episode, spec, seat, retries)
+            played = await _play_game(arena, episode, spec, index, retries)
+            if isinstance(played, Rollout) and on_rollout is not None:
+                on_rollout(index, played)
+            finished[index] = record_of(played, seat) if isinstance(played, Rollout) else played
             if on_game is not None:
                 on_game(len(finished), len(specs))
 
@@ -162,21 +161,12 @@ async def _play_all(
 
 
 async def _play_game(
-    arena: Arena, episode: GameEpisode, spec: PlaySpec, seat: int, retries: int
-) -> GameRecord | str:
-    """Return the game as the model in ``seat`` saw it, or the reason why its last attempt failed."""
-    reason = ""
-    for _ in range(1 + retries):
-        try:
-            async with asyncio.timeout(arena.episode_timeout):
-                result = await episode.generate(arena, spec)
-            return record_of(result.rollout, seat)
-        except InputError:
-            raise
-        except TimeoutError:
-            reason = f"the game took longer than {arena.episode_timeout:g} s"
-        except SelfplayError as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - clients raise anything; the result states it
-            reason = repr(error)
-    return reason
+    arena: Arena, episode: GameEpisode, spec: PlaySpec, index: int, retries: int
+) -> Rollout | str:
+    """Return the rollout of game ``index``, or the reason why its last attempt failed."""
+
+    async def attempt(number: int) -> GenerateResult:
+        return await episode.generate(arena, spec, {"rollout_id": f"match-{index:05d}"})
+
+    played = await with_retries(attempt, retries)
+    return played.reason if isinstance(played, Failure) else played.rollout

@@ -1,26 +1,40 @@
-"""What a match leaves behind: counts, and the rates and intervals that follow from them."""
+"""The result of a match: counts, and the rates and intervals computed from them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from selfplay.evaluation.intervals import Interval, mean_interval, wilson_interval
 
 Side = Literal["model", "opponent"]
+Outcome = Literal["win", "draw", "loss"]
+SOLVED_REWARD = 1.0
+"""A one-player game with at least this reward is solved; a smaller reward is partial progress."""
+
+
+def outcome_of(rewards: Mapping[int, float], seat: int) -> Outcome:
+    """Return the outcome for ``seat`` of a game with these final rewards by seat; see :class:`GameRecord`."""
+    best_other = max((reward for pid, reward in rewards.items() if pid != seat), default=None)
+    if best_other is None:
+        return "win" if rewards[seat] >= SOLVED_REWARD else "loss"
+    if rewards[seat] == best_other:
+        return "draw"
+    return "win" if rewards[seat] > best_other else "loss"
 
 
 @dataclass(frozen=True)
 class GameRecord:
-    """One finished game as the model saw it.
+    """One finished game from the model's point of view.
 
-    ``outcome``: ``win`` if the model's reward is greater than every other seat's, ``draw`` if it equals the
-    greatest, else ``loss``; with one player ``win`` if the reward is at least 1 (solved), else ``loss``.
-    ``ended_invalid`` is the side whose invalid move ended the game. ``moves`` and ``invalid_moves`` are the
-    model's.
+    ``outcome``: ``win`` if the model's reward is greater than that of every other seat, ``draw`` if it equals
+    the greatest of them, else ``loss``; in a one-player game ``win`` if the reward is at least 1 (solved),
+    else ``loss``. ``ended_invalid`` is the side whose invalid move ended the game. ``moves`` and
+    ``invalid_moves`` count the model's moves.
     """
 
     seat: int
     reward: float
-    outcome: Literal["win", "draw", "loss"]
+    outcome: Outcome
     ended_invalid: Side | None
     truncated: bool
     moves: int
@@ -29,12 +43,12 @@ class GameRecord:
 
 @dataclass(kw_only=True)
 class Outcomes:
-    """Counts over finished games, from the model's side.
+    """Counts of finished games, from the model's point of view.
 
-    ``invalid`` counts the games that an invalid move of that side ended; they are among the wins and losses
-    too. ``valid_wins`` are the wins of games that no invalid move ended. ``truncated`` games reached the turn
-    limit. ``moves`` and ``invalid_moves`` are the model's. Rates are 95% intervals, Wilson's for shares. They
-    take games (and moves) as independent, which those of one deal are not quite.
+    ``invalid`` counts by side the games that an invalid move of this side ended; they also count as wins or
+    losses. ``valid_wins`` are the wins in games that no invalid move ended. ``truncated`` games reached the
+    turn limit. ``moves`` and ``invalid_moves`` count the model's moves. Rates are 95% intervals, Wilson's for
+    shares. They treat games (and moves) as independent, which is not quite true for games of one deal.
     """
 
     games: int = 0
@@ -125,12 +139,12 @@ _COUNTS = [entry.name for entry in fields(Outcomes)]
 
 @dataclass(kw_only=True)
 class MatchResult(Outcomes):
-    """A match: the counts of all its finished games, of each seat, and what was played.
+    """A match: what was played, the counts of all finished games, and the counts by seat.
 
-    ``requested_games`` were asked for; ``scheduled_games`` is that number rounded up so that every seat
-    is taken equally often. ``failed`` games could not be finished; they are in no other count, and
-    ``failure_reasons`` says how many failed for which reason. ``opponent`` is empty in a game for one player.
-    ``outcomes`` has a letter for each finished game in order: ``w``, ``d`` or ``l``.
+    ``requested_games`` is the number that was requested; ``scheduled_games`` is that number rounded up so
+    that every seat is taken equally often. ``failed`` games could not be finished; no other count includes
+    them, and ``failure_reasons`` counts them by reason. ``opponent`` is empty in a one-player game.
+    ``outcomes`` has one letter for each finished game in order: ``w``, ``d`` or ``l``.
     """
 
     env_id: str
@@ -146,11 +160,11 @@ class MatchResult(Outcomes):
 
     @property
     def scheduled_games(self) -> int:
-        """Games played: finished and failed."""
+        """Number of games played, both finished and failed."""
         return self.games + self.failed
 
     def add(self, game: GameRecord) -> None:
-        """Count a game, for the match and for the model's seat in it."""
+        """Count a game for the match and for the model's seat."""
         super().add(game)
         self.outcomes += game.outcome[0]
         self.by_seat.setdefault(game.seat, Outcomes()).add(game)
@@ -161,7 +175,7 @@ class MatchResult(Outcomes):
         self.failure_reasons[reason] = self.failure_reasons.get(reason, 0) + 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values; seats are text because JSON keys are."""
+        """Return everything as JSON-able values; seats are strings, because JSON keys are."""
         return {
             "env_id": self.env_id,
             "num_players": self.num_players,
@@ -179,7 +193,7 @@ class MatchResult(Outcomes):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MatchResult":
-        """Return the match that ``to_dict`` wrote; what follows from the counts is computed anew.
+        """Return the match that ``to_dict`` wrote; rates are computed again from the counts.
 
         Raises:
             KeyError: a value is missing.

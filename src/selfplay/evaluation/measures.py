@@ -1,4 +1,4 @@
-"""MeasureResult: one value for each item of a fixed set, and their mean with its interval."""
+"""MeasureResult: one value for each item of a fixed set, and the mean of the values with its interval."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +8,9 @@ from selfplay.evaluation.intervals import Interval, mean_interval, wilson_interv
 
 @dataclass(frozen=True)
 class MeasureResult:
-    """What a program measured: a name and a value for each item.
+    """A measure of a program: a name and one value for each item.
 
-    If all values are 0 or 1 it is a share, with a Wilson interval; otherwise a mean with a normal one.
+    If all values are 0 or 1, it is a share with a Wilson interval, otherwise a mean with a normal interval.
     """
 
     name: str
@@ -29,7 +29,7 @@ class MeasureResult:
         return mean_interval(len(self.values), sum(self.values), sum(value * value for value in self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a file; the interval is there for readers."""
+        """Return plain values for a file; mean and interval are included for readers of the file."""
         low, mid, high = self.interval
         return {
             "name": self.name,
@@ -43,5 +43,5 @@ class MeasureResult:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MeasureResult":
-        """Take back what :meth:`to_dict` gave."""
+        """Return the result that :meth:`to_dict` wrote."""
         return cls(str(values["name"]), [float(value) for value in values["values"]])

@@ -1,4 +1,4 @@
-"""NashConv of a model in a small OpenSpiel game, exactly, from its own distribution over legal answers."""
+"""Exact NashConv of a model in a small OpenSpiel game, from its own distribution over legal answers."""
 
 import asyncio
 import math
@@ -11,21 +11,25 @@ from selfplay.envs.openspiel_game import InformationState, game_at, information_
 from selfplay.envs.templates import PromptTemplate
 
 SCORED_AT_ONCE = 256
-"""Positions whose answers are scored at the same time: bounded, as every kind of model call is."""
+"""Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
+
+
+PLAYABLE_LEGAL_MASS = 0.1
+"""Below this probability of legal answers, a policy mostly loses by invalid moves, whatever its NashConv."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NashConvResult:
-    """How far a model's policy is from an equilibrium, in the game's own units (chips, in poker).
+    """The distance of a model's policy from an equilibrium, in the game's own units (chips, in poker).
 
-    ``nash_conv`` is the sum over seats of ``exploitability``: what a best response in that seat wins more
-    than the policy itself (``best_response_values`` less ``values``), all other seats playing the policy. At
-    0 the policy is an equilibrium. Lists have one entry a seat.
+    ``nash_conv`` is the sum over seats of ``exploitability``: the gain of a best response in that seat over
+    the policy itself (``best_response_values`` less ``values``), while all other seats play the policy. At 0
+    the policy is an equilibrium. Lists have one entry per seat.
 
     The policy is the model's distribution at temperature 1 over whole legal answers, normalised.
-    ``legal_mass`` is the probability that fell on them before, averaged over information states, each
-    counting the same; ``min_legal_mass`` is the smallest. ``policy`` gives the probability of each action by
-    name for each information state; ``observations`` gives the text that the model reads there.
+    ``legal_mass`` is the probability of the legal answers before normalisation, averaged with equal weights
+    over information states; ``min_legal_mass`` is the smallest. ``policy`` gives the probability of each
+    action by name for each information state; ``observations`` gives the text that the model reads there.
     """
 
     env_id: str
@@ -39,9 +43,16 @@ class NashConvResult:
     policy: dict[str, dict[str, float]]
     observations: dict[str, str]
 
+    @property
+    def is_playable(self) -> bool:
+        """Whether legal answers are likely enough for ``nash_conv`` to be meaningful for actual play."""
+        return self.legal_mass >= PLAYABLE_LEGAL_MASS
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)} | {
+            "is_playable": self.is_playable
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "NashConvResult":
@@ -64,13 +75,13 @@ async def nash_conv(
     Args:
         client: scores answers.
         env_id: an OpenSpiel game of any number of players, with at most 5,000 information states.
-        template: prompts, and the form of the answers that are scored.
+        template: gives the prompts and the form of the scored answers.
         model: uid of the model.
-        timeout: seconds that scoring may take.
+        timeout: time limit of scoring, in seconds.
 
     Raises:
         InputError: the game is not an OpenSpiel game with few, named information states.
-        SelfplayError: scoring took too long or gave no probabilities.
+        SelfplayError: scoring took too long, or the scores are not probabilities.
     """
     states = _states_of(env_id)
     slots = asyncio.Semaphore(SCORED_AT_ONCE)
@@ -108,7 +119,7 @@ async def nash_conv(
 
 
 def _states_of(env_id: str) -> list[InformationState]:
-    """Return the information states of a game, whose names must tell the seats apart."""
+    """Return the information states of a game, whose names must differ between seats."""
     if library_of(env_id) != "openspiel":
         raise InputError("env.id", f"{env_id} has no exact measure", "Choose an OpenSpiel game: kuhn_poker")
     game_type = load_game(env_id).get_type()
@@ -133,7 +144,7 @@ def _normalise(state: InformationState, logprobs: list[float]) -> tuple[list[flo
     top = max(logprobs, default=math.nan)
     if len(logprobs) != len(state.actions) or any(map(math.isnan, logprobs)) or math.isinf(top):
         raise SelfplayError(f"the model gave no probabilities at {state.info_state!r}: {logprobs}")
-    # Relative to the likeliest, so that answers which are all unlikely do not underflow.
+    # Weights are relative to the most likely answer, so that unlikely answers do not underflow.
     weights = [math.exp(logprob - top) for logprob in logprobs]
     total = sum(weights)
     return [weight / total for weight in weights], total * math.exp(top)

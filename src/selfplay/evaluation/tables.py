@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.core.text import one_line
 from selfplay.evaluation.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
@@ -13,18 +14,22 @@ from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.evaluation.report_files import EvaluationResult
 
 _NOTHING = "-"
+_UNPLAYABLE = (
+    "(!) NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
+    "cannot be played: it loses by invalid moves."
+)
 
 
 def match_table(results: Sequence[MatchResult]) -> Group:
     """Return a table with a column for each match: win, draw, loss, invalid moves and the mean reward.
 
-    Below it stands what the counts leave out: failed games and their reasons, and rounding.
+    Notes below it name what the counts leave out: failed games with their reasons, and rounding.
     """
     table = Table()
     table.add_column("", no_wrap=True)
     columns = [_cells(result) for result in results]
     for result in results:
-        table.add_column(Text(_title(result)), justify="right")
+        table.add_column(Text(one_line(_title(result))), justify="right")
     for name in columns[0] if columns else ():
         table.add_row(name, *(column[name] for column in columns))
     return Group(table, _notes(results))
@@ -33,8 +38,9 @@ def match_table(results: Sequence[MatchResult]) -> Group:
 def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Group:
     """Return a table of the evaluations before and after, side by side.
 
-    Matches of the same environment against the same opponent stand together, and so do exact measures of the
-    same environment; of several alike the last counts. What exists on one side only has a dash on the other.
+    Matches in the same environment against the same opponent share a section, and so do exact measures of the
+    same environment; if there are several, the last one counts. A value that is missing on one side is shown
+    as a dash.
     """
     table = Table()
     table.add_column("", no_wrap=True)
@@ -46,21 +52,22 @@ def comparison_table(before: Sequence[EvaluationResult], after: Sequence[Evaluat
         first = _cells(firsts.get(title))
         last = _cells(lasts.get(title))
         table.add_section()
-        table.add_row(Text(title, style="bold"), "", "")
+        table.add_row(Text(one_line(title), style="bold"), "", "")
         for name in first or last:
             table.add_row(f"  {name}", first.get(name, _NOTHING), last.get(name, _NOTHING))
-    return Group(table, _notes(_matches([*before, *after])))
+    unplayable = [result for result in (*firsts.values(), *lasts.values()) if _is_unplayable(result)]
+    return Group(table, _notes(_matches([*before, *after])), *([Text(_UNPLAYABLE)] if unplayable else []))
 
 
 def share_text(share: Interval, trials: int) -> str:
-    """Return a share and its interval in percent; a dash without trials."""
+    """Return a share and its interval in percent, or a dash without trials."""
     if trials == 0:
         return _NOTHING
     return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
 def number_text(number: Interval, count: int) -> str:
-    """Return a mean and its interval; a dash without values."""
+    """Return a mean and its interval, or a dash without values."""
     if count == 0:
         return _NOTHING
     return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
@@ -81,12 +88,12 @@ def _title(result: EvaluationResult) -> str:
 
 
 def _cells(result: EvaluationResult | None) -> dict[str, str]:
-    """Return the rows of one side by their name."""
+    """Return the values of one side by row name."""
     if result is None:
         return {}
     if isinstance(result, NashConvResult):
         return {
-            "NashConv, 0 is best": f"{result.nash_conv:.4f}",
+            "NashConv, 0 is best": f"{result.nash_conv:.4f}{'' if result.is_playable else ' (!)'}",
             "Mass on legal moves": f"{100 * result.legal_mass:.2f}%",
         }
     if isinstance(result, MeasureResult):
@@ -102,12 +109,16 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
     }
 
 
+def _is_unplayable(result: EvaluationResult) -> bool:
+    return isinstance(result, NashConvResult) and not result.is_playable
+
+
 def _matches(results: Sequence[EvaluationResult]) -> list[MatchResult]:
     return [result for result in results if isinstance(result, MatchResult)]
 
 
 def _notes(results: Sequence[MatchResult]) -> Text:
-    """Return what the counts of matches leave out, a line for each match that leaves something out."""
+    """Return notes on what the counts of matches leave out, one line for each affected match."""
     lines = ["In parentheses: 95% intervals."] if results else []
     for result in results:
         if result.failed:
@@ -116,6 +127,6 @@ def _notes(results: Sequence[MatchResult]) -> Text:
         if result.scheduled_games != result.requested_games:
             lines.append(
                 f"{_title(result)}: {result.requested_games} games were rounded up to "
-                f"{result.scheduled_games}, so that the seats are balanced."
+                f"{result.scheduled_games} to balance the seats."
             )
-    return Text("\n".join(lines))
+    return Text("\n".join(map(one_line, lines)))

@@ -1,1 +1,1 @@
-"""Episodes that are conversations: debate, proposer and solvers."""
+"""Episodes that are conversations: debates, and proposers with solvers."""

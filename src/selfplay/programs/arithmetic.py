@@ -1,10 +1,10 @@
 """Arithmetic: sums, differences and products of two numbers below 100, with an exact checker.
 
 The grammar is ``a + b``, ``a - b`` or ``a * b`` with one space on each side of the sign; differences are not
-negative. After the grammar nothing is left to evaluate but one operation on two integers.
+negative. Evaluation of a parsed question is therefore a single operation on two integers.
 
-A solver answers ``23 + 48 = 71``. Small models need to write the question again: SmolLM2-135M gets the sum of
-two two-digit numbers right in 1% of its bare answers and in 18% of these.
+A solver answers ``23 + 48 = 71``. Small models need to repeat the question: SmolLM2-135M gets the sum of two
+two-digit numbers right in 1% of its bare answers and in 18% of the answers that repeat the question.
 """
 
 import operator
@@ -29,19 +29,19 @@ _HELD_OUT_SIGNS = "+++-*"
 
 
 class Arithmetic(Domain):
-    """See the module."""
+    """The domain of arithmetic questions; see the module."""
 
     proposal_tokens = 10
     answer_tokens = 16
 
     def seed_questions(self) -> list[Question]:
-        """Sixteen questions of all kinds, most of them too hard for SmolLM2-135M."""
+        """Return sixteen questions of all kinds, most of them too hard for SmolLM2-135M."""
         return [_question(text) for text in _SEEDS]
 
     def held_out_questions(self, count: int) -> list[Question]:
-        """Three fifths sums, a fifth differences, a fifth products; none of those in this file.
+        """Return questions not in this file: three fifths sums, one fifth differences, one fifth products.
 
-        Operands are at most 40, of products 2 to 12 and 2 to 20.
+        Operands are 1 to 40; those of products are 2 to 12 and 2 to 20.
         """
         rng = random.Random(_HELD_OUT_SEED)
         taken = {self.key(_question(text)) for text in [*_SOLVED, *_SEEDS]}
@@ -70,27 +70,27 @@ class Arithmetic(Domain):
         return {"question": match[0], "ground_truth": str(result)} if result >= 0 else None
 
     def solver_turns(self) -> Turns:
-        """Six solved examples."""
+        """Return six solved examples."""
         solved = map(_question, _SOLVED)
         turns = [(one["question"], f"{one['question']} = {one['ground_truth']}") for one in solved]
         (first, answer), *others = turns
         return [(f"{_SOLVER_REQUEST}\n\n{first}", answer), *others]
 
     def solver_prompt(self, question: Question) -> str:
-        """The bare question."""
+        """Return the bare question."""
         return question["question"]
 
     def parse_answer(self, text: str) -> str | None:
-        """The number in ``71`` or ``23 + 48 = 71``, with nothing else beside it."""
+        """Return the result from ``71`` or ``23 + 48 = 71``, if the answer contains nothing else."""
         match = _ANSWER.fullmatch(text.strip())
         return match[2] if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
-        """Whether it is the exact result."""
+        """Return whether ``result`` is exact."""
         return result == question["ground_truth"]
 
     def key(self, question: Question) -> str:
-        """The question, the smaller operand first where the order does not matter."""
+        """Return the question, with the smaller operand first where the order does not matter."""
         left, sign, right = question["question"].split(" ")
         if sign != "-" and int(left) > int(right):
             left, right = right, left

@@ -1,7 +1,7 @@
-"""Debates: two sides argue about a motion in turns, a judge names the winner.
+"""Debates: two sides argue about a motion in turns, and a judge names the winner.
 
-The judge is no role and is not trained; it may be another model, asked through another client. A judge that
-gives no verdict is counted and told apart from a draw.
+The judge is not a role and is not trained; it may be another model, called through another client. Debates
+without a verdict are counted separately from draws.
 """
 
 import math
@@ -27,11 +27,12 @@ from selfplay.core import (
     VerboseLogger,
     derive_seed,
 )
+from selfplay.core.text import speech
 from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 
 JUDGE_FAILED = "the judge failed"
 OnJudgeFailure = Literal["fail", "draw"]
-"""What an unjudged debate becomes: a failed episode, or 0 for both sides, which are marked as unjudged."""
+"""The outcome of a debate without a verdict: a failed episode, or a reward of 0 for both sides."""
 
 EXAMPLE_TOPIC = "Schools should teach cooking"
 EXAMPLE_DEBATE = (
@@ -40,21 +41,21 @@ EXAMPLE_DEBATE = (
     "One hour a week is enough, and cooking is mathematics too: it is weighing, timing and planning.",
     "Most schools have no kitchen, and to build one is expensive. Parents can teach cooking at home.",
 )
-"""Affirmative and negative in turn."""
+"""Four turns, beginning with the affirmative side."""
 
 
 def make_debate_rubric(
     aff_role: str, neg_role: str, judge: Judge | None = None, on_judge_failure: OnJudgeFailure = "fail"
 ) -> Rubric:
-    """The winner earns the judge's score, the loser its negative.
+    """Return a rubric that gives the winner the judge's score, and the loser its negative.
 
-    The verdict stands in ``rollout.extras["verdict"]``; it is ``None`` for an unjudged debate.
+    The verdict is stored in ``rollout.extras["verdict"]``; it is ``None`` for a debate without a verdict.
 
     Args:
-        aff_role: who argues for the motion.
-        neg_role: who argues against it.
-        judge: a TextJudge that asks the arena's client, if not given.
-        on_judge_failure: see OnJudgeFailure. Scoring raises JudgeError for ``fail``.
+        aff_role: the role that argues for the motion.
+        neg_role: the role that argues against it.
+        judge: the judge; by default a TextJudge that calls the arena's client.
+        on_judge_failure: see OnJudgeFailure. With ``fail``, scoring raises JudgeError.
     """
     decides = judge or TextJudge()
 
@@ -64,7 +65,7 @@ def make_debate_rubric(
             found = await decides.decide(arena, rollout.artifact["topic"], debate, (aff_role, neg_role))
         except InputError:
             raise
-        except SelfplayError as error:  # no verdict, or the judge's model could not be asked
+        except SelfplayError as error:  # no verdict, or the call to the judge's model failed
             if on_judge_failure == "fail":
                 raise JudgeError(f"{JUDGE_FAILED}: {error}") from error
             rollout.extras["verdict"] = None
@@ -77,9 +78,9 @@ def make_debate_rubric(
 
 
 class DebateEpisode(AlternatingRolesEpisode):
-    """Affirmative and negative take turns, ``num_rounds`` each. The artifact is ``{"topic": ...}``.
+    """A debate of two sides that take turns, ``num_rounds`` each. The artifact is ``{"topic": ...}``.
 
-    Each side is told its own stance and shown an example; the other's instructions stay private.
+    Each side sees its own stance and an example, but not the other side's instructions.
     """
 
     episode_type = "debate"
@@ -93,7 +94,7 @@ class DebateEpisode(AlternatingRolesEpisode):
         on_judge_failure: OnJudgeFailure = "fail",
     ) -> None:
         if num_rounds < 1:
-            raise InputError("num_rounds", f"{num_rounds} leaves nothing to judge", "Give 1 or more")
+            raise InputError("num_rounds", f"{num_rounds} rounds leave nothing to judge", "Give 1 or more")
         super().__init__(max_turns=2 * num_rounds)
         self.aff_role_id, self.neg_role_id = aff_role_id, neg_role_id
         self._rubric = make_debate_rubric(aff_role_id, neg_role_id, judge, on_judge_failure)
@@ -105,11 +106,11 @@ class DebateEpisode(AlternatingRolesEpisode):
 
     @property
     def roles(self) -> tuple[str, str]:
-        """Affirmative, negative."""
+        """The affirmative and the negative role id."""
         return self.aff_role_id, self.neg_role_id
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> dict[str, str]:
-        """The motion and each side's stance, after an example debate from the same seat."""
+        """Return each side's opening with the motion and its stance; first add example turns for its seat."""
         for role_id, stance in self._stances():
             other = self.neg_role_id if role_id == self.aff_role_id else self.aff_role_id
             for asked, answered in example_turns(role_id, other, stance):
@@ -117,13 +118,13 @@ class DebateEpisode(AlternatingRolesEpisode):
         return {role: _opening(role, stance, artifact["topic"]) for role, stance in self._stances()}
 
     async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> dict[str, str]:
-        """A word to who speaks next: small models lose the thread without it."""
+        """Return a reminder for the next speaker, without which small models lose the thread."""
         next_role = self.get_next_actor(state, artifact)
         topic = artifact["topic"]
         return {role: _request(role, stance, topic) for role, stance in self._stances() if role == next_role}
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """``transcript``: what the two sides said, without instructions and examples."""
+        """Return ``transcript``: the words of both sides, without instructions and examples."""
         said = [one for one in state.transcript if one.author and not one.to]
         return {"transcript": [{"author": one.author, "text": one.text} for one in said]}
 
@@ -132,12 +133,12 @@ class DebateEpisode(AlternatingRolesEpisode):
 
 
 def debate_text(transcript: list[dict[str, str]]) -> str:
-    """What the two sides said to each other, a paragraph a turn."""
-    return "\n\n".join(f"{one['author']}: {one['text'].strip()}" for one in transcript)
+    """Return the debate with one paragraph per turn; all lines of a turn but the first are indented."""
+    return "\n\n".join(speech(one["author"], one["text"].strip()) for one in transcript)
 
 
 def example_turns(role_id: str, other: str, stance: str) -> list[tuple[str, str]]:
-    """The example debate from one seat: what ``role_id`` was told, and what it answered."""
+    """Return the example debate from the seat of ``role_id``, as pairs of prompt and answer."""
     aff_first, neg_first, aff_second, neg_second = EXAMPLE_DEBATE
     opening = _opening(role_id, stance, EXAMPLE_TOPIC)
     request = _request(role_id, stance, EXAMPLE_TOPIC)
@@ -164,30 +165,31 @@ def _task(stance: str, topic: str) -> str:
 class DebateArena(Arena):
     """Debates on the topics of the store ``topics``.
 
-    Debates on one topic of a step are compared with each other (``meta["group"]``).
+    Debates on the same topic in one step are compared with each other (``meta["group"]``).
 
     Args:
-        client: answers for both sides, and for the judge unless it has its own.
+        client: answers for both sides, and for the judge unless it has its own client.
         topics: motions to debate.
-        batch_size: debates a step.
-        debates_per_topic: how many of them share a topic, to be compared with each other.
-        num_rounds: turns of each side.
-        max_tokens: of one turn.
-        temperature: of both sides; training needs the temperature that the learner knows.
-        aff_policy: the policy that argues for the motion and is trained by it.
-        neg_policy: the one that argues against.
-        judge: decides; if not given, a TextJudge (or with ``judge_by_score`` a ScoreJudge) of the next two.
-        judge_client: answers for the judge.
-        judge_model: which of that client's models.
-        judge_by_score: compare likelihoods instead of asking for words; see ScoreJudge.
-        on_judge_failure: what becomes of an unjudged debate.
+        batch_size: number of debates per step.
+        debates_per_topic: number of debates per step that share a topic and are compared with each other.
+        num_rounds: number of turns of each side.
+        max_tokens: token limit of one turn.
+        temperature: sampling temperature of both sides; it must be the one that the learner uses.
+        aff_policy: the policy that argues for the motion.
+        neg_policy: the policy that argues against it.
+        judge: the judge; by default a TextJudge, or a ScoreJudge with ``judge_by_score``, that uses
+            ``judge_client`` and ``judge_model``.
+        judge_client: answers for the judge; ``client`` if not given.
+        judge_model: the model of that client that judges; the client's default if not given.
+        judge_by_score: compare likelihoods instead of asking for a verdict in words; see ScoreJudge.
+        on_judge_failure: the outcome of a debate without a verdict; see OnJudgeFailure.
         evaluation_topics: motions of :meth:`evaluate`; ``topics`` if not given.
-        evaluation_debates: how many debates it plays.
-        seed: of episodes and draws.
+        evaluation_debates: number of debates that :meth:`evaluate` plays.
+        seed: seed of episodes and draws.
         credit_assigner, verbose, logger: see Arena.
 
     Raises:
-        InputError: there is no topic, or a number is impossible.
+        InputError: there is no topic, or a number is less than 1.
     """
 
     def __init__(
@@ -219,7 +221,7 @@ class DebateArena(Arena):
             raise InputError("topics", "there is nothing to debate", "Give at least one motion")
         for name, number in (("batch_size", batch_size), ("debates_per_topic", debates_per_topic)):
             if number < 1:
-                raise InputError(name, f"{number} debates are none", "Give 1 or more")
+                raise InputError(name, f"{number} debates are too few", "Give 1 or more")
         self.batch_size = batch_size
         self.debates_per_topic = debates_per_topic
         self.evaluation_topics = evaluation_topics or topics
@@ -234,13 +236,13 @@ class DebateArena(Arena):
             store.add(Artifact({"topic": topic}, id=topic))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """``batch_size`` debates on topics drawn from the store."""
+        """Return requests for ``batch_size`` debates on topics drawn from the store."""
         topics = self.stores["topics"].sample(math.ceil(self.batch_size / self.debates_per_topic))
         drawn = [topics[index % len(topics)] for index in range(self.batch_size)]
         return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in drawn]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
-        """The two sides' rewards; nothing of an unjudged debate."""
+        """Return the rewards of the two sides, or no match for a debate without a verdict."""
         return [] if is_unjudged(result.rollout) else super().outcomes(result)
 
     async def play_step(
@@ -253,10 +255,10 @@ class DebateArena(Arena):
         return batch, results
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Debates with seeds of their own; one value a debate, failed ones left out except where named.
+        """Play debates with their own seeds; return one value per finished debate and measure.
 
-        ``unjudged``: 1 for a debate whose judge failed. ``won by Aff``: 1 or 0 for each verdict. ``words a
-        turn``: mean length of what was said.
+        ``unjudged``: 1 for a debate whose judge failed, even if the episode failed for that reason, else 0.
+        ``won by Aff``: 1 or 0 for each verdict. ``words a turn``: mean number of words per turn.
         """
         topics = self.evaluation_topics
         requests = [
@@ -284,7 +286,7 @@ class DebateArena(Arena):
 
 
 def is_unjudged(rollout: Rollout) -> bool:
-    """Whether a debate has no verdict because its judge failed."""
+    """Return whether a debate has no verdict because its judge failed."""
     if rollout.error is not None:
         return rollout.error.startswith(JUDGE_FAILED)
     return rollout.extras["verdict"] is None

@@ -1,7 +1,7 @@
-"""Judges of debates. A judge is no role: it is asked without a role id and never trained.
+"""Judges of debates. A judge is not a role: it is called without a role id and never trained.
 
-A verdict is taken only where it is beyond doubt. What cannot be read is asked for again, then the judge has
-failed; nothing is guessed and nothing becomes a draw in silence.
+A verdict is accepted only if it is unambiguous. If an answer cannot be parsed, the judge is asked again, and
+after the last try the judge has failed. A verdict is never guessed or silently replaced by a draw.
 """
 
 import json
@@ -24,16 +24,14 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who won, and how clearly: 0.5 is even, 1 beyond doubt."""
+    """The winner and how clear the win is, from 0.5 (even) to 1 (beyond doubt)."""
 
     winner: str
     score: float
 
 
 class JudgeError(EpisodeError):
-    """The judge gave no verdict. The same debate would be played again, and judged alike."""
-
-    worth_a_retry = False
+    """The judge gave no verdict. A retry would play the same debate, and the judge would fail again."""
 
 
 class Judge(ABC):
@@ -41,7 +39,7 @@ class Judge(ABC):
 
     @abstractmethod
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
-        """Say which of the two ``sides`` (role ids, the affirmative first) won ``debate``, a text.
+        """Decide which of the two ``sides`` (role ids, the affirmative first) won the text ``debate``.
 
         Raises:
             JudgeError: there is no verdict.
@@ -52,13 +50,13 @@ class TextJudge(Judge):
     """Asks a model for a verdict in words, first at temperature 0, then with other seeds at 0.7.
 
     Args:
-        client: who answers; the arena's client if not given.
-        model: which of the client's models; the client's default if not given.
-        tries: how often it is asked.
-        max_tokens: of an answer.
+        client: the client that answers; the arena's client if not given.
+        model: the model of that client; the client's default if not given.
+        tries: maximum number of calls per debate.
+        max_tokens: token limit of an answer.
 
     Raises:
-        InputError: it would never be asked.
+        InputError: ``tries`` is less than 1.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class TextJudge(Judge):
         max_tokens: int = 256,
     ) -> None:
         if tries < 1:
-            raise InputError("tries", f"{tries} asks the judge never", "Give 1 or more")
+            raise InputError("tries", f"{tries} tries never ask the judge", "Give 1 or more")
         self.client = client
         self.model = model
         self.tries = tries
@@ -112,13 +110,14 @@ class TextJudge(Judge):
 class ScoreJudge(Judge):
     """Compares how likely a model finds each side's name as the answer to "who won?".
 
-    For models too weak to write a verdict. A name's own likelihood is taken out: what counts is how far the
-    debate moves the odds from those without any arguments (contextual calibration, Zhao et al. 2021). The
-    score is the winner's probability at those odds. Needs a client with ``score``: the embedded engine.
+    It is for models that are too weak to write a verdict. The likelihood of a name itself is removed: only
+    the change of the odds relative to a debate without arguments counts (contextual calibration, Zhao et al.
+    2021). The score is the winner's probability at the changed odds. It needs a client with ``score``, which
+    is the embedded engine.
 
     Args:
-        client: who answers; the arena's client if not given.
-        model: which of the client's models; the client's default if not given.
+        client: the client that answers; the arena's client if not given.
+        model: the model of that client; the client's default if not given.
     """
 
     def __init__(self, client: InferenceClient | None = None, model: str | None = None) -> None:
@@ -126,7 +125,7 @@ class ScoreJudge(Judge):
         self.model = model
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
-        """See Judge. It always has a verdict."""
+        """See Judge. A ScoreJudge always returns a verdict."""
         odds = await self._log_odds(arena, topic, debate, sides)
         odds -= await self._log_odds(arena, topic, "(Nobody spoke.)", sides)
         probability = 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
@@ -144,7 +143,7 @@ class ScoreJudge(Judge):
 
 
 def text_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
-    """What a TextJudge reads: its task, two judged examples with either winner, and the case."""
+    """Return the prompt of a TextJudge: the task, one judged example for each winner, and the debate."""
     aff, neg = sides
     instruction = (
         f"You judge debates. {aff} argues for the motion, {neg} argues against it. Judge by the arguments "
@@ -182,7 +181,7 @@ _EXAMPLES = [
 
 
 def score_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
-    """What a ScoreJudge reads."""
+    """Return the prompt of a ScoreJudge."""
     aff, neg = sides
     instruction = (
         f"You judge debates. {aff} argues for the motion, {neg} argues against it. Answer with the winner's "
@@ -199,10 +198,10 @@ def _case(topic: str, debate: str) -> str:
 
 
 def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:
-    """The one verdict that ``text`` states, as JSON or as ``Winner: NAME, score: 0.8``.
+    """Return the only verdict that ``text`` states, as JSON or as ``Winner: NAME, score: 0.8``.
 
-    Upper and lower case, quotes, bold type and what stands around it do not matter. ``None`` if there is no
-    verdict, its winner is neither side, its score is not in 0.5 to 1, or the text contradicts itself.
+    Case, quotes, bold type and the surrounding text do not matter. Return ``None`` if there is no verdict,
+    its winner is neither side, its score is not between 0.5 and 1, or the text contradicts itself.
     """
     objects, rest = _cut_json(text)
     stated = [(one["winner"], one.get("score")) for one in objects]
@@ -212,7 +211,7 @@ def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:
 
 
 def _cut_json(text: str) -> tuple[list[dict[str, Any]], str]:
-    """The JSON objects in ``text`` that have a winner, keys in lower case, and the text without them."""
+    """Return the JSON objects in ``text`` that have a winner, with lower-case keys, and the other text."""
     decoder = json.JSONDecoder()
     objects: list[dict[str, Any]] = []
     rest, place = "", 0
@@ -235,11 +234,11 @@ _GAP = r"[\s\"'*_`]*"
 _NAME = rf"winner{_GAP}[:=]{_GAP}(?P<winner>[^\n.,;:{{}}\"'*`]*)"
 _NUMBER = r"(?P<score>[0-9]+(?:\.[0-9]+)?)(?!\.?[0-9]|\s*(?:[%/–-]|to\b|or\b|out\b))"
 _LINE = re.compile(rf"\b{_NAME}(?:{_GAP}[.,;]?{_GAP}score{_GAP}[:=]{_GAP}{_NUMBER})?", re.IGNORECASE)
-"""``Winner: NAME, score: NUMBER``; without the score where that cannot be read."""
+"""``Winner: NAME, score: NUMBER``; matches without the score if the number cannot be parsed."""
 
 
 def _verdict(winner: Any, score: Any, sides: tuple[str, str]) -> Verdict | None:
-    """A verdict of what was read; ``None`` if it is none."""
+    """Return the verdict of a parsed winner and score; ``None`` if they are not valid."""
     named = [side for side in sides if isinstance(winner, str) and winner.strip().lower() == side.lower()]
     if len(named) != 1 or isinstance(score, bool):
         return None

@@ -1,8 +1,9 @@
-"""A proposer writes questions, solvers answer them; the best question is one that solvers half solve.
+"""A proposer writes questions and solvers answer them; the best question is one that solvers half solve.
 
-Each proposal spawns solver episodes. The share of right answers is the question's pass rate, and the nearer
-it is to the target, the more the proposer earns. Good questions go to the store ``questions`` and are asked
-again; one that is there already earns little as a proposal.
+Each proposal spawns solver episodes. The share of right answers is the question's pass rate. The nearer the
+pass rate is to the target, the more the proposer earns. Good questions go to the store ``questions`` and are
+asked again. A question earns its full reward only once: a repetition of a stored question earns the lowest
+reward of a valid one, and copies within one step share the rewards of one new question and repetitions.
 """
 
 import random
@@ -39,10 +40,10 @@ EVALUATION_PROMPTS = 4
 
 
 def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> Rubric:
-    """1 - 2 |pass rate - target|, at least -0.5; a repeated question earns -0.5, an invalid one -1.
+    """Return a rubric with the reward 1 - 2 |pass rate - target|, but at least -0.5.
 
-    Metrics that earn nothing: ``valid`` and ``repeated`` (1 or 0), ``pass_rate`` of valid questions,
-    ``failed_solvers``.
+    A repeated question earns -0.5, an invalid one -1. Metrics without a reward: ``valid`` and ``repeated`` (1
+    or 0), ``pass_rate`` of valid questions, ``failed_solvers``.
     """
 
     def goldilocks(rollout: Rollout, arena: Arena) -> dict[str, float]:
@@ -69,7 +70,7 @@ def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> R
 
 
 class SolveEpisode(SingleTurnEpisode):
-    """One question, one answer: 1 if it is right, else 0. The artifact is a Question."""
+    """One question and one answer, with reward 1 if it is right, else 0. The artifact is a Question."""
 
     episode_type = "solve"
 
@@ -82,20 +83,20 @@ class SolveEpisode(SingleTurnEpisode):
 
     @property
     def rubric(self) -> Rubric:
-        """1 for the right answer; a wrong one, one that was cut short and one without the form get 0."""
+        """The rubric: 1 for the right answer; 0 for a wrong, truncated or ill-formed answer."""
         return self._rubric
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        """The solver."""
+        """Return the solver's role id."""
         return self.solver_role
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        """The question, after the domain's solved examples."""
+        """Return the prompt with the question; first add the domain's solved examples."""
         _show(state, self.solver_role, self._turns)
         return self.domain.solver_prompt(artifact)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """The result that the solver stated; ``None`` for none."""
+        """Return ``result``, which the solver stated; it is ``None`` if there is none."""
         step = state.trajectory[-1]
         cut = step.info["finish_reason"] == "length"
         return {"result": None if cut else self.domain.parse_answer(step.completion_text)}
@@ -107,21 +108,21 @@ class SolveEpisode(SingleTurnEpisode):
 
 
 class ProposerEpisode(SingleTurnEpisode):
-    """One proposal, then ``solver_rollouts`` sub-episodes ``solve`` on it.
+    """One proposal, followed by ``solver_rollouts`` sub-episodes ``solve`` on it.
 
-    The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed, or was cut short, is
-    invalid and has no sub-episodes. One that the arena's store ``questions`` has already is a repetition:
-    without that rule a proposer soon writes one good question all the time. Failed sub-episodes are left out
-    of the pass rate and counted; if all fail, so does this one.
+    The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed or is truncated is
+    invalid and has no sub-episodes. A question that is already in the arena's store ``questions`` is a
+    repetition; without that rule, a proposer soon writes the same good question every time. Failed
+    sub-episodes are left out of the pass rate and counted; if all of them fail, this episode fails too.
 
     Args:
-        proposer_role: who writes the question.
-        solver_rollouts: how often it is asked.
-        target_pass_rate: the best share of right answers.
-        domain: what a question is.
-        train_solvers: whether the sub-episodes are trained on as well.
-        held_out: keys of questions that solvers are never trained on. To propose one is valid, for nobody
-            could know, but its sub-episodes are left out of training.
+        proposer_role: the role that writes the question.
+        solver_rollouts: number of times the question is asked.
+        target_pass_rate: the share of right answers that earns most.
+        domain: the kind of questions.
+        train_solvers: whether the sub-episodes are also trained on.
+        held_out: keys of questions that solvers are never trained on. Proposing one is valid, because the
+            proposer cannot know them, but its sub-episodes are left out of training.
     """
 
     episode_type = "propose"
@@ -150,16 +151,16 @@ class ProposerEpisode(SingleTurnEpisode):
         return self._rubric
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        """The proposer."""
+        """Return the proposer's role id."""
         return self.proposer_role
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        """The request for a question, after the examples."""
+        """Return the request for a question; first add the examples."""
         _show(state, self.proposer_role, self.domain.proposer_turns(artifact["examples"]))
         return self.domain.proposer_prompt()
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        """Let the proposer write a question and solvers try it."""
+        """Let the proposer write a question, and solvers answer it."""
         state = await super().rollout(arena, artifact, state)
         step = state.trajectory[-1]
         cut = step.info["finish_reason"] == "length"
@@ -176,10 +177,10 @@ class ProposerEpisode(SingleTurnEpisode):
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """The question and what solvers made of it.
+        """Return the question and the solvers' results.
 
-        ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``, ``solver_rewards``,
-        ``failed_solvers`` and, of a valid question, ``pass_rate``.
+        Keys: ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``, ``solver_rewards``,
+        ``failed_solvers`` and, for a valid question, ``pass_rate``.
 
         Raises:
             EpisodeError: every solver failed.
@@ -201,45 +202,48 @@ class ProposerEpisode(SingleTurnEpisode):
 
 
 def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
-    """Put example turns into the conversation as if ``role_id`` had had them."""
+    """Add example turns to the conversation, as if ``role_id`` had answered them."""
     for asked, answered in turns:
         state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
 
 
 class ProposerSolverArena(Arena):
-    """Proposals, their solvers, and questions from the store ``questions`` asked again.
+    """Proposals, their solvers, and repeated questions from the store ``questions``.
 
-    A proposer is shown some of the first ``questions``. Shown the store's best instead, a small model copies
-    them, and soon writes one question again and again.
+    A proposer sees some of the initial ``questions``. If it saw the best questions of the store instead, a
+    small model would copy them and soon write the same question again and again.
 
-    A step's proposals come in groups that share a prompt and are compared with each other; so are a
-    question's answers. Valid questions are stored, once each, with a weight that is 1 at the target pass rate
-    and falls in proportion to the distance from it, to 0.05 at least. Held-out questions get weight 0: they
-    count as repetitions when they come again, but are never shown, asked again or trained on.
+    The proposals of a step come in groups that share a prompt and are compared with each other; so are the
+    answers to a question. Of n copies of a new question in one step, one counts as new and the others as
+    repetitions; each gets the mean of these rewards, and ``copies`` is a metric.
+
+    Valid questions are stored once each, with a weight that is 1 at the target pass rate and decreases in
+    proportion to the distance from it, down to 0.05. Held-out questions get weight 0: they count as
+    repetitions if they are proposed again, but are never shown, asked again or trained on.
 
     Args:
         client: answers for both roles.
-        questions: examples for the proposer, and first contents of the store; the domain's if not given.
-        domain: what a question is. If not given, OpenQuestions like ``questions``, or without any Arithmetic.
-        batch_size: proposals a step.
-        proposals_per_prompt: how many of them share a prompt.
-        examples: questions shown in a prompt.
-        solver_rollouts: how often a question is asked.
-        asked_again: stored questions asked again each step, drawn by weight.
-        target_pass_rate: the best share of right answers.
+        questions: examples for the proposer and initial contents of the store; the domain's if not given.
+        domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without them.
+        batch_size: number of proposals per step.
+        proposals_per_prompt: number of proposals that share a prompt.
+        examples: number of questions shown in a prompt.
+        solver_rollouts: number of times a question is asked.
+        asked_again: number of stored questions that are asked again each step, drawn by weight.
+        target_pass_rate: the share of right answers that earns most.
         proposer_policy: the policy that writes questions.
         solver_policy: the policy that answers them.
         train_solvers: whether the solver is trained.
-        max_tokens: of an answer; the domain's limit if not given.
+        max_tokens: token limit of an answer; the domain's limit if not given.
         held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
-        evaluation_proposals: proposals of :meth:`evaluate`.
-        store_size: most questions kept; the oldest goes.
-        seed: of episodes and draws.
-        credit_assigner: GRPO within the groups, normalised, if not given.
+        evaluation_proposals: number of proposals of :meth:`evaluate`.
+        store_size: maximum number of stored questions; above it the oldest is dropped.
+        seed: seed of episodes and draws.
+        credit_assigner: by default GRPO within the groups, normalised.
         verbose, logger: see Arena.
 
     Raises:
-        InputError: a number is impossible.
+        InputError: a number is outside its range.
     """
 
     def __init__(
@@ -274,7 +278,7 @@ class ProposerSolverArena(Arena):
         )
         if not 0 < target_pass_rate < 1:
             raise InputError(
-                "target_pass_rate", f"{target_pass_rate} teaches nothing", "Give a share, 0.5 say"
+                "target_pass_rate", f"{target_pass_rate} teaches nothing", "Give a share such as 0.5"
             )
         self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
         self.batch_size = batch_size
@@ -310,7 +314,7 @@ class ProposerSolverArena(Arena):
         self.stores["questions"].add(Artifact(question, key, weight))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """``batch_size`` proposals, and ``asked_again`` stored questions ``solver_rollouts`` times each."""
+        """Return ``batch_size`` proposals and ``solver_rollouts`` requests for each question asked again."""
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
@@ -324,10 +328,24 @@ class ProposerSolverArena(Arena):
             requests += [again] * self.solver_rollouts
         return requests
 
+    def adjust_rewards(self, results: list[GenerateResult]) -> None:
+        """Let the copies of a new question share its reward."""
+        copies: dict[str, list[Rollout]] = {}
+        for result in results:
+            extras = result.rollout.extras
+            if extras.get("valid") and not extras["repeated"]:
+                copies.setdefault(self.domain.key(extras["question"]), []).append(result.rollout)
+        for rollouts in copies.values():
+            count = len(rollouts)
+            for rollout in rollouts:
+                rollout.metrics["copies/Proposer"] = float(count)
+                repetitions = (count - 1) * LOWEST_VALID_REWARD
+                rollout.set_reward("Proposer", (rollout.rewards["Proposer"] + repetitions) / count)
+
     async def play_step(
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
-        """See Arena; then store the step's questions, in the order of the requests."""
+        """See Arena. Afterwards store the step's questions, in the order of the requests."""
         batch, results = await super().play_step(concurrency, verbose)
         again: dict[str, list[Rollout]] = {}
         for result in results:
@@ -348,16 +366,16 @@ class ProposerSolverArena(Arena):
         return max(LEAST_WEIGHT, 1.0 - abs(pass_rate - self.target_pass_rate) / farthest)
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
-        """A valid proposal is a match that the solver wins to the extent of the pass rate."""
+        """Return one match per valid proposal, in which the solver's score is the pass rate."""
         pass_rate = result.rollout.extras.get("pass_rate")
         return [] if pass_rate is None else [{"Proposer": 1.0 - pass_rate, "Solver": pass_rate}]
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """The solver on the held-out questions, the proposer on fresh proposals; failed episodes left out.
+        """Measure the solver on the held-out questions and the proposer on new proposals.
 
-        ``solver exact match``: 1 or 0 a question. ``proposer distance``: |pass rate - target| a proposal, the
-        largest possible for an invalid one. ``proposer valid``: 1 or 0 a proposal. Prompts and seeds are
-        always the same.
+        ``solver exact match``: 1 or 0 per question. ``proposer distance``: |pass rate - target| per proposal,
+        with the largest possible value for an invalid one. ``proposer valid``: 1 or 0 per proposal. Failed
+        episodes are left out. Prompts and seeds are always the same.
         """
         solve = [
             EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)

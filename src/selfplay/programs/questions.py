@@ -1,4 +1,4 @@
-"""Questions: how a proposer writes them, how a solver is asked them, and which answers are right."""
+"""Questions: the prompts of proposers and solvers, and the parsing and checking of their answers."""
 
 import re
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from typing import TypedDict
 from selfplay.core import InputError
 
 Turns = list[tuple[str, str]]
-"""Example turns of a chat: what was asked, and the answer that is wanted."""
+"""Example turns of a chat: pairs of a request and its desired answer."""
 
 
 class Question(TypedDict):
@@ -29,57 +29,57 @@ class Domain(ABC):
 
     @abstractmethod
     def seed_questions(self) -> list[Question]:
-        """The first examples that a proposer sees."""
+        """Return the first examples that a proposer sees."""
 
     def held_out_questions(self, count: int) -> list[Question]:
-        """Up to ``count`` different questions for measuring, the same ones every time; none by default."""
+        """Return up to ``count`` different questions for evaluation, always the same; none by default."""
         return []
 
     @abstractmethod
     def proposer_turns(self, examples: list[Question]) -> Turns:
-        """``examples`` as if the proposer had written them."""
+        """Return example turns, as if the proposer had written ``examples``."""
 
     @abstractmethod
     def proposer_prompt(self) -> str:
-        """The request for one more question."""
+        """Return the request for one more question."""
 
     @abstractmethod
     def parse_question(self, text: str) -> Question | None:
-        """The question in a proposer's answer; ``None`` unless it has exactly the form asked for."""
+        """Return the question in a proposer's answer, or ``None`` if it lacks the exact requested form."""
 
     @abstractmethod
     def solver_turns(self) -> Turns:
-        """Solved examples; the same for every question, so that prompts share them."""
+        """Return solved examples, the same for every question, so that prompts share them."""
 
     @abstractmethod
     def solver_prompt(self, question: Question) -> str:
-        """The question as it is put to a solver."""
+        """Return the prompt that asks a solver the question."""
 
     @abstractmethod
     def parse_answer(self, text: str) -> str | None:
-        """The result that a solver's answer states; ``None`` if it states none."""
+        """Return the result that a solver's answer states; ``None`` if it states none."""
 
     @abstractmethod
     def is_correct(self, result: str, question: Question) -> bool:
-        """Whether a stated result is the right one."""
+        """Return whether a stated result is right."""
 
     @abstractmethod
     def key(self, question: Question) -> str:
-        """The same for two questions that are the same, however they are written."""
+        """Return a key that is the same for different spellings of one question."""
 
 
 class OpenQuestions(Domain):
     """Questions in words with short answers, which the proposer writes as well.
 
-    An answer is right if it is the same text, upper and lower case, spaces and a final full stop aside, or
-    the same number: 0.5, 1/2 and 50%; 1000 and 1,000. Anything else is wrong: whoever needs symbolic equality
-    overrides :meth:`is_correct`.
+    An answer is right if it is the same text, ignoring case, spaces and a final full stop, or the same
+    number: 0.5, 1/2 and 50%; 1000 and 1,000. Any other answer is wrong; for symbolic equality, override
+    :meth:`is_correct`.
 
     Args:
         questions: the first examples; at least one.
 
     Raises:
-        InputError: there is no question, or one has not the two texts ``question`` and ``ground_truth``.
+        InputError: there is no question, or one lacks the texts ``question`` and ``ground_truth``.
     """
 
     proposal_tokens = 128
@@ -89,7 +89,7 @@ class OpenQuestions(Domain):
         self._questions = check_questions(questions)
 
     def seed_questions(self) -> list[Question]:
-        """Those given."""
+        """Return the questions that the constructor was given."""
         return list(self._questions)
 
     def proposer_turns(self, examples: list[Question]) -> Turns:
@@ -102,20 +102,20 @@ class OpenQuestions(Domain):
         return _PROPOSER_REQUEST
 
     def parse_question(self, text: str) -> Question | None:
-        """Two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
+        """See Domain. The form is two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
         match = _PROPOSAL.fullmatch(text.strip())
         return {"question": match[1].strip(), "ground_truth": match[2].strip()} if match is not None else None
 
     def solver_turns(self) -> Turns:
-        """One example, which shows the form."""
+        """Return one example, which shows the form."""
         return [(f"How many legs has a spider?\n\n{_SOLVER_REQUEST}", "The answer is: 8")]
 
     def solver_prompt(self, question: Question) -> str:
-        """The question, and the form of the answer."""
+        """Return the question, followed by the form of the answer."""
         return f"{question['question']}\n\n{_SOLVER_REQUEST}"
 
     def parse_answer(self, text: str) -> str | None:
-        """What follows ``The answer is:`` in the last line; reasoning may come before it."""
+        """Return the text after ``The answer is:`` in the last line; reasoning may precede that line."""
         lines = text.strip().splitlines()
         match = _STATED.fullmatch(lines[-1].strip()) if lines else None
         return match[1].strip() if match is not None else None
@@ -129,7 +129,7 @@ class OpenQuestions(Domain):
         return number is not None and number == _number(result)
 
     def key(self, question: Question) -> str:
-        """The question's text in lower case, with single spaces."""
+        """Return the question's text in lower case with single spaces."""
         return " ".join(question["question"].lower().split())
 
 
@@ -137,7 +137,7 @@ def check_questions(given: object) -> list[Question]:
     """Return ``given`` if it is a list of at least one question.
 
     Raises:
-        InputError: it is not.
+        InputError: ``given`` is not such a list.
     """
     if not isinstance(given, list) or not given:
         raise InputError("questions", f"{given!r} is not a list of questions", _FORM)
@@ -167,7 +167,7 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str) -> Fraction | None:
-    """The number that a text is; ``None`` if it is none, or a calculation other than one fraction."""
+    """Return the number that a text spells; ``None`` if it is not a number or a single fraction."""
     match = _NUMBER.fullmatch(_plain(text))
     if match is None:
         return None
