@@ -41,7 +41,7 @@ RULES = [
 
 
 def write_run(run_dir: Path, steps: int = 60, games_per_step: int = 8, seed: int = 0) -> Path:
-    """Make a run directory such as a Kuhn poker training leaves: all files, plausible figures."""
+    """Make a run directory like that of a Kuhn poker run, with all files and plausible figures."""
     rng = random.Random(seed)
     (run_dir / "evaluation").mkdir(parents=True)
     (run_dir / "rollouts").mkdir()
@@ -81,7 +81,12 @@ def metrics_line(step: int, rng: random.Random) -> dict[str, float]:
         "time/games_per_second": 60 + rng.gauss(0, 4),
         "time/play_seconds": 4.2 + rng.gauss(0, 0.3),
         "time/learn_seconds": 3.1 + rng.gauss(0, 0.2),
-        "time/evaluate_seconds": 1.9 if step % 10 == 0 else 0.0,
+        "time/evaluation_seconds": 1.9 if step % 10 == 0 else 0.0,
+        **{
+            f"answers/{name}/player_{pid}": value * learned
+            for name, value in (("zero_advantage_share", 0.4), ("cut_share", 0.1), ("tokens", 5.0))
+            for pid in (0, 1)
+        },
         "exploration/kuhn_poker/Pct. Unique Action 2-gram": 0.02 * math.exp(-step / 30),
     }
     if step % 10 == 0:
@@ -228,7 +233,7 @@ def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | Non
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page: elements, attributes and visible text."""
+    """Collects what a browser finds in a page: elements, attributes and visible text."""
 
     VOID = frozenset({"meta", "link", "img", "br", "hr", "input"})
 
@@ -279,7 +284,7 @@ def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
     ):
         assert expected in text, expected
     assert page.open == []
-    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 17
+    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 19
 
 
 def test_the_page_loads_nothing_from_anywhere(tmp_path):
@@ -297,7 +302,7 @@ def test_plotly_is_in_the_page_once_and_the_page_stays_small(tmp_path):
 def test_plotly_accepts_every_chart(tmp_path):
     sections = chart_sections(load_run(write_run(tmp_path / "run")))
     charts = [chart for _, made in sections for chart in made]
-    assert len(charts) == 17
+    assert len(charts) == 19
     for chart in charts:
         go.Figure(data=chart.traces, layout=chart.layout)
 
@@ -305,7 +310,7 @@ def test_plotly_accepts_every_chart(tmp_path):
 def test_an_empty_directory_gives_a_page_that_says_so(tmp_path):
     text = " ".join(Page(build(tmp_path)).text)
     assert tmp_path.name in text
-    assert "Nothing is recorded yet" in text
+    assert "Nothing has been recorded yet" in text
     assert "Strength" not in text
 
 
@@ -319,7 +324,7 @@ def test_a_run_that_has_only_metrics_gives_their_charts(tmp_path):
     assert "Before and after" not in " ".join(page.text)
 
 
-def test_a_single_evaluation_stands_alone_without_a_before(tmp_path):
+def test_a_single_evaluation_has_no_before_column(tmp_path):
     (tmp_path / "evaluation").mkdir()
     match = {"env_id": "a", "kind": "match", "opponent": "random", "games": 100, "wins": 60, "losses": 40}
     (tmp_path / "evaluation" / "step-000007-random.json").write_text(json.dumps(match))
@@ -329,7 +334,7 @@ def test_a_single_evaluation_stands_alone_without_a_before(tmp_path):
     assert 'class="dot before"' not in html
 
 
-def test_files_that_are_damaged_or_of_another_kind_are_passed_over(tmp_path):
+def test_damaged_and_unrelated_files_are_skipped(tmp_path):
     run_dir = write_run(tmp_path / "run", steps=10)
     (run_dir / "config.toml").write_text("not = [toml")
     (run_dir / "evaluation" / "step-000005-broken.json").write_text('{"step": 5, "ki')
@@ -341,7 +346,7 @@ def test_files_that_are_damaged_or_of_another_kind_are_passed_over(tmp_path):
     assert "Before and after" in text
 
 
-def test_what_is_not_a_run_directory_is_an_input_error(tmp_path):
+def test_a_path_that_is_not_a_run_directory_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="not a run directory"):
         build_report(tmp_path / "missing")
 
@@ -350,7 +355,7 @@ HOSTILE = '</script></pre></details><script>alert("x")</script><img src=x onerro
 
 
 def write_hostile_run(run_dir: Path) -> None:
-    """Put text that tries to break out of the page into every field that a person or a model writes."""
+    """Put text that tries to break out of the page into every field written by a person or a model."""
     write_run(run_dir, steps=10)
     rollouts = [make_rollout(10, number, random.Random(0)) for number in (0, 2)]
     for number, rollout in enumerate(rollouts):
@@ -388,13 +393,13 @@ def test_text_of_models_and_configuration_never_becomes_html(tmp_path):
     page = Page(html)
     assert page.open == []
     assert [tag for tag, _ in page.elements if tag == "img"] == []
-    assert len([tag for tag, _ in page.elements if tag == "script"]) == 2
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
     assert not any("onerror" in attrs for _, attrs in page.elements)
     assert any(HOSTILE in text for text in page.text)
     # Plotly reads a little HTML in names and labels, so there too everything must be escaped.
-    assert "img src=x onerror" not in re.search(r"const figures = (.*);\n", html).group(1).replace(
-        escape(HOSTILE, quote=False).replace('"', '\\"').replace("<", "\\u003c"), ""
-    )
+    assert "img src=x onerror" not in re.search(r'type="application/json">(.*)</script>\n', html).group(
+        1
+    ).replace(escape(HOSTILE, quote=False).replace('"', '\\"').replace("<", "\\u003c"), "")
 
 
 def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
@@ -402,7 +407,7 @@ def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
     assert shared_prefixes(games) == {("kuhn_poker", 0): RULES, ("kuhn_poker", 1): RULES}
     html = games_html(games, 24)
     assert html.count(RULES[2]["content"]) == 1
-    assert "seat 0 and 1, begins" in html
+    assert "seat 0 and 1 (" in html
 
 
 def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message(tmp_path):
@@ -417,7 +422,7 @@ def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message(
     assert shared_prefixes(games) == {}
 
 
-def test_turns_meet_the_model_calls_behind_them(tmp_path):
+def test_turns_are_matched_with_their_model_calls(tmp_path):
     games = load_run(write_run(tmp_path / "run", steps=10)).games
     against_script = next(game.rollout for game in games if len(game.rollout.steps) == 2)
     pairs = turns_with_steps(against_script)
@@ -427,7 +432,7 @@ def test_turns_meet_the_model_calls_behind_them(tmp_path):
     assert [turn.kind for turn, _ in turns_with_steps(against_script)] == ["policy", "policy"]
 
 
-def test_rewards_of_every_stage_come_from_the_batch_beside_the_games_step(tmp_path):
+def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
     games = load_run(write_run(tmp_path / "run", steps=10)).games
     first = games[0].rollout.steps
     assert first[0].info["reward_stages"]["sampled"] == 0.83
@@ -449,7 +454,7 @@ def test_games_are_taken_from_the_first_middle_and_last_step_with_an_invalid_mov
     assert len(run.games) == 19
 
 
-def test_the_report_reads_what_the_rollout_log_and_evaluations_write(tmp_path):
+def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_path):
     step = Step("player_0", RULES[:1], RULES[1:2], [1, 2], [3], [-0.5], 1.0, pid=0, env_id="kuhn_poker")
     agents = (AgentSpec("policy"), AgentSpec("script", "random"))
     turn = {"pid": 0, "kind": "policy", "model": "default", "observation": "o", "text": "t", "action": "a"}
@@ -460,8 +465,14 @@ def test_the_report_reads_what_the_rollout_log_and_evaluations_write(tmp_path):
         "invalid_pid": 0,
         "truncated": False,
     }
-    rollout = Rollout("game", PlaySpec("kuhn_poker", 2, agents, 1), steps=[step], extras=extras)
-    failed = Rollout("game", PlaySpec("kuhn_poker", 2, agents, 2), {"error": "the engine stopped"})
+    rollout = Rollout(
+        episode_type="game", artifact=PlaySpec("kuhn_poker", 2, agents, 1), steps=[step], extras=extras
+    )
+    failed = Rollout(
+        episode_type="game",
+        artifact=PlaySpec("kuhn_poker", 2, agents, 2),
+        meta={"error": "the engine stopped"},
+    )
     RolloutLog(tmp_path / "rollouts").write(4, [rollout, failed])
     match = MatchResult(
         env_id="kuhn_poker", num_players=2, model="m", opponent="random", seed=0, requested_games=1
@@ -479,7 +490,7 @@ def test_the_report_reads_what_the_rollout_log_and_evaluations_write(tmp_path):
     assert "the engine stopped" in text
 
 
-def test_very_long_games_and_answers_are_cut_and_say_so(tmp_path):
+def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
     game = load_run(write_run(tmp_path / "run", steps=10)).games[0]
     turn = game.rollout.extras.turns[0]
     turn.text = "a" * 10_000

@@ -1,4 +1,4 @@
-"""Conversations in the report: dialogues, sub-episodes, which are chosen, hostile text and damaged logs."""
+"""Conversations in the report: dialogues, sub-episodes, selection, hostile text and damaged logs."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,26 @@ from test_tracking_report import HOSTILE, Page, build
 from test_tracking_report_programs import CONFIG, play, text_of
 
 
+def a_rollout(episode_type, artifact=None, meta=None, id="", steps=(), extras=None, rewards=None):
+    return Rollout(
+        episode_type=episode_type,
+        artifact=artifact,
+        meta=meta or {},
+        id=id,
+        steps=list(steps),
+        extras=extras or {},
+        rewards=rewards or {},
+    )
+
+
 def step_of(role: str, text: str, reward: float = 0.0) -> Step:
-    """One model call."""
+    """Make one model call."""
     completion = [{"role": "assistant", "content": text}]
     return Step(role, [{"role": "user", "content": "q"}], completion, [1], [2], [-0.5], reward)
 
 
 def write_log(run_dir: Path, step: int, rollouts: list[Rollout]) -> None:
-    """A program's run of which only the rollout log is there."""
+    """Write a program's run that consists only of a rollout log."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(CONFIG)
     RolloutLog(run_dir / "rollouts").write(step, rollouts)
@@ -44,7 +56,7 @@ def test_a_debate_reads_as_a_dialogue_with_private_observations(tmp_path):
     assert "environment to Neg only The judge nods at you." in text
     assert "version 0, mean log-prob -0.500, " in text
     assert "reward -1 advantage 0" in text
-    assert "It goes on from the prompt of turn 1:" in text
+    assert "Continues the prompt of turn 1:" in text
     assert "verdict Aff" in text
     # The dialogue, Aff's first prompt and what only Neg's first prompt shows.
     assert text.count("only you know fact Aff-7") == 2
@@ -55,23 +67,25 @@ def test_a_failed_episode_and_a_failed_child_say_why(tmp_path):
     bad = EpisodeRequest("solve", {"question": "0 / 0", "ground_truth": "?"})
     play(tmp_path, [1], [bad])
     text = text_of(build(tmp_path))
-    assert "0 / 0 solve failed retried 1×" in text
+    assert "0 / 0 solve failed" in text
     assert "nobody can solve this" in text
-    child = Rollout("solve", {"question": "1"}, {"parent_id": "gone", "error": "lost"}, id="gone.3")
-    write_log(tmp_path, 2, [child])
-    assert "sub-episode of gone, which is not in the log" in text_of(build(tmp_path))
+    meta = {"parent_id": "gone", "error": "lost", "retried": 2}
+    write_log(tmp_path, 2, [a_rollout("solve", {"question": "1"}, meta, id="gone.3")])
+    text = text_of(build(tmp_path))
+    assert "sub-episode of gone, which is not in the log" in text
+    assert "failed retried 2×" in text
 
 
-def test_children_stand_below_their_parent_in_a_line_each(tmp_path):
+def test_each_child_has_a_line_below_its_parent(tmp_path):
     answers = [step_of("Solver", text, reward) for text, reward in (("71", 1.0), ("It is\n17.", 0.0))]
     children = [
-        Rollout(
+        a_rollout(
             "solve", {"question": q}, {"parent_id": "p"}, f"p.{n}", [step], rewards={"Solver": step.reward}
         )
         for n, (step, q) in enumerate(zip(answers, ("23 + 48", "40 + 31"), strict=True))
     ]
-    failed = Rollout("solve", {"question": "23 + 48"}, {"parent_id": "p", "error": "cut off"}, "p.2")
-    write_log(tmp_path, 1, [Rollout("propose", None, {}, "p"), *children, failed])
+    failed = a_rollout("solve", {"question": "23 + 48"}, {"parent_id": "p", "error": "cut off"}, "p.2")
+    write_log(tmp_path, 1, [a_rollout("propose", None, {}, "p"), *children, failed])
     run = load_run(tmp_path)
     assert [len(one.children) for one in run.conversations] == [3]
     assert run.conversations_in_log == 1
@@ -83,13 +97,13 @@ def test_children_stand_below_their_parent_in_a_line_each(tmp_path):
 
 
 def logged(role: str, text: str) -> LoggedStep:
-    """One model call as the report reads it."""
+    """Make one model call in the form that the report reads."""
     return LoggedStep(
         role, [{"role": "user", "content": f"asked {role}"}], [{"role": "assistant", "content": text}]
     )
 
 
-def test_turns_meet_their_steps_by_text_and_steps_without_a_line_stand_before_the_next():
+def test_turns_are_matched_with_steps_by_text_and_unmatched_steps_come_before_the_next():
     steps = [
         logged("A", "thinking"),
         logged("B", "hi"),
@@ -123,7 +137,7 @@ def test_equal_answers_keep_their_own_steps():
     assert [turn.step is step for turn, step in zip(turns, steps, strict=True)] == [True] * 3
 
 
-def test_a_transcript_of_another_shape_leaves_the_steps():
+def test_a_malformed_transcript_is_replaced_by_the_steps():
     for transcript in (None, "spoken", [3], [{"author": 5}]):
         rollout = ProgramRollout(steps=[logged("A", "yes")], extras={"transcript": transcript})
         assert [(turn.author, turn.text) for turn in dialogue(rollout)] == [("A", "yes")]
@@ -134,8 +148,10 @@ def test_episodes_are_taken_from_the_first_middle_and_last_step_with_a_failed_on
         rollouts = []
         for number in range(20):
             failed = {"error": "lost"} if (step, number) == (3, 7) else {}
-            child = Rollout("solve", None, {"parent_id": f"{step}-{number}", **failed}, f"{step}-{number}.0")
-            rollouts += [Rollout("propose", None, {}, f"{step}-{number}"), child]
+            child = a_rollout(
+                "solve", None, {"parent_id": f"{step}-{number}", **failed}, f"{step}-{number}.0"
+            )
+            rollouts += [a_rollout("propose", None, {}, f"{step}-{number}"), child]
         write_log(tmp_path, step, rollouts)
     run = load_run(tmp_path)
     assert run.conversations_in_log == 180
@@ -148,10 +164,10 @@ def test_episodes_are_taken_from_the_first_middle_and_last_step_with_a_failed_on
 
 
 def test_nesting_and_numbers_of_children_have_limits(tmp_path):
-    chain = [Rollout("deep", None, {"parent_id": f"r{n - 1}"} if n else {}, f"r{n}") for n in range(2000)]
+    chain = [a_rollout("deep", None, {"parent_id": f"r{n - 1}"} if n else {}, f"r{n}") for n in range(2000)]
     wide = [
-        Rollout("wide", None, {}, "w"),
-        *(Rollout("c", None, {"parent_id": "w"}, f"w.{n}") for n in range(70)),
+        a_rollout("wide", None, {}, "w"),
+        *(a_rollout("c", None, {"parent_id": "w"}, f"w.{n}") for n in range(70)),
     ]
     write_log(tmp_path, 1, chain + wide)
     text = text_of(build(tmp_path))
@@ -166,12 +182,15 @@ def test_nesting_and_numbers_of_children_have_limits(tmp_path):
         ({"question": {"a": 1}, "prompt": "p"}, "p"),
         ("a plain topic", "a plain topic"),
         ({"topic": "x" * 200}, "x" * 100 + "…"),
+        ({"seed": 3, "claim": "Cats purr"}, "Cats purr"),
+        ({"right": True, "statement": "7 is prime", "source": "x"}, "7 is prime"),
+        (9, "9"),
         ({"examples": []}, ""),
         ([1, 2], ""),
         (None, ""),
     ],
 )
-def test_the_title_of_a_conversation_is_what_its_artifact_says(artifact, title):
+def test_the_artifact_gives_a_conversation_its_title(artifact, title):
     assert title_of(artifact) == title
 
 
@@ -184,10 +203,10 @@ def test_text_of_models_and_programs_never_becomes_html(tmp_path):
     step = step_of(HOSTILE, HOSTILE, 1.0)
     step.prompt = [{"role": HOSTILE, "content": HOSTILE}] * 2
     meta = {"error": HOSTILE, "retried": HOSTILE, "group": HOSTILE, "policy_version": HOSTILE}
-    top = Rollout(HOSTILE, {"topic": HOSTILE, HOSTILE: HOSTILE}, meta, HOSTILE, [step, step], extras)
+    top = a_rollout(HOSTILE, {"topic": HOSTILE, HOSTILE: HOSTILE}, meta, HOSTILE, [step, step], extras)
     top.rewards, top.metrics = {HOSTILE: 1.0}, {f"{HOSTILE}/x": 2.0}
-    child = Rollout(HOSTILE, HOSTILE, {"parent_id": HOSTILE}, "c", [step], rewards={HOSTILE: 0.0})
-    orphan = Rollout("x", None, {"parent_id": f"gone{HOSTILE}"}, "o")
+    child = a_rollout(HOSTILE, HOSTILE, {"parent_id": HOSTILE}, "c", [step], rewards={HOSTILE: 0.0})
+    orphan = a_rollout("x", None, {"parent_id": f"gone{HOSTILE}"}, "o")
     write_log(tmp_path, 1, [top, child, orphan])
     names = [f"program/reward/{HOSTILE}", f"program/metric/{HOSTILE}", f"learner/{HOSTILE}/loss"]
     names += [f"model-pool/{HOSTILE}/mu", f"model-pool/{HOSTILE}/sigma"]
@@ -199,14 +218,14 @@ def test_text_of_models_and_programs_never_becomes_html(tmp_path):
     page = Page(html)
     assert page.open == []
     assert [tag for tag, _ in page.elements if tag == "img"] == []
-    assert len([tag for tag, _ in page.elements if tag == "script"]) == 2
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
     assert not any("onerror" in attrs for _, attrs in page.elements)
     assert sum(HOSTILE in text for text in page.text) > 10
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_damaged_logs_and_measures_are_left_out_and_never_fatal(data):
+def test_damaged_logs_and_measures_are_skipped_and_never_fatal(data):
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -214,8 +233,8 @@ def test_damaged_logs_and_measures_are_left_out_and_never_fatal(data):
     )
     with TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        children = [Rollout("c", "q", {"parent_id": "p"}, f"p.{n}", [step_of("S", "a")]) for n in range(2)]
-        top = Rollout("p", {"topic": "t"}, {}, "p", [step_of("P", "a")], {"transcript": [{"author": "P"}]})
+        children = [a_rollout("c", "q", {"parent_id": "p"}, f"p.{n}", [step_of("S", "a")]) for n in range(2)]
+        top = a_rollout("p", {"topic": "t"}, {}, "p", [step_of("P", "a")], {"transcript": [{"author": "P"}]})
         write_log(run_dir, 1, [top, *children])
         path = write_evaluation(run_dir / "evaluation", 1, "m", MeasureResult("m", [0.0, 1.0, 0.5]))
         log = run_dir / "rollouts" / "step-000001.jsonl"

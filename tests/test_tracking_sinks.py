@@ -1,4 +1,4 @@
-"""Sinks: lines that survive a kill, cutting back to a checkpoint, and clear words for missing packages."""
+"""Sinks: lines that survive a kill, truncation to a checkpoint, and clear errors for missing packages."""
 
 import json
 import math
@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from file_limits import files_no_longer_than
 from selfplay.core import InputError
 from selfplay.tracking import JsonlSink, TensorBoardSink, Tracker, WandbSink, read_metrics
 
 
-def test_lines_come_back_as_they_were_written_and_are_on_disk_at_once(tmp_path):
+def test_lines_are_read_back_unchanged_and_are_on_disk_at_once(tmp_path):
     path = tmp_path / "deep" / "metrics.jsonl"
     sink = JsonlSink(path)
     written = [{"step": 1, "learner/loss": 0.1 + 0.2}, {"step": 2, "collection-a/Games": 7}]
@@ -30,7 +31,7 @@ def test_a_value_that_is_not_finite_is_written_as_null(tmp_path):
     assert json.loads(path.read_text()) == {"step": 1, "loss": None}
 
 
-def test_truncate_forgets_the_lines_after_a_checkpoint_and_writing_goes_on_there(tmp_path):
+def test_truncate_removes_the_lines_after_a_checkpoint_and_writing_continues_there(tmp_path):
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path)
     sink.write({"step": 1})
@@ -45,7 +46,18 @@ def test_truncate_forgets_the_lines_after_a_checkpoint_and_writing_goes_on_there
     assert read_metrics(path) == [{"step": 1}, {"step": 2}]
 
 
-def test_truncate_refuses_a_file_that_lost_lines_the_checkpoint_knows(tmp_path):
+@given(st.integers(min_value=0, max_value=10))
+def test_a_disk_that_fills_at_any_byte_leaves_whole_lines_and_no_line_twice(tmp_path_factory, room):
+    sink = JsonlSink(tmp_path_factory.mktemp("run") / "metrics.jsonl")
+    sink.write({"step": 1})
+    with files_no_longer_than(sink.offset() + room), pytest.raises(OSError, match="File too large"):
+        sink.write({"step": 2})
+    assert read_metrics(sink.path) == [{"step": 1}]
+    sink.write({"step": 2})
+    assert read_metrics(sink.path) == [{"step": 1}, {"step": 2}]
+
+
+def test_truncate_rejects_a_file_that_lost_lines_from_before_the_checkpoint(tmp_path):
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     sink.write({"step": 1})
     with pytest.raises(InputError, match=r"metrics.jsonl.*checkpoint"):
@@ -54,7 +66,7 @@ def test_truncate_refuses_a_file_that_lost_lines_the_checkpoint_knows(tmp_path):
 
 
 @given(st.integers(min_value=0, max_value=60))
-def test_a_file_cut_anywhere_keeps_its_whole_lines_and_goes_on(tmp_path_factory, cut):
+def test_a_file_cut_anywhere_keeps_its_whole_lines_and_can_be_continued(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     lines = [{"step": 1, "a": 0.5}, {"step": 2, "a": 1.5}, {"step": 3, "a": 2.5}]
     content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)

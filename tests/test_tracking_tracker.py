@@ -11,7 +11,7 @@ from selfplay.tracking import Tracker, is_wall_clock
 
 
 class ListSink:
-    """Keeps what it is sent."""
+    """Keeps the metrics it receives."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
@@ -46,7 +46,7 @@ def make_trajectory(rewards: dict[int, float], pid: int = 0, steps: list[Step] |
 
 
 def measures(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics without what tells the time."""
+    """Return the metrics without wall-clock fields."""
     return {name: value for name, value in metrics.items() if not is_wall_clock(name)}
 
 
@@ -106,7 +106,7 @@ def test_a_seat_wins_with_more_than_every_other_and_draws_when_it_shares_the_bes
     assert rates == {name: float(name == outcome) for name in rates}
 
 
-def test_windows_forget_what_is_older_than_their_length():
+def test_windows_drop_values_older_than_their_length():
     tracker = Tracker("run", window=4)
     values = [random.Random(0).uniform(-1, 1) for _ in range(3)] + [0.25, -0.5, 1.0, 0.125]
     for value in values:
@@ -123,7 +123,7 @@ def test_the_default_window_is_512():
     assert metrics["evaluation-game/Games"] == 600
 
 
-def test_exact_values_are_the_last_given_and_keep_integers():
+def test_exact_values_keep_the_last_value_and_integers():
     tracker = Tracker("run")
     tracker.log_learner({"loss": 3.0, "tokens": 10})
     tracker.log_learner({"loss": 1.0})
@@ -131,6 +131,15 @@ def test_exact_values_are_the_last_given_and_keep_integers():
     metrics = tracker.flush(1)
     assert (metrics["learner/loss"], metrics["learner/tokens"], metrics["buffer/size"]) == (1.0, 10, 12)
     assert isinstance(metrics["buffer/size"], int)
+
+
+def test_added_values_are_summed_until_the_flush():
+    tracker = Tracker("run", sinks=[])
+    tracker.add({"seconds": 2.0})
+    tracker.add({"seconds": 3.0, "others": 1.0})
+    first = tracker.flush(1)
+    tracker.add({"seconds": 4.0})
+    assert (first["seconds"], first["others"], tracker.flush(2)["seconds"]) == (5.0, 1.0, 4.0)
 
 
 def test_a_flush_sends_one_sorted_object_to_every_sink_and_nothing_stale_after_it():
@@ -176,7 +185,7 @@ def test_the_model_pool_sends_ratings_and_games_that_changed():
     assert measures(tracker.flush(2)) == {"step": 2, "model-pool/ckpt-1/mu": 26.0}
 
 
-def test_the_interface_sees_the_latest_of_everything():
+def test_the_interface_gets_the_latest_of_everything():
     tracker = Tracker("run")
     tracker.log_inference("engine", [0, 1], {"queued": 4, "tok_s": 100.0})
     tracker.log_inference("engine", [0, 1], {"queued": 2, "tok_s": 300.0})
@@ -191,7 +200,7 @@ def test_the_interface_sees_the_latest_of_everything():
 
 
 def play_on(tracker: Tracker, rng: random.Random, steps: range) -> list[dict[str, float]]:
-    """Feed a tracker as a run does and return what it flushed, without what tells the time."""
+    """Feed a tracker as a run does and return its flushes without wall-clock fields."""
     flushed = []
     for step in steps:
         for _ in range(rng.randrange(1, 5)):

@@ -1,4 +1,4 @@
-"""The live view: what it reads of a run that grows, is damaged or finished, and what it shows of it."""
+"""The live view: reading a growing, damaged or finished run, and showing it."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from selfplay.tracking.watch_charts import Chart, Line, evaluation_figures, lear
 from selfplay.tracking.watch_data import RunDirectorySource
 from selfplay.tracking.watch_header import header
 from selfplay.tracking.watch_metrics import MAX_POINTS, MetricsTail
-from selfplay.tracking.watch_panels import accounts_panel
+from selfplay.tracking.watch_panels import accounts_panel, warnings_panel
 from selfplay.tracking.watch_plot import draw_chart, number_text, sparkline
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
 from selfplay.tracking.watch_themes import DARK, LIGHT
@@ -59,10 +59,10 @@ def test_a_finished_run_of_games_is_read_whole(games):
     assert view.plays() == ["kuhn_poker"]
     assert {evaluation.step for evaluation in view.evaluations} == {0, 1, 2, 3}
     assert view.meetings_step == 3
-    assert view.meetings["fixed-random"]["ckpt-0"].games > 0
+    assert view.meetings["fixed-random"]["default"].games > 0
     assert {"fixed-random", "ckpt-3"} <= {rating.uid for rating in view.ratings()}
     assert [rating.mu for rating in view.ratings()] == sorted([r.mu for r in view.ratings()], reverse=True)
-    assert set(view.phases()) == {"play", "learn", "the rest"}
+    assert set(view.phases()) == {"play", "learn", "evaluate", "the rest"}
     assert view.game is not None
     assert view.game.step == 3
     assert view.game.turns[0].seat in (0, 1)
@@ -82,7 +82,7 @@ def test_a_programs_run_is_read_with_its_policies_and_sub_episodes(program):
     assert [turn.speaker for turn in view.game.turns] == ["environment", "Hider"]
 
 
-def test_the_same_is_known_whatever_the_size_of_a_piece(games, monkeypatch):
+def test_the_view_does_not_depend_on_the_size_of_a_piece(games, monkeypatch):
     whole = read_all(games)
     monkeypatch.setattr(watch_metrics, "CHUNK_BYTES", 100)
     source = RunDirectorySource(games)
@@ -91,10 +91,10 @@ def test_the_same_is_known_whatever_the_size_of_a_piece(games, monkeypatch):
     assert source.read() == whole
 
 
-def test_a_run_that_has_just_begun_is_empty(tmp_path):
+def test_a_run_that_has_just_started_is_empty(tmp_path):
     view = read_all(run_of(tmp_path / "run"))
     assert (view.step, view.total_steps, view.series, view.game) == (0, 100, {}, None)
-    assert "not begun" in header(view, 0.0, 80).plain
+    assert "not started" in header(view, 0.0, 80).plain
 
 
 def test_a_growing_file_is_followed(tmp_path):
@@ -111,7 +111,7 @@ def test_a_growing_file_is_followed(tmp_path):
     assert (view.damaged_lines, view.share_read) == (0, 1)
 
 
-def test_a_resumed_run_forgets_what_was_cut_off(tmp_path):
+def test_the_view_of_a_resumed_run_drops_the_lines_that_were_cut_off(tmp_path):
     run = run_of(tmp_path / "run")
     for step in range(1, 6):
         append(run, {"step": step, "wall_time": step, "x": 0.0})
@@ -133,7 +133,7 @@ def test_a_resumed_run_forgets_what_was_cut_off(tmp_path):
     cuts=st.lists(st.integers(0, 200), max_size=4),
 )
 @settings(max_examples=60, deadline=None)
-def test_damaged_lines_cost_only_themselves_however_the_file_grows(tmp_path_factory, lines, cuts):
+def test_only_damaged_lines_are_lost_however_the_file_grows(tmp_path_factory, lines, cuts):
     text = "".join(
         (line if isinstance(line, str) else json.dumps({"step": line, "x": line})) + "\n" for line in lines
     ).encode()
@@ -164,12 +164,12 @@ def test_a_long_series_is_thinned_and_keeps_both_ends(tmp_path):
     assert one.steps[-100:] == list(range(count - 99, count + 1))
 
 
-def test_values_that_are_no_numbers_are_left_out(tmp_path):
+def test_values_that_are_not_numbers_are_left_out(tmp_path):
     run = run_of(tmp_path / "run", step=1, a=None, b="text", c=2)
     assert set(read_all(run).series) == {"step", "c"}
 
 
-def test_what_is_damaged_elsewhere_is_left_out(games, tmp_path):
+def test_other_damaged_files_are_left_out(games, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(games, run)
     (run / "config.toml").write_text("[[envs]")
@@ -185,7 +185,7 @@ def test_what_is_damaged_elsewhere_is_left_out(games, tmp_path):
     assert view.trouble == ""
 
 
-def test_evaluations_that_change_or_go_are_noticed(tmp_path):
+def test_changed_and_deleted_evaluations_are_noticed(tmp_path):
     run = run_of(tmp_path / "run")
     (run / "evaluation").mkdir()
     source = RunDirectorySource(run)
@@ -206,7 +206,7 @@ def test_evaluations_that_change_or_go_are_noticed(tmp_path):
     assert [one.mean for one in source.read().evaluations] == [0.25, 0.75]
 
 
-def test_a_run_that_is_gone_is_trouble_and_what_was_known_stays(games, tmp_path):
+def test_a_deleted_run_is_reported_and_the_last_view_stays(games, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(games, run)
     source = RunDirectorySource(run)
@@ -221,7 +221,7 @@ def test_a_run_that_is_gone_is_trouble_and_what_was_known_stays(games, tmp_path)
 # The game
 
 
-def test_the_last_episode_is_the_last_whole_one_that_did_not_fail(tmp_path):
+def test_the_last_game_is_the_last_complete_one_that_did_not_fail(tmp_path):
     run = run_of(tmp_path / "run")
     failed = said("third", meta={"error": "it broke"})
     write_log(run, 4, [said("first"), said("second"), said("child", meta={"parent_id": "second"}), failed])
@@ -235,7 +235,7 @@ def test_the_last_episode_is_the_last_whole_one_that_did_not_fail(tmp_path):
     assert "it broke" in text
 
 
-def test_a_damaged_newest_log_leaves_the_game_that_was_there(tmp_path):
+def test_a_damaged_newest_log_keeps_the_previous_game(tmp_path):
     run = run_of(tmp_path / "run")
     write_log(run, 1, [said("hello")])
     source = RunDirectorySource(run)
@@ -244,7 +244,7 @@ def test_a_damaged_newest_log_leaves_the_game_that_was_there(tmp_path):
     assert source.read().game == first is not None
 
 
-def test_a_program_may_note_anything(tmp_path):
+def test_a_programs_extras_may_contain_anything(tmp_path):
     run = run_of(tmp_path / "run")
     extras = {"turns": 7, "final_rewards": "none", "game_info": [1], "transcript": {"a": 1}, "winner": "Aff"}
     step = {"role_id": "Aff", "prompt": [{"role": "user", "content": "why?"}], "completion": []}
@@ -258,7 +258,7 @@ def test_a_program_may_note_anything(tmp_path):
 
 @given(text=st.text(max_size=300), width=st.integers(20, 120))
 @settings(max_examples=60, deadline=None)
-def test_whatever_was_said_fits_and_holds_no_control_characters(text, width):
+def test_any_text_fits_and_contains_no_control_characters(text, width):
     from selfplay.tracking.watch_game import ReadableGame, Spoken
 
     game = ReadableGame(1, "solve", [Spoken("Solver", text, 0, heard=text)])
@@ -291,7 +291,7 @@ def test_programs_have_a_line_for_each_role_and_policy(program):
     charts = {chart.title: chart for chart in [*learning_charts(view), *rate_charts(view)]}
     assert [line.name for line in charts["Reward by role"].lines] == ["Hider", "Seeker"]
     assert [line.name for line in charts["Loss"].lines] == ["hider", "seeker"]
-    assert [line.name for line in charts["hide: share_of_vowels"].lines] == ["Hider"]
+    assert [line.name for line in charts["hide: share_of_odd_letters"].lines] == ["Hider"]
 
 
 NUMBERS = (
@@ -309,7 +309,7 @@ NUMBERS = (
     height=st.integers(0, 30),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_chart_fills_its_room_whatever_the_values(values, percent, width, height):
+def test_a_chart_fills_its_area_whatever_the_values(values, percent, width, height):
     lines = [Line(f"line {i}", list(map(float, range(len(one)))), one) for i, one in enumerate(values)]
     drawn = draw_chart(Chart("chart", lines, percent, (0.0,)), width, height).plain.split("\n")
     assert len(drawn) <= max(1, height)
@@ -360,11 +360,11 @@ def test_ratings_are_shown_with_their_uncertainty(games):
     best = view.ratings()[0]
     assert lines[1].split()[:3] == [best.uid, f"{best.mu:.1f}", f"{2 * best.sigma:.1f}"]
     assert all(line.count("●") == 1 and len(line) <= 76 for line in lines[1:])
-    assert "Nobody has been rated" in ratings_table(RunView(""), Size(76, 20)).plain
+    assert "No model has been rated" in ratings_table(RunView(""), Size(76, 20)).plain
 
 
 @pytest.mark.parametrize("size", [Size(76, 20), Size(196, 56), Size(30, 8)])
-def test_the_heat_map_fits_and_says_who_has_no_room(size):
+def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
     uids = [f"ckpt-{number}" for number in range(40)] + ["fixed-random"]
     meetings = {uid: {other: Meeting(4, 3, 0) for other in uids if other != uid} for uid in uids}
     text = heat_map(RunView("", meetings=meetings, meetings_step=7), size).plain
@@ -374,10 +374,10 @@ def test_the_heat_map_fits_and_says_who_has_no_room(size):
     assert lines[1].split()[:2] == ["fixed-random", "·"]
     assert lines[1].split()[2] == "75"
     shown = sum(line.startswith(("ckpt", "fixed")) for line in lines)
-    assert f"{41 - shown} more have no room" in text
+    assert f"{41 - shown} more do not fit" in text
 
 
-def test_games_against_oneself_are_no_match():
+def test_games_against_oneself_are_not_a_match():
     view = RunView("", meetings={"ckpt-0": {"ckpt-0": Meeting(10)}})
     assert "No matches between models" in heat_map(view, Size(80, 20)).plain
 
@@ -414,7 +414,7 @@ def test_pauses_of_a_resumed_run_do_not_count_as_its_speed():
 
 
 def words_on(app: TerminalInterface) -> str:
-    """Everything that can be read on the screen, line by line."""
+    """Return all text on the screen, line by line."""
     root = ElementTree.fromstring(app.export_screenshot())
     lines: dict[float, list[tuple[float, str]]] = {}
     for element in root.iter("{http://www.w3.org/2000/svg}text"):
@@ -466,7 +466,7 @@ async def test_every_view_of_a_programs_run_is_there(program, size):
         "ratings": "seeker",
         "game": "Last episode",
     }
-    expected |= {"matches": "No matches between models", "rates": "share_of_vowels"}
+    expected |= {"matches": "No matches between models", "rates": "share_of_odd_letters"}
     async with app.run_test(size=size) as pilot:
         await look(app, pilot)
         for number, name in enumerate(VIEWS, start=1):
@@ -475,12 +475,12 @@ async def test_every_view_of_a_programs_run_is_there(program, size):
             assert expected[name] in words_on(app)
 
 
-async def test_a_run_that_has_just_begun_can_be_watched_until_it_has_something(tmp_path):
+async def test_a_run_can_be_watched_from_its_start(tmp_path):
     run = run_of(tmp_path / "run", steps=2)
     app = TerminalInterface(RunDirectorySource(run))
     async with app.run_test(size=(80, 24)) as pilot:
         await look(app, pilot)
-        assert "not begun" in words_on(app)
+        assert "not started" in words_on(app)
         await pilot.press("2")
         await pilot.pause()
         assert "Nothing has been measured yet." in words_on(app)
@@ -494,7 +494,7 @@ async def test_a_run_that_has_just_begun_can_be_watched_until_it_has_something(t
         assert "finished" in words_on(app)
 
 
-async def test_a_long_file_is_read_on_without_waiting(tmp_path, monkeypatch):
+async def test_a_long_file_is_read_in_pieces_without_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr(watch_metrics, "CHUNK_BYTES", 200)
     run = run_of(tmp_path / "run")
     for step in range(1, 101):
@@ -516,7 +516,7 @@ async def test_a_long_file_is_read_on_without_waiting(tmp_path, monkeypatch):
         assert "step 100 of 100" in words_on(app)
 
 
-async def test_a_game_that_is_read_stays_until_the_newest_is_asked_for(tmp_path):
+async def test_a_visible_game_stays_until_the_newest_is_requested(tmp_path):
     run = run_of(tmp_path / "run")
     write_log(run, 1, [said("the first")])
     app = TerminalInterface(RunDirectorySource(run))
@@ -527,11 +527,11 @@ async def test_a_game_that_is_read_stays_until_the_newest_is_asked_for(tmp_path)
         write_log(run, 2, [said("the second")])
         await look(app, pilot)
         assert "the first" in words_on(app)
-        assert "a newer one, step 2" in words_on(app)
+        assert "newer game, step 2" in words_on(app)
         await pilot.press("n")
         await pilot.pause()
         assert "the second" in words_on(app)
-        assert "a newer one" not in words_on(app)
+        assert "newer game" not in words_on(app)
         write_log(run, 3, [said("the third")])
         await pilot.press("1")
         await look(app, pilot)
@@ -540,7 +540,7 @@ async def test_a_game_that_is_read_stays_until_the_newest_is_asked_for(tmp_path)
         assert "the third" in words_on(app)
 
 
-async def test_keys_change_the_theme_and_end(games):
+async def test_keys_switch_the_theme_and_quit(games):
     app = TerminalInterface(RunDirectorySource(games))
     async with app.run_test() as pilot:
         await look(app, pilot)
@@ -552,7 +552,7 @@ async def test_keys_change_the_theme_and_end(games):
     assert app.return_code == 0
 
 
-async def test_a_slow_source_does_not_stop_the_keys():
+async def test_a_slow_source_does_not_block_the_keys():
     asked, answer = threading.Event(), threading.Event()
 
     class Slow:
@@ -570,3 +570,31 @@ async def test_a_slow_source_does_not_stop_the_keys():
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "slow" in words_on(app)
+
+
+def test_the_warnings_are_of_the_last_step(tmp_path):
+    run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"answers/zero_advantage_share": 1.0})
+    text = warnings_panel(read_all(run), Size(60, 10)).plain
+    assert "every advantage is 0" in text
+    assert len(text) <= 60
+    append(run, {"step": 2, "wall_time": 2.0, "answers/zero_advantage_share": 0.5})
+    assert warnings_panel(read_all(run), Size(60, 10)).plain == ""
+
+
+def test_an_evaluation_is_part_of_the_time_of_its_own_step_alone(tmp_path):
+    run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"time/play_seconds": 1.0})
+    append(run, {"step": 2, "wall_time": 9.0, "time/play_seconds": 2.0, "time/evaluation_seconds": 5.0})
+    assert read_all(run).phases() == {"evaluate": 5.0, "play": 2.0, "the rest": 1.0}
+    append(run, {"step": 3, "wall_time": 12.0, "time/play_seconds": 2.0})
+    assert read_all(run).phases() == {"play": 2.0, "the rest": 1.0}
+
+
+def test_answers_have_curves_by_role(tmp_path):
+    names = ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate")
+    metrics = {f"answers/{name}/{role}": 0.5 for name in names for role in ("Judge", "Solver")}
+    view = read_all(run_of(tmp_path / "run", step=1, wall_time=1.0, **metrics))
+    lines = {chart.title: [line.name for line in chart.lines] for chart in learning_charts(view)}
+    assert lines["Answers without advantage"] == ["Judge", "Solver"]
+    lines = {chart.title: [line.name for line in chart.lines] for chart in rate_charts(view)}
+    for title in ("Answers cut at the token limit", "Tokens of an answer", "Entropy of sampling, estimated"):
+        assert lines[title] == ["Judge", "Solver"]

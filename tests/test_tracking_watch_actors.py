@@ -1,4 +1,4 @@
-"""The live view of a cluster's run: what each actor does now, who waits, and how old what is learnt is."""
+"""The live view of a cluster's run: the activity of each actor, idle shares, and the age of records."""
 
 import pytest
 from textual.geometry import Size
@@ -20,7 +20,7 @@ ACTORS = {
 
 
 class Still:
-    """A source whose view is what a test says."""
+    """A source whose view the test sets."""
 
     def __init__(self, **fields) -> None:
         self.view = RunView("run", **fields)
@@ -37,7 +37,7 @@ def lines_of(panel, *, width=76, **fields) -> list[list[str]]:
 
 @pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_the_first_screen_shows_what_every_actor_does(size, light):
+async def test_the_first_screen_shows_the_activity_of_every_actor(size, light):
     app = TerminalInterface(Still(actors=ACTORS), light=light)
     async with app.run_test(size=size) as pilot:
         await look(app, pilot)
@@ -77,7 +77,7 @@ def test_engines_are_rows_of_numbers_and_several_are_summed_up():
     assert [row[0] for row in rows[2:]] == ["Engine-2", "Engine-10"]
 
 
-def test_an_actor_that_is_silent_is_said_to_be_and_anything_can_be_said():
+def test_silent_actors_are_marked_and_unknown_fields_are_shown():
     silent = {"silent_seconds": 44}
     load = {"checkpoints": 12, "mode": "mirror", "odd": float("nan"), "on": True}
     actors = {"Engine-0": ENGINE | silent, "Learner": {"state": "waiting"} | silent, "ModelPool": load}
@@ -89,7 +89,7 @@ def test_an_actor_that_is_silent_is_said_to_be_and_anything_can_be_said():
 
 
 @pytest.mark.parametrize("width", [76, 196])
-def test_a_large_cluster_is_cut_short(width):
+def test_a_large_cluster_is_abbreviated(width):
     actors = {f"Engine-{number}": ENGINE for number in range(40)} | {f"C-{n}": {} for n in range(20)}
     text = actors_panel(RunView("run", actors=actors), Size(width, 20)).plain
     assert text.count("Engine-") == MAX_ROWS
@@ -104,7 +104,7 @@ def test_engines_are_not_shown_twice():
     assert lines_of(speed_panel, latest=latest, actors={"Engine-0": ENGINE}) == [[]]
 
 
-def test_who_waited_and_how_old_records_were_is_shown():
+def test_idle_shares_and_ages_of_records_are_shown():
     latest = {"overlap/learner_idle_share": 0.25, "overlap/engine_idle_share": 0.04}
     assert [row[:3] for row in lines_of(time_panel, latest=latest)] == [
         ["learner", "idle", "25%"],
@@ -123,11 +123,11 @@ def test_who_waited_and_how_old_records_were_is_shown():
     assert len(rows[0][4]) > len(rows[1][4]) > len(rows[2][4]) > 0
 
 
-def test_waiting_and_age_have_curves():
+def test_idle_shares_and_ages_have_curves():
     names = ["overlap/learner_idle_share", *(f"overlap/staleness_{age}" for age in (10, 0, 2))]
     view = RunView("run", series={name: Series([1.0, 2.0], [0.5, 0.25]) for name in names})
     charts = {chart.title: [line.name for line in chart.lines] for chart in rate_charts(view)}
     assert charts == {
         "Idle share of the time": ["learner"],
-        "Age of what is learnt": ["this version", "2 older", "10 older"],
+        "Age of trained records": ["this version", "2 older", "10 older"],
     }

@@ -1,4 +1,4 @@
-"""Whether the terminal is light: it is asked, and where it does not know, the environment."""
+"""Detecting a light terminal: by its own reply or, without one, by the environment."""
 
 import os
 import select
@@ -11,7 +11,7 @@ WHITE, BLACK = b"rgb:ffff/ffff/ffff", b"rgb:0000/0000/0000"
 
 
 def answering(answers: bytes) -> tuple[int, int]:
-    """A terminal that has answered already: what a program reads from it, and its other end."""
+    """Return a terminal that has already replied: the program's end and the other end."""
     ours, theirs = os.openpty()
     os.write(ours, answers)
     return theirs, ours
@@ -20,7 +20,7 @@ def answering(answers: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("answer", "light"), [(WHITE, True), (BLACK, False), (b"rgb:fd/f6/e3", True), (b"rgb:0/2/3", False)]
 )
-def test_the_terminal_says_whether_it_is_light(answer, light):
+def test_the_terminals_reply_decides_whether_it_is_light(answer, light):
     terminal, other = answering(b"\x1b]11;" + answer + b"\x1b\\\x1b[?62;22c\n")
     assert is_light({"COLORFGBG": "15;0" if light else "0;15"}, terminal) is light
     asked = b""
@@ -34,7 +34,7 @@ def test_the_terminal_says_whether_it_is_light(answer, light):
 @pytest.mark.parametrize(
     ("colours", "light"), [("0;15", True), ("0;default;7", True), ("15;0", False), ("", False), ("x", False)]
 )
-def test_a_terminal_that_does_not_know_leaves_it_to_the_environment(colours, light):
+def test_without_a_reply_the_environment_decides(colours, light):
     terminal, other = answering(b"\x1b[?6c\n")
     assert is_light({"COLORFGBG": colours}, terminal) is light
     assert is_light({"COLORFGBG": colours}, None) is light
@@ -42,7 +42,7 @@ def test_a_terminal_that_does_not_know_leaves_it_to_the_environment(colours, lig
     os.close(other)
 
 
-def test_what_is_no_terminal_is_not_asked(tmp_path):
+def test_a_file_that_is_not_a_terminal_is_not_queried(tmp_path):
     with (tmp_path / "file").open("w+") as file:
         assert ask_background(file.fileno()) is None
     ours, theirs = os.openpty()

@@ -1,4 +1,4 @@
-"""What a run measures: tracker, sinks and the report."""
+"""A run's measurements: the tracker, its sinks and the report."""
 
 from selfplay.tracking.report import build_report
 from selfplay.tracking.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics

@@ -1,4 +1,4 @@
-"""What a finished game says about its player, as plain numbers: for a tracker, wherever it is."""
+"""Measures a finished game for one player, as plain numbers that can be sent to a tracker anywhere."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ Values = dict[str, list[float]]
 
 
 def trajectory_values(traj: Trajectory, player_id: int, env_id: str) -> Values:
-    """Return what one trained seat of a finished training game measures, under ``collection-{env_id}/``.
+    """Measure a finished training game for one trained seat; names begin with ``collection-{env_id}/``.
 
-    Outcomes and invalid moves are one number a game, format success and lengths one an answer. The
+    Outcomes and invalid moves give one number per game, format success and lengths one per answer. The
     observation is the prompt's last message. Lengths in tokens are left out for answers without ids.
     """
     feedbacks = traj.format_feedbacks
@@ -31,14 +31,15 @@ def trajectory_values(traj: Trajectory, player_id: int, env_id: str) -> Values:
 
 
 def eval_values(rewards: Mapping[int, float], player_id: int, env_id: str) -> Values:
-    """Return what one evaluation game of the seat ``player_id`` measures, under ``evaluation-{env_id}/``."""
+    """Measure an evaluation game for the seat ``player_id``; names begin with ``evaluation-{env_id}/``."""
     return _named(f"evaluation-{env_id}", _outcome(rewards, player_id))
 
 
 def _outcome(rewards: Mapping[int, float], player_id: int) -> dict[str, list[float]]:
-    """Return a game's result for one seat: it won if it has more than every other seat.
+    """Return a game's result for one seat, which wins if its reward exceeds that of every other seat.
 
-    A seat that shares the best reward has drawn. A lone player wins with 1 or more (solved), else loses.
+    A seat that shares the best reward draws. A lone player wins with a reward of at least 1 (solved) and
+    loses otherwise.
     """
     reward = rewards[player_id]
     others = [value for pid, value in rewards.items() if pid != player_id]
@@ -54,7 +55,7 @@ def _outcome(rewards: Mapping[int, float], player_id: int) -> dict[str, list[flo
 
 
 def _named(prefix: str, measured: dict[str, list[float]]) -> Values:
-    """Return the measurements under their full names, without those of which there are none."""
+    """Return the measurements under their full names, without those that have no values."""
     return {
         f"{prefix}/{name}": [float(value) for value in values] for name, values in measured.items() if values
     }

@@ -1,6 +1,8 @@
-"""build_report: one self-contained HTML page about a run, with curves, and games or conversations to read."""
+"""build_report: one self-contained HTML page about a run, with curves and readable games or conversations."""
 
 import os
+from base64 import b64encode
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,18 +12,25 @@ from plotly.offline import get_plotlyjs
 
 from selfplay.core import InputError
 from selfplay.tracking.report_data import RunData, load_run
-from selfplay.tracking.report_games import games_html
+from selfplay.tracking.report_games import evaluated_games_html, games_html
+from selfplay.tracking.report_head import origin_html, warnings_html
 from selfplay.tracking.report_plots import charts_html
 from selfplay.tracking.report_program_summary import measures_html, program_text_html, program_tiles_html
-from selfplay.tracking.report_programs import conversations_html
-from selfplay.tracking.report_summary import headline_html, model_name, policy_html, tiles_html
+from selfplay.tracking.report_programs import conversations_html, evaluated_conversations_html
+from selfplay.tracking.report_summary import (
+    headline_html,
+    match_headlines,
+    model_name,
+    policy_html,
+    tiles_html,
+)
 
 
 def build_report(run_dir: Path) -> Path:
     """Write ``report.html`` into a run directory and return its path.
 
-    The page needs no network. It shows what the directory has (configuration, metrics, evaluations, rollouts)
-    and leaves out what it has not, so it can be built while the run is going on.
+    The page needs no network. It shows what the directory contains (configuration, metrics, evaluations,
+    rollouts) and leaves out the rest, so it can be built while the run is in progress.
 
     Raises:
         InputError: ``run_dir`` is not a directory or cannot be written, or its metrics are damaged.
@@ -42,23 +51,56 @@ def build_report(run_dir: Path) -> Path:
 def report_html(run: RunData) -> str:
     """Return the whole page."""
     charts, figures = charts_html(run)
-    template = Template(files("selfplay.tracking").joinpath("report.html").read_text(encoding="utf-8"))
-    return template.substitute(
+    plotly = _one_kind_of_line_end(get_plotlyjs()) if figures != "[]" else ""
+    script = _one_kind_of_line_end(_packaged("report.js"))
+    return Template(_packaged("report.html")).substitute(
+        content_policy=escape(content_policy(plotly, script)),
         title=escape(run.name),
         subtitle=_subtitle_html(run),
+        origin=origin_html(run),
+        warnings=warnings_html(run),
         tiles=tiles_html(run) + program_tiles_html(run),
         headline=_section("Before and after", headline_html(run) + measures_html(run)),
+        evaluated=(
+            evaluated_conversations_html(run)
+            if run.is_program
+            else evaluated_games_html(run.transcripts, match_headlines(run))
+        ),
         charts=charts,
         policy=_section("What it plays", policy_html(run)),
         games=conversations_html(run) if run.is_program else games_html(run.games, run.games_in_log),
         config=_config_html(run),
         empty="" if run.metrics or run.evaluations or run.games or run.conversations else _EMPTY,
         figures=figures,
-        plotly=get_plotlyjs() if figures != "[]" else "",
+        plotly=plotly,
+        script=script,
     )
 
 
-_EMPTY = '<p class="card">Nothing is recorded yet: no metrics, no evaluation and no game.</p>'
+def content_policy(*scripts: str) -> str:
+    """Return the page's content security policy: only these scripts run, and nothing is loaded or sent.
+
+    It is a second line of defence behind the escaping: markup that got through would be shown, but could
+    do nothing.
+    """
+    hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _packaged(name: str) -> str:
+    return files("selfplay.tracking").joinpath(name).read_text(encoding="utf-8")
+
+
+def _one_kind_of_line_end(script: str) -> str:
+    """Return the script with ``\\n`` as its only line end, because a browser hashes it in that form."""
+    return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+_EMPTY = '<p class="card">Nothing has been recorded yet: no metrics, no evaluations and no games.</p>'
 
 
 def _subtitle_html(run: RunData) -> str:

@@ -1,4 +1,4 @@
-"""Reads a run directory for the report. What is missing or damaged is left out, never fatal."""
+"""Reads a run directory for the report. Missing or damaged files are left out and are never fatal."""
 
 import re
 import tomllib
@@ -9,18 +9,28 @@ from typing import Any
 import msgspec
 
 from selfplay.core import InputError
-from selfplay.tracking.report_program_rollouts import Conversation, load_conversations
-from selfplay.tracking.report_rollouts import Game, add_reward_stages, count_lines, number_of, select_games
+from selfplay.tracking.report_program_rollouts import Conversation, load_conversations, read_conversations
+from selfplay.tracking.report_rollouts import (
+    Game,
+    add_reward_stages,
+    count_lines,
+    number_of,
+    read_games,
+    select_games,
+)
 from selfplay.tracking.sinks import read_metrics
+
+MAX_TRANSCRIPT = 8
+"""The number of games or conversations shown of an evaluation."""
 
 
 class Evaluation(msgspec.Struct):
     """One file of ``evaluation/``, of one of three kinds.
 
-    A match (``kind`` "match") counts games. An exact evaluation has ``nash_conv``; ``policy`` gives
-    probabilities of actions by information state, ``observations`` the text read there. What a program
-    measured (``kind`` "measure") has a name, one of ``values`` for each item, and their mean with its 95%
-    interval; it is a share if the values are successes and failures.
+    A match (``kind`` "match") counts games. An exact evaluation has ``nash_conv``; ``policy`` gives the
+    probabilities of actions by information state and ``observations`` the text that a player reads there.
+    A program's measure (``kind`` "measure") has a name, one entry of ``values`` for each item, and their
+    mean with its 95% interval; it is a share if the values are successes and failures.
     """
 
     step: int = -1
@@ -43,11 +53,35 @@ class Evaluation(msgspec.Struct):
     low: float | None = None
     high: float | None = None
     values: list[float] = []
+    is_playable: bool = True
+
+
+class Session(msgspec.Struct):
+    """One start of the run: its time (UTC), the versions in use and the kind of machine."""
+
+    started: str = ""
+    selfplay: str = ""
+    python: str = ""
+    torch: str = ""
+    system: str = ""
+    cpus: int | None = None
+    gpus: list[str] = []
+
+
+@dataclass
+class Transcript:
+    """The logged games of one evaluation against an opponent or, for a program, its conversations."""
+
+    step: int
+    env_id: str = ""
+    opponent: str = ""
+    games: list[Game] = field(default_factory=list)
+    conversations: list[Conversation] = field(default_factory=list)
 
 
 @dataclass
 class RunData:
-    """Everything a report is made from. A run has games or, if it is a program's, conversations."""
+    """Everything that a report is made from. A run has games or, if it trains on a program, conversations."""
 
     name: str
     config_text: str = ""
@@ -58,16 +92,18 @@ class RunData:
     games_in_log: int = 0
     conversations: list[Conversation] = field(default_factory=list)
     conversations_in_log: int = 0
+    sessions: list[Session] = field(default_factory=list)
+    transcripts: list[Transcript] = field(default_factory=list)
 
     @property
     def is_program(self) -> bool:
-        """Whether a program was trained on: by the configuration or, without one, by the metrics."""
+        """Whether the run trains on a program, by its configuration or, without one, by its metrics."""
         if self.config:
             return "program" in self.config
         return any(name.startswith("program/") for name in self.metric_names())
 
     def series(self, name: str) -> tuple[list[float], list[float]]:
-        """Return the steps and values of a metric where it is a number."""
+        """Return the steps and values of a metric, for the lines in which it is a number."""
         points = [
             (line["step"], line[name])
             for line in self.metrics
@@ -79,6 +115,19 @@ class RunData:
         """Return every metric's name, sorted."""
         return sorted({name for line in self.metrics for name in line} - {"step", "wall_time"})
 
+    def seconds(self) -> float:
+        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics.
+
+        The first line is written at the end of its step, so the seconds that it records are added.
+        """
+        if not self.metrics:
+            return 0.0
+        first, last = self.metrics[0], self.metrics[-1]
+        named = (
+            value for name, value in first.items() if name.startswith("time/") and name.endswith("_seconds")
+        )
+        return float(last.get("wall_time", 0.0) - first.get("wall_time", 0.0) + sum(filter(None, named)))
+
     def env_ids(self) -> list[str]:
         """Return every environment that evaluations, games or metrics name, sorted."""
         found = {evaluation.env_id for evaluation in self.evaluations}
@@ -89,7 +138,7 @@ class RunData:
         return sorted(found - {""})
 
     def policies(self) -> list[str]:
-        """Return the policies of a program that have learners of their own, sorted; none if it has one."""
+        """Return the policies of a program with learners of their own, sorted; empty if there is only one."""
         if not self.is_program:
             return []
         parts = [name.split("/") for name in self.metric_names() if name.startswith("learner/")]
@@ -102,7 +151,8 @@ class RunData:
             for name in self.metric_names()
             if name.startswith("program/reward/")
         }
-        for conversation in self.conversations:
+        read = [one for transcript in self.transcripts for one in transcript.conversations]
+        for conversation in [*self.conversations, *read]:
             for rollout in conversation.all_rollouts():
                 found |= {step.role_id for step in rollout.steps} | set(rollout.rewards)
                 found |= {said.author for said in rollout.transcript}
@@ -127,6 +177,8 @@ def load_run(run_dir: Path) -> RunData:
             run.config = {}
     run.metrics = read_metrics(run_dir / "metrics.jsonl")
     run.evaluations = load_evaluations(run_dir / "evaluation")
+    run.sessions = load_sessions(run_dir / "sessions.json")
+    run.transcripts = load_transcripts(run_dir / "evaluation", is_program=run.is_program)
     logs = sorted((run_dir / "rollouts").glob("step-*.jsonl"), key=number_of)
     if run.is_program:
         run.conversations, run.conversations_in_log = load_conversations(logs)
@@ -138,8 +190,38 @@ def load_run(run_dir: Path) -> RunData:
     return run
 
 
+def load_sessions(path: Path) -> list[Session]:
+    """Return the starts of a run, oldest first; empty if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Session])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []
+
+
+def load_transcripts(directory: Path, *, is_program: bool) -> list[Transcript]:
+    """Return the logged games or conversations of the first and the last evaluation, by step."""
+    paths = sorted(directory.glob("step-*.jsonl"), key=lambda path: (number_of(path), path.name))
+    ends = {number_of(path) for path in (*paths[:1], *paths[-1:])}
+    found = []
+    for path in paths:
+        if number_of(path) not in ends:
+            continue
+        transcript = Transcript(number_of(path))
+        if is_program:
+            transcript.conversations = read_conversations(path, MAX_TRANSCRIPT)
+        else:
+            transcript.games = read_games(path, set(range(MAX_TRANSCRIPT)))
+            try:
+                match = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Evaluation)
+            except (FileNotFoundError, msgspec.DecodeError):
+                match = Evaluation(opponent=path.stem)
+            transcript.env_id, transcript.opponent = match.env_id, match.opponent
+        found.append(transcript)
+    return found
+
+
 def load_evaluations(directory: Path) -> list[Evaluation]:
-    """Return the evaluations of a directory by step; files that are no evaluation are passed over."""
+    """Return the evaluations of a directory by step; files that are not evaluations are skipped."""
     evaluations = []
     for path in sorted(directory.glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""The turns of a conversation: who said what to whom, and the model call behind it."""
+"""The turns of a conversation: speaker, addressee, text, and the model call behind each turn."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from selfplay.tracking.report_rollouts import LoggedStep
 
 @dataclass
 class DialogueTurn:
-    """Something said: by a role or, with ``author`` empty, by the environment; ``to`` all or one role.
+    """One utterance of a role or, with an empty ``author``, of the environment; ``to`` is empty for all.
 
-    ``number`` counts what roles said, from 1. ``asked`` is what the role was asked, where no transcript says
-    so. ``earlier`` is the number of the role's turn before, and ``known`` how many messages of the prompt
-    stood in that turn's prompt already; 0 where the two do not begin alike.
+    ``number`` counts the turns of roles, from 1. ``asked`` is the question to the role, for episodes without
+    a transcript. ``earlier`` is the number of the role's previous turn, and ``known`` the number of messages
+    that this prompt shares with that turn's prompt; 0 if the two do not begin alike.
     """
 
     author: str
@@ -29,8 +29,9 @@ class DialogueTurn:
 def dialogue(rollout: ProgramRollout) -> list[DialogueTurn]:
     """Return the turns of a rollout in order.
 
-    A role's lines of the transcript meet its steps of the same text, or else its next step. Steps that the
-    transcript does not have, all of them in an episode that is no chat, stand before the next one it has.
+    Each of a role's lines in the transcript is matched with its step of the same text, or else with its next
+    step. Steps that are missing from the transcript (all of them in an episode that is not a chat) are placed
+    before the role's next matched step.
     """
     turns: list[DialogueTurn] = []
     waiting = list(rollout.steps)
@@ -53,27 +54,27 @@ def answer_of(step: LoggedStep) -> str:
 
 
 def _place_of(said: Said, waiting: list[LoggedStep]) -> int | None:
-    """Return which step is behind what a role said; the environment and other speakers have none."""
+    """Return the index of the step behind a line; lines of the environment have none."""
     own = [place for place, step in enumerate(waiting) if said.author and step.role_id == said.author]
     alike = [place for place in own if answer_of(waiting[place]) == said.text]
     return next(iter(alike + own), None)
 
 
 def _split(steps: list[LoggedStep], role_id: str) -> tuple[list[LoggedStep], list[LoggedStep]]:
-    """Return a role's steps, and the others."""
+    """Return a role's steps, and the other steps."""
     own = [step for step in steps if step.role_id == role_id]
     return own, [step for step in steps if step.role_id != role_id]
 
 
 def _turn_of(step: LoggedStep) -> DialogueTurn:
-    """Return a step that no transcript has, with the end of its prompt as what was asked."""
+    """Return a turn for a step that is not in the transcript, with the end of its prompt as the question."""
     last = step.prompt[-1] if step.prompt else {}
     asked = "" if last.get("role") == "assistant" else last.get("content", "")
     return DialogueTurn(step.role_id, "", answer_of(step), step, asked=asked)
 
 
 def _number(turns: list[DialogueTurn]) -> None:
-    """Count the turns of roles, and find how much of each prompt stood in the role's prompt before."""
+    """Number the turns of roles, and find how much of each prompt the role's previous prompt contains."""
     number = 0
     latest: dict[str, tuple[int, Prompt]] = {}
     for turn in turns:

@@ -1,9 +1,12 @@
-"""Whole games for reading, turn by turn. Everything a model wrote is escaped."""
+"""Renders whole games turn by turn. All text written by a model is escaped."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from selfplay.tracking.report_data import Transcript
+from selfplay.tracking.report_filter import CUT, FAILED, INVALID, TURN_LIMIT, filter_html, reward_tags
 from selfplay.tracking.report_pieces import (
     MAX_TURNS,
     Prompt,
@@ -13,15 +16,23 @@ from selfplay.tracking.report_pieces import (
     messages_html,
     shared_beginnings,
     signed,
+    versions_html,
 )
 from selfplay.tracking.report_rollouts import Game, LoggedRollout, LoggedStep, Turn
 
 GLANCE_LINES = 8
-"""How many lines of an observation show without unfolding anything: its last, where the position is."""
+"""The number of lines of an observation that are shown unfolded: the last ones, which hold the position."""
 GLANCE_CHARS = 600
-"""How many characters of them at most."""
+"""The largest number of characters in these lines."""
+
+TRAINED_MODELS = ("default", "average")
+"""The names of the trained policy and of its average in evaluations."""
+MAX_SEATS = 64
+"""Games can be filtered by the reward of at most this many seats."""
 
 SeatKey = tuple[str, int]
+MatchKey = tuple[int, str, str]
+"""Step, environment and opponent of a match."""
 
 
 def games_html(games: list[Game], games_in_log: int) -> str:
@@ -31,24 +42,80 @@ def games_html(games: list[Game], games_in_log: int) -> str:
     prefixes = shared_prefixes(games)
     parts = [
         "<section><h2>Games</h2>",
-        f'<p class="muted">{len(games)} of {games_in_log:,} games in the log: some of the first, '
-        "of the middle and of the last step.</p>",
+        f'<p class="muted">{len(games)} of {games_in_log:,} games in the log, from the first, '
+        "the middle and the last step.</p>",
         _prefixes_html(prefixes),
+        games_filter_html(games),
     ]
-    step = None
-    for position, game in enumerate(games):
-        if game.step != step:
-            step = game.step
-            parts.append(f"<h3>Step {step}</h3>")
-        parts.append(_game_html(game, prefixes, unfolded=position == 0))
+    for step in dict.fromkeys(game.step for game in games):
+        of_step = [game for game in games if game.step == step]
+        versions = [one.policy_version for game in of_step for one in game.rollout.steps]
+        shown = "".join(game_html(game, prefixes, unfolded=game is games[0]) for game in of_step)
+        parts.append(f'<div class="group"><h3>Step {step}{versions_html(versions)}</h3>{shown}</div>')
     parts.append("</section>")
     return "".join(parts)
 
 
-def shared_prefixes(games: list[Game]) -> dict[SeatKey, Prompt]:
-    """Return, by environment and seat, the messages that every prompt of the games begins with.
+def evaluated_games_html(transcripts: list[Transcript], headlines: Mapping[MatchKey, str]) -> str:
+    """Return the section of the games logged in evaluations; empty without any.
 
-    A prompt's last message never counts, and a seat with a single prompt has nothing to share.
+    Args:
+        transcripts: the logged games, by step.
+        headlines: the result of each match in words, by step, environment and opponent.
+    """
+    games = [game for transcript in transcripts for game in transcript.games]
+    if not games:
+        return ""
+    groups = []
+    for one in transcripts:
+        against = f"against {one.opponent}" if one.opponent else "alone"
+        headline = headlines.get((one.step, one.env_id, one.opponent), "")
+        shown = "".join(game_html(game, {}, unfolded=False) for game in one.games)
+        groups.append(
+            f'<div class="group"><h3>After step {one.step}: {escape(f"{one.env_id} {against}")} '
+            f'<span class="muted">{escape(headline)}</span></h3>{shown}</div>'
+        )
+    return (
+        "<section><h2>Games of the first and the last evaluation</h2>"
+        '<p class="muted">The first games of each match. Its figures count all games.</p>'
+        f"{games_filter_html(games)}{''.join(groups)}</section>"
+    )
+
+
+def games_filter_html(games: list[Game]) -> str:
+    """Return the controls that filter games."""
+    return filter_html((INVALID, CUT, TURN_LIMIT, FAILED), _seats(games))
+
+
+def _seats(games: list[Game]) -> list[str]:
+    """Return the names of all seats, in order."""
+    seats = {int(seat) for game in games for seat in _rewards(game.rollout) if seat.isdecimal()}
+    return [f"seat {number}" for number in range(max(seats, default=-1) + 1)]
+
+
+def _rewards(rollout: LoggedRollout) -> dict[str, float]:
+    """Return the rewards by seat number, as text."""
+    rewards = rollout.extras.final_rewards or rollout.rewards
+    return {name.removeprefix("player_"): reward for name, reward in rewards.items()}
+
+
+def _tags(rollout: LoggedRollout) -> str:
+    """Return the tags that the controls filter a game by."""
+    rewards = {f"seat {seat}": reward for seat, reward in _rewards(rollout).items()}
+    tags = reward_tags(rewards, [f"seat {number}" for number in range(MAX_SEATS)])
+    is_true = (
+        (INVALID, rollout.has_invalid_move),
+        (CUT, any(step.info.get("finish_reason") == "length" for step in rollout.steps)),
+        (TURN_LIMIT, rollout.extras.truncated),
+        (FAILED, bool(rollout.meta.get("error"))),
+    )
+    return " ".join([*tags, *(tag for (tag, _), holds in is_true if holds)])
+
+
+def shared_prefixes(games: list[Game]) -> dict[SeatKey, Prompt]:
+    """Return, by environment and seat, the messages with which every prompt of the games begins.
+
+    A prompt's last message never counts, and a seat with a single prompt shares nothing.
     """
     prompts: defaultdict[SeatKey, list[Prompt]] = defaultdict(list)
     for game in games:
@@ -58,7 +125,7 @@ def shared_prefixes(games: list[Game]) -> dict[SeatKey, Prompt]:
 
 
 def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
-    """Return each shared beginning once, folded, with the seats that have it."""
+    """Return each shared beginning once, folded, with its seats."""
     seats: list[tuple[Prompt, str, list[int]]] = []
     for (env_id, pid), prefix in sorted(prefixes.items(), key=lambda item: item[0]):
         known = next((pids for other, env, pids in seats if env == env_id and other == prefix), None)
@@ -70,14 +137,14 @@ def _prefixes_html(prefixes: dict[SeatKey, Prompt]) -> str:
     for prefix, env_id, pids in seats:
         names = " and ".join(str(pid) for pid in pids)
         html.append(
-            f'<details class="fold shared"><summary>How every prompt of {escape(env_id)}, seat {names}, '
-            f"begins ({counted(len(prefix), 'message')})</summary>{messages_html(prefix)}</details>"
+            f'<details class="fold shared"><summary>Shared beginning of every prompt of {escape(env_id)}, '
+            f"seat {names} ({counted(len(prefix), 'message')})</summary>{messages_html(prefix)}</details>"
         )
     return "".join(html)
 
 
-def _game_html(game: Game, prefixes: dict[SeatKey, Prompt], *, unfolded: bool) -> str:
-    """Return one game that folds."""
+def game_html(game: Game, prefixes: dict[SeatKey, Prompt], *, unfolded: bool) -> str:
+    """Return one foldable game."""
     rollout = game.rollout
     turns = turns_with_steps(rollout)
     shown = [
@@ -90,7 +157,7 @@ def _game_html(game: Game, prefixes: dict[SeatKey, Prompt], *, unfolded: bool) -
         shown.append(f'<p class="bad">{escape(str(rollout.meta["error"]))}</p>')
     turn_count = rollout.extras.num_turns if rollout.extras.num_turns is not None else len(turns)
     return (
-        f'<details class="game"{" open" if unfolded else ""}><summary>'
+        f'<details class="game" data-tags="{_tags(rollout)}"{" open" if unfolded else ""}><summary>'
         f'<span class="game-name">Game {game.index}</span> '
         f"{escape(rollout.env_id)} {_players_html(rollout)} {_rewards_html(rollout)} "
         f'<span class="muted">{counted(turn_count, "turn")}</span> {_badges_html(rollout)}</summary>'
@@ -128,7 +195,7 @@ def _turn_of(step: LoggedStep) -> Turn:
 
 
 def _players_html(rollout: LoggedRollout) -> str:
-    """Return who sat where, in order of seats: of the play specification, or else of those who moved."""
+    """Return the players in order of seats, from the play specification or else from the recorded moves."""
     agents = rollout.artifact.get("agents") if isinstance(rollout.artifact, dict) else None
     if isinstance(agents, list) and all(isinstance(agent, dict) for agent in agents):
         turns = [
@@ -143,7 +210,8 @@ def _players_html(rollout: LoggedRollout) -> str:
 
 def _player_html(turn: Turn) -> str:
     """Name the player of a turn, in the colour of the seat."""
-    who = "trained" if turn.kind == "policy" else turn.model or turn.kind or "opponent"
+    is_trained = turn.kind == "policy" or (turn.kind == "model" and turn.model in TRAINED_MODELS)
+    who = "trained" if is_trained else turn.model or turn.kind or "opponent"
     return f'<span class="seat seat-{turn.pid % 6}">seat {turn.pid}, {escape(who)}</span>'
 
 
@@ -155,7 +223,7 @@ def _rewards_html(rollout: LoggedRollout) -> str:
 
 
 def _badges_html(rollout: LoggedRollout) -> str:
-    """Return marks for what was wrong with a game."""
+    """Return badges for a game's problems."""
     badges = []
     if rollout.has_invalid_move:
         badges.append('<span class="badge bad">invalid move</span>')
@@ -169,7 +237,7 @@ def _badges_html(rollout: LoggedRollout) -> str:
 def _turn_html(
     number: int, turn: Turn, step: LoggedStep | None, env_id: str, prefixes: dict[SeatKey, Prompt]
 ) -> str:
-    """Return one turn: who moved and what, the position, the raw answer, rewards, and the folded prompt."""
+    """Return one turn: player, move, position, raw answer, rewards and the folded prompt."""
     parts = [
         f'<div class="turn edge-{turn.pid % 6}"><div class="turn-head"><span class="muted">{number}</span> '
         f"{_player_html(turn)} ",
@@ -201,7 +269,7 @@ def _marks_html(turn: Turn) -> str:
 
 
 def _observation_html(observation: str) -> str:
-    """Return the end of an observation, and the whole of it folded where the end is not all."""
+    """Return the end of an observation and, if that is not all of it, the whole observation folded."""
     glance = "\n".join(observation.strip("\n").splitlines()[-GLANCE_LINES:])[-GLANCE_CHARS:]
     if len(glance) >= len(observation.strip("\n")):
         return f'<pre class="observation">{escape(glance)}</pre>'
@@ -212,7 +280,7 @@ def _observation_html(observation: str) -> str:
 
 
 def _stages_html(step: LoggedStep) -> str:
-    """Return the reward at each stage that was recorded, in order; else the one reward of the step."""
+    """Return the reward at each recorded stage in order, or else the step's single reward."""
     recorded = step.info.get("reward_stages")
     stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"": step.reward}
     if step.advantage:
@@ -224,7 +292,7 @@ def _stages_html(step: LoggedStep) -> str:
 
 
 def _prompt_html(step: LoggedStep, prefix: Prompt) -> str:
-    """Return the folded prompt, without the messages that are shown once for all."""
+    """Return the folded prompt, without the shared messages that are shown only once."""
     if not step.prompt:
         return ""
     rest = step.prompt[len(prefix) :]

@@ -1,13 +1,13 @@
-"""Pieces of HTML that games and conversations share. Everything a model wrote is escaped."""
+"""Pieces of HTML that games and conversations share. All text written by a model is escaped."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from html import escape
 from typing import Any, TypeVar
 
 from selfplay.tracking.report_rollouts import LoggedStep
 
 MAX_TURNS = 80
-"""Of longer games and conversations only this many turns are shown."""
+"""At most this many turns of a game or conversation are shown."""
 MAX_TEXT = 6000
 """Longer texts are cut to this many characters."""
 
@@ -16,9 +16,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def shared_beginnings(prompts: Mapping[Key, list[Prompt]]) -> dict[Key, Prompt]:
-    """Return, by key, the messages that every prompt of the key begins with.
+    """Return, by key, the messages with which every prompt of the key begins.
 
-    A prompt's last message never counts, and a single prompt has nothing to share.
+    A prompt's last message never counts, and a single prompt shares nothing.
     """
     found = {}
     for key, several in prompts.items():
@@ -41,7 +41,7 @@ def messages_html(messages: Prompt) -> str:
 
 
 def logprob_html(step: LoggedStep | None) -> str:
-    """Return the mean log-probability per token (natural logarithm), and how many tokens."""
+    """Return the mean log-probability per token (natural logarithm) and the number of tokens."""
     if step is None or not step.completion_logprobs:
         return ""
     tokens = len(step.completion_logprobs)
@@ -49,8 +49,17 @@ def logprob_html(step: LoggedStep | None) -> str:
     return f'<span class="muted right">mean log-prob {mean:.3f}, {counted(tokens, "token")}</span>'
 
 
+def versions_html(versions: Iterable[int]) -> str:
+    """Return the policy versions that played a step; empty if no policy did."""
+    found = sorted(set(versions))
+    if not found:
+        return ""
+    text = f"version {found[0]}" if len(found) == 1 else f"versions {found[0]} to {found[-1]}"
+    return f' <span class="muted">played by policy {text}</span>'
+
+
 def clip(text: str | None) -> str:
-    """Return a text, cut where it is very long."""
+    """Return a text, cut to ``MAX_TEXT`` characters."""
     text = text or ""
     if len(text) <= MAX_TEXT:
         return text
@@ -63,5 +72,5 @@ def signed(value: Any) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, plural where it needs one."""
+    """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,10 +1,9 @@
-"""The charts that only a program's run has: measures, rewards and metrics by role, ratings of policies."""
+"""Charts that only a program's run has: measures, rewards and metrics by role, ratings of policies."""
 
-from math import isclose
 from typing import Any
 
 from selfplay.tracking.report_data import Evaluation, RunData
-from selfplay.tracking.report_lines import Chart, Series, banded_curve, curve, percent_axis, thin
+from selfplay.tracking.report_lines import Chart, banded_curve, curve, share_axis, thin
 from selfplay.tracking.report_program_summary import are_shares, measure_rate, measures_by_name
 from selfplay.tracking.report_summary import Rate
 
@@ -14,17 +13,15 @@ RATING = "model-pool/"
 
 
 def measure_charts(run: RunData) -> list[Chart]:
-    """Return all shares in one chart, and one chart for every other measure, each with its interval."""
+    """Return one chart of all shares and one chart for every other measure, each with its interval."""
     series = measures_by_name(run)
     shares = {name: measures for name, measures in series.items() if are_shares(measures)}
     title = next(iter(shares)) if len(shares) == 1 else "Shares"
-    chart = Chart(
-        title, "Share of the items; bands are 95% Wilson intervals.", layout=percent_axis(whole=True)
-    )
+    chart = Chart(title, "Share of the items; bands are 95% Wilson intervals.", layout=share_axis(whole=True))
     for index, (name, measures) in enumerate(shares.items()):
         chart.traces += _measure_curve(name, measures, index)
     means = [
-        Chart(name, "Mean over the items; the band is its 95% interval.", _measure_curve(name, measures, 0))
+        Chart(name, "Mean over the items; the band is a 95% interval.", _measure_curve(name, measures, 0))
         for name, measures in series.items()
         if name not in shares
     ]
@@ -51,9 +48,9 @@ def role_reward_charts(run: RunData) -> list[Chart]:
 
 
 def rubric_charts(run: RunData) -> list[Chart]:
-    """Return a chart for each kind of episode: what its reward functions gave, unless it is the reward again.
+    """Return a chart of the values of the reward functions for each type of episode.
 
-    Metrics that leave the range from -1 to 1 have charts of their own, so that they hide nothing.
+    Metrics that leave the range from -1 to 1 get charts of their own, so that they do not flatten the others.
     """
     small: dict[str, Chart] = {}
     large = []
@@ -63,9 +60,7 @@ def rubric_charts(run: RunData) -> list[Chart]:
         if not name.startswith(METRIC) or len(parts) < 3 or not series[0]:
             continue
         episode_type, function, role = parts[0], "/".join(parts[1:-1]), parts[-1]
-        if _is_same(series, run.series(REWARD + role)):
-            continue
-        caption = "What a reward function gave, before its weight; mean over the episodes of a step."
+        caption = "Value of a reward function before its weight; mean over the episodes of a step."
         label = f"{function}, {role}"
         if max(map(abs, series[1])) > 1:
             large.append(Chart(f"{episode_type}: {label}", caption, [curve(label, series, 0)]))
@@ -75,16 +70,9 @@ def rubric_charts(run: RunData) -> list[Chart]:
     return [*small.values(), *large]
 
 
-def _is_same(series: Series, other: Series) -> bool:
-    """Say whether two series have the same steps and, but for rounding, the same values."""
-    if series[0] != other[0]:
-        return False
-    return all(isclose(a, b, abs_tol=1e-9) for a, b in zip(series[1], other[1], strict=True))
-
-
 def failure_charts(run: RunData) -> list[Chart]:
-    """Return the chart of failed and retried episodes, where there are any."""
-    chart = Chart("Failed and retried episodes", "Since the beginning of the run.")
+    """Return the chart of failed and retried episodes, if there are any."""
+    chart = Chart("Failed and retried episodes", "Total since the start of the run.")
     for index, name in enumerate(("failed", "retried")):
         series = run.series(f"accounts/{name}")
         if any(series[1]):
@@ -94,7 +82,7 @@ def failure_charts(run: RunData) -> list[Chart]:
 
 
 def policy_rating_charts(run: RunData) -> list[Chart]:
-    """Return the chart of the policies' ratings, if any was ever rated: policies may never have met."""
+    """Return the chart of the policies' ratings; empty if no policies have met and so none is rated."""
     chart = Chart("Ratings of the policies", "TrueSkill mean, plus and minus two standard deviations.")
     found = {policy: points for policy in _rated_policies(run) if (points := _ratings(run, policy))}
     if len({rate for points in found.values() for _, rate in points}) < 2:
@@ -112,7 +100,7 @@ def _rated_policies(run: RunData) -> list[str]:
 
 
 def _ratings(run: RunData, policy: str) -> list[tuple[float, Rate]]:
-    """Return a policy's ratings by step where mean and standard deviation are known."""
+    """Return a policy's ratings by step, where both mean and standard deviation are known."""
     means = dict(zip(*run.series(f"{RATING}{policy}/mu"), strict=True))
     deviations = dict(zip(*run.series(f"{RATING}{policy}/sigma"), strict=True))
     return [

@@ -9,11 +9,11 @@ import msgspec
 from selfplay.tracking.report_rollouts import GAMES_PER_STEP, LoggedStep, number_of
 
 MAX_DEPTH = 8
-"""Sub-episodes that are nested deeper are counted and not shown."""
+"""Sub-episodes that are nested deeper than this are counted but not shown."""
 
 
 class Said(msgspec.Struct):
-    """One line of a transcript: ``author`` is empty for the environment, ``to`` is empty for all."""
+    """One line of a transcript; an empty ``author`` is the environment, an empty ``to`` is everybody."""
 
     author: str = ""
     to: str = ""
@@ -21,7 +21,7 @@ class Said(msgspec.Struct):
 
 
 class ProgramRollout(msgspec.Struct):
-    """One episode of the rollout log; a program may write anything into ``extras``."""
+    """One episode of the rollout log; ``extras`` contains whatever the program writes into it."""
 
     episode_type: str = ""
     id: str = ""
@@ -34,12 +34,12 @@ class ProgramRollout(msgspec.Struct):
 
     @property
     def error(self) -> str:
-        """Why the episode failed; empty if it did not."""
+        """The reason for the episode's failure; empty if it did not fail."""
         return str(self.meta.get("error") or "")
 
     @property
     def transcript(self) -> list[Said]:
-        """What was said, in order; empty where the episode is no chat."""
+        """The lines of the conversation in order; empty if the episode is not a chat."""
         try:
             return msgspec.convert(self.extras.get("transcript"), list[Said])
         except msgspec.ValidationError:
@@ -48,9 +48,9 @@ class ProgramRollout(msgspec.Struct):
 
 @dataclass
 class Conversation:
-    """A logged episode that the report shows, and the sub-episodes that it spawned.
+    """A logged episode for the report, with the sub-episodes that it spawned.
 
-    ``depth`` is 0 at the top; ``too_deep`` counts what is below ``MAX_DEPTH``.
+    ``depth`` is 0 at the top; ``too_deep`` counts the sub-episodes below ``MAX_DEPTH``.
     """
 
     step: int
@@ -60,7 +60,7 @@ class Conversation:
     too_deep: int = 0
 
     def all_rollouts(self) -> list[ProgramRollout]:
-        """The rollout and its descendants', parents first."""
+        """Return this rollout and those of all descendants, parents first."""
         return [self.rollout, *(one for child in self.children for one in child.all_rollouts())]
 
 
@@ -69,7 +69,7 @@ class _Line(msgspec.Struct):
 
 
 class _HeadLine(msgspec.Struct):
-    """A line of which only what makes up the tree is read, which is fast enough for a whole log."""
+    """A log line decoded only as far as the tree requires, which is fast enough for a whole log."""
 
     class _Rollout(msgspec.Struct):
         id: str = ""
@@ -80,7 +80,7 @@ class _HeadLine(msgspec.Struct):
 
 @dataclass
 class _Tree:
-    """The lines (from 0) of one top-level episode: its own and its descendants'."""
+    """The line numbers (from 0) of one top-level episode and of its descendants."""
 
     path: Path
     lines: list[int]
@@ -91,7 +91,7 @@ def load_conversations(logs: list[Path]) -> tuple[list[Conversation], int]:
     """Choose top-level episodes of the first, middle and last step, and a failed one if there is any.
 
     Returns:
-        the chosen ones in the order of the log, and how many top-level episodes the log has.
+        the chosen episodes in the order of the log, and the number of top-level episodes in the log.
     """
     outlines = [outline for outline in map(_outline, logs) if outline]
     chosen = []
@@ -105,13 +105,18 @@ def load_conversations(logs: list[Path]) -> tuple[list[Conversation], int]:
     return conversations, sum(map(len, outlines))
 
 
+def read_conversations(path: Path, most: int) -> list[Conversation]:
+    """Return the first ``most`` top-level episodes of a log file, with their sub-episodes."""
+    return [one for tree in _outline(path)[:most] for one in _read(tree)]
+
+
 def _spread(total: int) -> list[int]:
-    """Return up to ``GAMES_PER_STEP`` places among ``total``, evenly spaced."""
+    """Return up to ``GAMES_PER_STEP`` evenly spaced indices below ``total``."""
     return sorted({place * total // GAMES_PER_STEP for place in range(GAMES_PER_STEP)}) if total else []
 
 
 def _outline(path: Path) -> list[_Tree]:
-    """Return the trees of a log file. Children stand behind their parent; one without it is a tree itself."""
+    """Return the trees of a log file. Children follow their parent; one without a parent starts a tree."""
     trees: list[_Tree] = []
     tree_of: dict[str, _Tree] = {}
     with path.open("rb") as file:
@@ -132,7 +137,7 @@ def _outline(path: Path) -> list[_Tree]:
 
 
 def _read(tree: _Tree) -> list[Conversation]:
-    """Read the lines of a tree; lines that are no rollout are passed over, and their children stand alone."""
+    """Read the lines of a tree; lines that are not rollouts are skipped, and their children become roots."""
     tops: list[Conversation] = []
     by_id: dict[str, Conversation] = {}
     wanted = set(tree.lines)

@@ -1,4 +1,4 @@
-"""The head of a program's report: tiles, and the table of what was measured before and after."""
+"""The head of a program's report: tiles, and the table of measures before and after."""
 
 from html import escape
 
@@ -16,7 +16,7 @@ from selfplay.tracking.report_summary import (
 
 
 def measures_by_name(run: RunData) -> dict[str, list[Evaluation]]:
-    """Group the complete measures by name, each in order of steps."""
+    """Group the complete measures by name, each group in order of steps."""
     series: dict[str, list[Evaluation]] = {}
     for evaluation in run.evaluations:
         complete = None not in (evaluation.low, evaluation.mean, evaluation.high)
@@ -26,17 +26,17 @@ def measures_by_name(run: RunData) -> dict[str, list[Evaluation]]:
 
 
 def measure_rate(measure: Evaluation) -> Rate:
-    """Return a measure's mean with its interval; numbers of any size unless it is a share."""
+    """Return a measure's mean with its interval, which lies between 0 and 1 only if it is a share."""
     return Rate(measure.low or 0.0, measure.mean or 0.0, measure.high or 0.0)
 
 
 def are_shares(measures: list[Evaluation]) -> bool:
-    """Say whether all of a series are shares: a mean's values may be 0 and 1 by chance."""
+    """Return whether all measures of a series are shares: a mean's values may be 0 and 1 by chance."""
     return all(measure.is_share for measure in measures)
 
 
 def program_text_html(run: RunData) -> str:
-    """Return which program the model is trained on, and the roles and policies, where known."""
+    """Return the name of the program, and the roles and policies where they are known."""
     program = run.config.get("program")
     settings = program if isinstance(program, dict) else {}
     name = settings.get("path") or settings.get("type") or "unknown"
@@ -48,21 +48,26 @@ def program_text_html(run: RunData) -> str:
 
 
 def program_tiles_html(run: RunData) -> str:
-    """Return the headline figures of a program: episodes, and every measure's change."""
+    """Return a program's headline figures: the change of every measure."""
     tiles = []
-    episodes = run.series("accounts/episodes")[1]
-    if episodes:
-        wrong = [(name, run.series(f"accounts/{name}")[1]) for name in ("failed", "retried")]
-        notes = [f"{values[-1]:,.0f} {name}" for name, values in wrong if values and values[-1]]
-        tiles.append(("Episodes", f"{episodes[-1]:,.0f}", ", ".join(notes)))
     for name, measures in measures_by_name(run).items():
         first, last = (_value_text(one, are_shares(measures)) for one in (measures[0], measures[-1]))
         tiles.append(change_tile(name, first, last, counted(measures[-1].count, "item")))
     return "".join(tile_html(*tile) for tile in tiles)
 
 
+def measured_texts(run: RunData, step: int) -> list[str]:
+    """Return the values measured after a step, each with its name."""
+    return [
+        f"{name} {_value_text(measure, are_shares(measures))}"
+        for name, measures in measures_by_name(run).items()
+        for measure in measures
+        if measure.step == step
+    ]
+
+
 def measures_html(run: RunData) -> str:
-    """Return the table of the first and the last of every measure; empty without any."""
+    """Return the table of the first and the last value of every measure; empty without any."""
     groups: dict[str, list[str]] = {}
     series = measures_by_name(run)
     for name, measures in series.items():
@@ -70,7 +75,7 @@ def measures_html(run: RunData) -> str:
         groups.setdefault(steps, []).append(_measure_row(name, measures))
     if not groups:
         return ""
-    rows = [group_row("What the program measures", steps) + "".join(found) for steps, found in groups.items()]
+    rows = [group_row("The program's measures", steps) + "".join(found) for steps, found in groups.items()]
     shares = any(map(are_shares, series.values()))
     means = not all(map(are_shares, series.values()))
     scale = '<th class="range-head"><span>0%</span><span>50%</span><span>100%</span></th>'
@@ -84,7 +89,7 @@ def measures_html(run: RunData) -> str:
 
 
 def _measure_row(name: str, measures: list[Evaluation]) -> str:
-    """Return a measure's first and last value, and a bar for each; a single one has no before."""
+    """Return a measure's first and last value with a bar for each; a single one has no value before."""
     first, last = measures[0], measures[-1]
     title = f'{escape(name)} <span class="muted">{counted(last.count, "item")}</span>'
     before = None if first is last else measure_rate(first)
@@ -101,7 +106,7 @@ def _measure_row(name: str, measures: list[Evaluation]) -> str:
 
 
 def _ends(measures: list[Evaluation]) -> tuple[float, float]:
-    """Return the range that a bar shows: of all values, and of the intervals where they reach farther."""
+    """Return the range of a bar, which covers all values and intervals."""
     found = [value for one in measures for value in one.values]
     for rate in map(measure_rate, measures):
         found += [rate.low, rate.high]
@@ -129,7 +134,7 @@ def _value_text(measure: Evaluation, is_share: bool) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with three digits after the point: fewer where it is large, more where it is tiny."""
+    """Return a number with three decimals; a large number has fewer and a tiny one more."""
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"

@@ -1,15 +1,16 @@
-"""Conversations for reading, with the sub-episodes they spawned. Everything a model wrote is escaped."""
+"""Renders conversations with the sub-episodes they spawned. All text written by a model is escaped."""
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
 from typing import Any
 
 from selfplay.tracking.report_data import RunData
 from selfplay.tracking.report_dialogue import DialogueTurn, answer_of, dialogue
+from selfplay.tracking.report_filter import CUT, FAILED, filter_html, reward_tags
 from selfplay.tracking.report_pieces import (
     MAX_TURNS,
     Prompt,
@@ -18,72 +19,126 @@ from selfplay.tracking.report_pieces import (
     messages_html,
     shared_beginnings,
     signed,
+    versions_html,
 )
 from selfplay.tracking.report_program_rollouts import Conversation, ProgramRollout
+from selfplay.tracking.report_program_summary import measured_texts
 from selfplay.tracking.report_rollouts import LoggedStep
 
 MAX_CHILDREN = 64
-"""Of more sub-episodes of one episode only this many are shown."""
+"""At most this many sub-episodes of an episode are shown."""
 SHORT_VALUE = 240
-"""Longer values of artifacts and extras fold."""
+"""Longer values of artifacts and extras are folded."""
 SHORT_LINE = 100
 """A text in a summary is cut to this many characters."""
-TITLES = ("topic", "question", "prompt", "problem", "task", "title", "name")
-"""Under which of its keys an artifact says what an episode is about."""
+TITLES = ("topic", "claim", "question", "prompt", "problem", "task", "title", "name")
+"""The keys under which an artifact may name an episode's subject."""
 
 PromptKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class _Page:
-    """What all cards share: a colour for each role, and how prompts begin by episode type and role."""
+    """What all cards share: colours of roles, prompt beginnings by episode type and role, rewarded roles."""
 
     colours: dict[str, int]
     beginnings: dict[PromptKey, Prompt]
+    players: list[str]
+    is_evaluation: bool = False
 
 
 def conversations_html(run: RunData) -> str:
     """Return the section of readable conversations; empty without any."""
     if not run.conversations:
         return ""
-    colours = {role: index % 6 for index, role in enumerate(run.roles())}
-    page = _Page(colours, shared_prompts(run.conversations))
+    page = _page(run, run.conversations)
     parts = [
         "<section><h2>Conversations</h2>",
         f'<p class="muted">{_choice_text(len(run.conversations), run.conversations_in_log)}</p>',
+        _beginnings_html(page),
+        _filter_html(page),
     ]
-    for (episode_type, role), beginning in page.beginnings.items():
-        parts.append(
-            f'<details class="fold shared"><summary>How every prompt of {escape(role)} in '
-            f"{escape(episode_type)} begins ({counted(len(beginning), 'message')})</summary>"
-            f"{messages_html(beginning)}</details>"
+    for step in dict.fromkeys(conversation.step for conversation in run.conversations):
+        of_step = [conversation for conversation in run.conversations if conversation.step == step]
+        rollouts = [rollout for conversation in of_step for rollout in conversation.all_rollouts()]
+        versions = versions_html(one.policy_version for rollout in rollouts for one in rollout.steps)
+        shown = "".join(
+            _conversation_html(one, page, unfolded=one is run.conversations[0]) for one in of_step
         )
-    step = None
-    for position, conversation in enumerate(run.conversations):
-        if conversation.step != step:
-            step = conversation.step
-            parts.append(f"<h3>Step {step}</h3>")
-        unfolded = " open" if position == 0 else ""
-        parts.append(
-            f'<details class="game"{unfolded}><summary>{_summary_html(conversation, page)}</summary>'
-        )
-        parts.append(f"{_body_html(conversation, page)}</details>")
+        parts.append(f'<div class="group"><h3>Step {step}{versions}</h3>{shown}</div>')
     parts.append("</section>")
     return "".join(parts)
 
 
+def evaluated_conversations_html(run: RunData) -> str:
+    """Return the section of the conversations logged in evaluations; empty without any."""
+    conversations = [one for transcript in run.transcripts for one in transcript.conversations]
+    if not conversations:
+        return ""
+    page = replace(_page(run, conversations), is_evaluation=True)
+    groups = []
+    for transcript in run.transcripts:
+        measured = ", ".join(measured_texts(run, transcript.step))
+        shown = "".join(_conversation_html(one, page, unfolded=False) for one in transcript.conversations)
+        groups.append(
+            f'<div class="group"><h3>After step {transcript.step} <span class="muted">{escape(measured)}'
+            f"</span></h3>{shown}</div>"
+        )
+    return (
+        "<section><h2>Conversations of the first and the last evaluation</h2>"
+        '<p class="muted">The first conversations of each. The figures beside them count all.</p>'
+        f"{_beginnings_html(page)}{_filter_html(page)}{''.join(groups)}</section>"
+    )
+
+
+def _page(run: RunData, conversations: list[Conversation]) -> _Page:
+    colours = {role: index % 6 for index, role in enumerate(run.roles())}
+    rewarded = {role for one in conversations for role in one.rollout.rewards}
+    return _Page(colours, shared_prompts(conversations), sorted(rewarded))
+
+
+def _beginnings_html(page: _Page) -> str:
+    """Return the shared beginning of each role's prompts, folded."""
+    return "".join(
+        f'<details class="fold shared"><summary>Shared beginning of every prompt of {escape(role)} in '
+        f"{escape(episode_type)} ({counted(len(beginning), 'message')})</summary>"
+        f"{messages_html(beginning)}</details>"
+        for (episode_type, role), beginning in page.beginnings.items()
+    )
+
+
+def _filter_html(page: _Page) -> str:
+    return filter_html((CUT, FAILED), page.players)
+
+
+def _conversation_html(conversation: Conversation, page: _Page, *, unfolded: bool) -> str:
+    """Return one foldable conversation, with the tags that the controls filter by."""
+    rollouts = conversation.all_rollouts()
+    steps = [step for rollout in rollouts for step in rollout.steps]
+    is_true = (
+        (CUT, any(step.info.get("finish_reason") == "length" for step in steps)),
+        (FAILED, any(rollout.error for rollout in rollouts)),
+    )
+    tags = reward_tags(conversation.rollout.rewards, page.players)
+    tags += [tag for (tag, _), holds in is_true if holds]
+    return (
+        f'<details class="game" data-tags="{" ".join(tags)}"{" open" if unfolded else ""}>'
+        f"<summary>{_summary_html(conversation, page)}</summary>{_body_html(conversation, page)}</details>"
+    )
+
+
 def _choice_text(shown: int, logged: int) -> str:
-    """Return which of the logged top-level episodes the page shows."""
+    """Return a sentence on the choice of the logged top-level episodes."""
     if shown == logged:
         return f"All of {counted(logged, 'episode')} in the log, each with its sub-episodes."
     return (
-        f"{shown} of {counted(logged, 'episode')} in the log, each with its sub-episodes: some of the first, "
-        "of the middle and of the last step."
+        f"{shown} of {counted(logged, 'episode')} in the log, each with its sub-episodes, from the first, "
+        "the middle and the last step."
     )
 
 
 def shared_prompts(conversations: list[Conversation]) -> dict[PromptKey, Prompt]:
-    """Return, by episode type and role, the messages that every prompt begins with."""
+    """Return, by episode type and role, the messages with which every prompt begins."""
     prompts: defaultdict[PromptKey, list[Prompt]] = defaultdict(list)
     for conversation in conversations:
         for rollout in conversation.all_rollouts():
@@ -93,16 +148,27 @@ def shared_prompts(conversations: list[Conversation]) -> dict[PromptKey, Prompt]
 
 
 def title_of(artifact: Any) -> str:
-    """Return what an episode is about in a line; empty where its artifact does not say."""
+    """Return an episode's subject in one line; empty if its artifact does not name one.
+
+    In a dictionary it is the value of one of the usual keys, or else the first text. A number is its own
+    title.
+    """
     if isinstance(artifact, dict):
-        artifact = next((artifact[key] for key in TITLES if isinstance(artifact.get(key), str)), "")
-    return _in_a_line(artifact) if isinstance(artifact, str) else ""
+        keys = [*TITLES, *artifact]
+        artifact = next((artifact[key] for key in keys if isinstance(artifact.get(key), str)), "")
+    return _in_a_line(str(artifact)) if isinstance(artifact, str | int | float) else ""
+
+
+def _opening(rollout: ProgramRollout) -> str:
+    """Return the environment's first line; empty if a role spoke first."""
+    first = rollout.transcript[:1]
+    return _in_a_line(first[0].text) if first and not first[0].author else ""
 
 
 def _summary_html(conversation: Conversation, page: _Page, *, with_title: bool = True) -> str:
-    """Return an episode in a line: title, the only or last answer, rewards, counts, what was wrong."""
+    """Return an episode in one line: title, the only or last answer, rewards, counts and failures."""
     rollout = conversation.rollout
-    title = title_of(rollout.artifact) if with_title else ""
+    title = (title_of(rollout.artifact) or _opening(rollout)) if with_title else ""
     parts = [f'<span class="game-name">{escape(title)}</span>'] if title else []
     if rollout.steps and (len(rollout.steps) == 1 or not title):
         step = rollout.steps[-1]
@@ -126,7 +192,7 @@ def _summary_html(conversation: Conversation, page: _Page, *, with_title: bool =
 
 
 def _body_html(conversation: Conversation, page: _Page) -> str:
-    """Return everything about an episode: what it is about, what was said, what came of it, sub-episodes."""
+    """Return an episode's whole card: subject, turns, outcome and sub-episodes."""
     rollout = conversation.rollout
     turns = dialogue(rollout)
     parts = [f'<div class="turns">{_facts_html(_artifact_facts(rollout.artifact))}']
@@ -148,16 +214,12 @@ def _artifact_facts(artifact: Any) -> dict[str, Any]:
 
 
 def _outcome_facts(rollout: ProgramRollout) -> dict[str, Any]:
-    """Return the extras without the transcript, and the metrics that are not a reward again."""
-    extras = {name: value for name, value in rollout.extras.items() if name != "transcript"}
-    for name, value in rollout.metrics.items():
-        if rollout.rewards.get(name.rsplit("/", 1)[-1]) != value:
-            extras[name] = value
-    return extras
+    """Return the extras without the transcript, and the metrics of the reward functions."""
+    return {name: value for name, value in rollout.extras.items() if name != "transcript"} | rollout.metrics
 
 
 def _facts_html(facts: dict[str, Any]) -> str:
-    """Return names and values of any JSON; long values fold."""
+    """Return names and values of any JSON; long values are folded."""
     rows = "".join(
         f'<div class="label">{escape(str(name).replace("_", " "))}</div><div>{_value_html(value)}</div>'
         for name, value in facts.items()
@@ -166,7 +228,7 @@ def _facts_html(facts: dict[str, Any]) -> str:
 
 
 def _value_html(value: Any) -> str:
-    """Return text as it is and anything else as JSON; a long list has one item a line."""
+    """Return text unchanged and anything else as JSON; a long list has one item per line."""
     if isinstance(value, str):
         text, head = value, _in_a_line(value)
     elif isinstance(value, list):
@@ -183,7 +245,7 @@ def _value_html(value: Any) -> str:
 
 
 def _turn_html(turn: DialogueTurn, episode_type: str, page: _Page) -> str:
-    """Return one turn: who said what to whom, what it earned, and the folded prompt."""
+    """Return one turn: speaker, addressee, text, reward and the folded prompt."""
     only = f' <span class="chip">to {_role_html(turn.to, page)} only</span>' if turn.to else ""
     text = f'<div class="said">{escape(clip(turn.text))}</div>' if turn.text.strip() else _NOTHING_SAID
     if not turn.author:
@@ -202,10 +264,11 @@ def _turn_html(turn: DialogueTurn, episode_type: str, page: _Page) -> str:
         answer = answer_of(turn.step)
         if answer != turn.text:
             parts.append(f'<div class="label">answer</div><pre class="answer">{escape(clip(answer))}</pre>')
-        parts.append(
-            f'<div class="stages"><span class="label">reward</span> <b>{_reward_text(turn.step.reward)}</b> '
-            f'<span class="label">advantage</span> <b>{_reward_text(turn.step.advantage)}</b></div>'
-        )
+        figures = {"reward": turn.step.reward}
+        if not page.is_evaluation:  # Evaluations have no advantages.
+            figures["advantage"] = turn.step.advantage
+        shown = [f'<span class="label">{n}</span> <b>{_reward_text(x)}</b>' for n, x in figures.items()]
+        parts.append(f'<div class="stages">{" ".join(shown)}</div>')
         parts.append(_prompt_html(turn, turn.step, page.beginnings.get((episode_type, turn.author), [])))
     parts.append("</div>")
     return "".join(parts)
@@ -215,7 +278,7 @@ _NOTHING_SAID = '<div class="muted">(nothing)</div>'
 
 
 def _call_html(step: LoggedStep) -> str:
-    """Return how the model call ended, and its version, tokens and mean log-probability."""
+    """Return a model call's policy version, mean log-probability, token count and any truncation."""
     marks = []
     if step.info.get("finish_reason") == "length":
         marks.append('<span class="badge warn">cut at the token limit</span>')
@@ -229,13 +292,13 @@ def _call_html(step: LoggedStep) -> str:
 
 
 def _prompt_html(turn: DialogueTurn, step: LoggedStep, beginning: Prompt) -> str:
-    """Return the folded prompt, without the messages that are shown elsewhere."""
+    """Return the folded prompt, without the messages shown elsewhere on the page."""
     if not step.prompt:
         return ""
     note, known = "", len(beginning)
     if turn.known > known:
         known = turn.known
-        note = f"It goes on from the prompt of turn {turn.earlier}:"
+        note = f"Continues the prompt of turn {turn.earlier}:"
     elif known:
         note = f"After the beginning shown at the top ({counted(known, 'message')}):"
     tokens = f", {counted(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
@@ -246,7 +309,7 @@ def _prompt_html(turn: DialogueTurn, step: LoggedStep, beginning: Prompt) -> str
 
 
 def _children_html(conversation: Conversation, page: _Page) -> str:
-    """Return the sub-episodes, each folded behind its summary."""
+    """Return the sub-episodes, each folded under its summary."""
     children = conversation.children
     if not children:
         return ""
@@ -269,7 +332,7 @@ def _children_html(conversation: Conversation, page: _Page) -> str:
 
 
 def _origin(conversation: Conversation) -> str:
-    """Return a rollout's id and what its ``meta`` says of where it came from."""
+    """Return a rollout's id and the origin that its ``meta`` records."""
     rollout = conversation.rollout
     parts = [rollout.id or "no id"]
     if "group" in rollout.meta:
@@ -302,6 +365,6 @@ def _role_html(role: str, page: _Page) -> str:
 
 
 def _in_a_line(text: str) -> str:
-    """Return the beginning of a text without line breaks."""
+    """Return the beginning of a text, without line breaks."""
     line = " ".join(text.split())
     return line if len(line) <= SHORT_LINE else f"{line[:SHORT_LINE]}…"

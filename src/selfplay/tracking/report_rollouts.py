@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 GAMES_PER_STEP = 6
-"""How many games the report shows of each step it looks into."""
+"""The number of games that the report shows of each chosen step."""
 
 
 class Turn(msgspec.Struct):
-    """One move of a game, by whichever player; ``kind`` is "policy" for a trained seat."""
+    """One move of a game by any player; ``kind`` is "policy" for a trained seat."""
 
     pid: int = 0
     kind: str = ""
@@ -45,7 +45,7 @@ class LoggedStep(msgspec.Struct):
 
 
 class Extras(msgspec.Struct):
-    """What a game adds to its rollout; player ids are text because JSON keys are."""
+    """The fields that a game adds to its rollout; player ids are strings because JSON keys are."""
 
     turns: list[Turn] = []
     final_rewards: dict[str, float] = {}
@@ -74,7 +74,7 @@ class LoggedRollout(msgspec.Struct):
 
     @property
     def has_invalid_move(self) -> bool:
-        """Whether a player made a move that the game refused."""
+        """Whether a player made a move that the game rejected."""
         return self.extras.invalid_pid is not None or any(turn.invalid for turn in self.extras.turns)
 
 
@@ -83,7 +83,7 @@ class _Line(msgspec.Struct):
 
 
 class _ExtrasLine(msgspec.Struct):
-    """A line of which only the extras are read, which is fast enough to search a whole log."""
+    """A log line of which only the extras are decoded, which is fast enough to search a whole log."""
 
     class _Rollout(msgspec.Struct):
         extras: Extras = msgspec.field(default_factory=Extras)
@@ -92,7 +92,7 @@ class _ExtrasLine(msgspec.Struct):
 
 
 class _BatchLine(msgspec.Struct):
-    """A step of a training batch: which one it is, and its reward at each stage."""
+    """A step of a training batch: its rollout, seat and index, and its reward at each stage."""
 
     rollout_id: str = ""
     pid: int = 0
@@ -102,7 +102,7 @@ class _BatchLine(msgspec.Struct):
 
 @dataclass
 class Game:
-    """A logged game that the report shows, and the step and line it came from."""
+    """A logged game for the report, with its step and its line in the log."""
 
     step: int
     index: int
@@ -110,10 +110,10 @@ class Game:
 
 
 def add_reward_stages(games: list[Game], batch_logs: list[Path]) -> None:
-    """Write the reward stages that batch logs recorded into the games' steps, as ``info["reward_stages"]``.
+    """Copy the reward stages from the batch logs into the games' steps, as ``info["reward_stages"]``.
 
-    Batches count from 1, so in a lockstep run the games of a step are in the batch of the same number, or
-    of the one beside it; only those files are read. A step that was never drawn keeps no stages.
+    Batches are numbered from 1, so in a lockstep run the games of a step are in the batch of the same number
+    or in a neighbouring one; only those files are read. A step that was never sampled gets no stages.
     """
     near = {game.step + distance for game in games for distance in (-1, 0, 1)}
     stages = {}
@@ -135,7 +135,7 @@ def add_reward_stages(games: list[Game], batch_logs: list[Path]) -> None:
 
 
 def _unzipped_lines(path: Path) -> list[bytes]:
-    """The lines of a compressed file; none if it was cut off."""
+    """Return the lines of a compressed file; empty if it is truncated."""
     try:
         return gzip.decompress(path.read_bytes()).splitlines()
     except (OSError, EOFError, zlib.error):
@@ -143,7 +143,7 @@ def _unzipped_lines(path: Path) -> list[bytes]:
 
 
 def select_games(logs: list[Path]) -> list[Game]:
-    """Choose games of the first, middle and last step, and one with an invalid move if there is any."""
+    """Choose games of the first, middle and last step, including one with an invalid move if there is any."""
     chosen = sorted({0, len(logs) // 2, len(logs) - 1}) if logs else []
     games = [game for index in chosen for game in spread_games(logs[index], GAMES_PER_STEP)]
     if not any(game.rollout.has_invalid_move for game in games):
@@ -159,7 +159,7 @@ def spread_games(path: Path, count: int) -> list[Game]:
 
 
 def read_games(path: Path, wanted: set[int]) -> list[Game]:
-    """Return the games on the given lines (from 0); lines that are no rollout are passed over."""
+    """Return the games on the given lines (from 0); lines that are not rollouts are skipped."""
     games = []
     with path.open("rb") as file:
         for index, line in enumerate(file):

@@ -1,4 +1,4 @@
-"""The head of the report: tiles, the table of before and after with intervals, and the policy table."""
+"""The head of the report: tiles, the before-and-after table with intervals, and the policy table."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.tracking.report_data import Evaluation, RunData
 
 POLICY_ROWS = 60
-"""Games with more information sets than this get no policy table."""
+"""A game with more information sets than this gets no policy table."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Rate:
 
 
 def wilson(successes: int, trials: int) -> Rate:
-    """Return the Wilson score interval at 95% (Wilson 1927); 0 to 1 without trials.
+    """Return the 95% Wilson score interval (Wilson 1927), which is 0 to 1 without trials.
 
     With p = successes / trials and z = 1.96:
     (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
@@ -37,9 +37,9 @@ def wilson(successes: int, trials: int) -> Rate:
 
 
 def match_rates(match: Evaluation) -> dict[str, Rate]:
-    """Return the shares of a match's games: wins, draws, losses, and those the model's invalid move ended.
+    """Return the shares of a match's wins, draws, losses, and games ended by the model's invalid move.
 
-    The last are among the losses (and the opponent's among the wins).
+    The last are counted among the losses, and games ended by the opponent's invalid move among the wins.
     """
     return {
         "Wins": wilson(match.wins, match.games),
@@ -49,8 +49,21 @@ def match_rates(match: Evaluation) -> dict[str, Rate]:
     }
 
 
+def match_headlines(run: RunData) -> dict[tuple[int, str, str], str]:
+    """Return the win rate of every match in words, by step, environment and opponent."""
+    return {
+        (
+            match.step,
+            match.env_id,
+            match.opponent,
+        ): f"won {match.wins / match.games:.1%} of {match.games:,} games"
+        for matches in matches_by_series(run).values()
+        for match in matches
+    }
+
+
 def matches_by_series(run: RunData) -> dict[tuple[str, str], list[Evaluation]]:
-    """Group the matches that have games by environment and opponent, each in order of steps."""
+    """Group the matches that have games by environment and opponent, each group in order of steps."""
     series: dict[tuple[str, str], list[Evaluation]] = {}
     for evaluation in run.evaluations:
         if evaluation.kind == "match" and evaluation.games > 0:
@@ -59,7 +72,7 @@ def matches_by_series(run: RunData) -> dict[tuple[str, str], list[Evaluation]]:
 
 
 def nash_by_env(run: RunData) -> dict[str, list[Evaluation]]:
-    """Group the exact evaluations by environment, each in order of steps."""
+    """Group the exact evaluations by environment, each group in order of steps."""
     series: dict[str, list[Evaluation]] = {}
     for evaluation in run.evaluations:
         if evaluation.nash_conv is not None:
@@ -68,7 +81,7 @@ def nash_by_env(run: RunData) -> dict[str, list[Evaluation]]:
 
 
 def model_name(config: dict[str, Any]) -> str:
-    """Return the model's name from a configuration, whichever way it is written there."""
+    """Return the model's name from a configuration, which may be a string or a table."""
     model = config.get("model", config.get("model_name"))
     if isinstance(model, dict):
         model = next((model[key] for key in ("name", "id", "path", "base") if key in model), None)
@@ -76,7 +89,7 @@ def model_name(config: dict[str, Any]) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time span in the two units that matter."""
+    """Return a time span in its two largest units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -90,15 +103,18 @@ def tiles_html(run: RunData) -> str:
     tiles = []
     if run.metrics:
         tiles.append(("Steps", str(run.metrics[-1].get("step", len(run.metrics))), ""))
-        seconds = run.metrics[-1].get("wall_time", 0.0) - run.metrics[0].get("wall_time", 0.0)
-        if seconds > 0:
-            tiles.append(("Time", duration_text(seconds), "first to last step"))
-    if run.games_in_log:
-        tiles.append(("Games in the log", f"{run.games_in_log:,}", ""))
+        if seconds := run.seconds():
+            evaluating = sum(run.series("time/evaluation_seconds")[1])
+            note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""
+            tiles.append(("Time", duration_text(seconds), note))
+    finished = run.series("accounts/finished")[1]
+    if finished:
+        wrong = [(name, run.series(f"accounts/{name}")[1]) for name in ("failed", "retried")]
+        note = ", ".join(f"{values[-1]:,.0f} {name}" for name, values in wrong if values)
+        tiles.append(("Episodes" if run.is_program else "Games", f"{finished[-1]:,.0f}", note))
     for env_id, found in nash_by_env(run).items():
-        tiles.append(
-            change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", env_id)
-        )
+        note = env_id if found[-1].is_playable else f"{env_id}; cannot be played, see below"
+        tiles.append(change_tile("NashConv", f"{found[0].nash_conv:.3f}", f"{found[-1].nash_conv:.3f}", note))
     for (env_id, opponent), matches in matches_by_series(run).items():
         before, after = (f"{100 * match.wins / match.games:.1f}" for match in (matches[0], matches[-1]))
         tiles.append(change_tile(f"Win % against {opponent}", before, after, env_id))
@@ -114,12 +130,12 @@ def tile_html(name: str, value: str, note: str) -> str:
 
 
 def change_tile(name: str, before: str, after: str, note: str) -> tuple[str, str, str]:
-    """Return a tile that shows a change, or one figure when nothing changed."""
+    """Return a tile with the change of a figure, or with one figure if it did not change."""
     return name, after if before == after else f"{before} → {after}", note
 
 
 def headline_html(run: RunData) -> str:
-    """Return the table of the first and the last evaluation side by side; empty without evaluations."""
+    """Return the table that compares the first and the last evaluation; empty without evaluations."""
     rows = []
     for (env_id, opponent), matches in matches_by_series(run).items():
         first, last = matches[0], matches[-1]
@@ -131,9 +147,14 @@ def headline_html(run: RunData) -> str:
         last = found[-1]
         rows.append(group_row(f"{env_id}, exact", steps_text(found[0], last)))
         before_last = found[0] if len(found) > 1 else Evaluation()
-        rows.append(_exact_row("NashConv (0 is unbeatable)", before_last.nash_conv, last.nash_conv))
+        marks = [_UNPLAYABLE_HTML * (not one.is_playable) for one in (before_last, last)]
+        rows.append(_exact_row("NashConv (0 is unbeatable)", before_last.nash_conv, last.nash_conv, marks))
         if last.legal_mass is not None:
-            rows.append(_exact_row("Probability on legal answers", before_last.legal_mass, last.legal_mass))
+            masses = before_last.legal_mass, last.legal_mass
+            rows.append(_exact_row("Probability on legal answers", *masses, marks=["", ""]))
+    unplayable = any(
+        not one.is_playable for found in nash_by_env(run).values() for one in (found[0], found[-1])
+    )
     if not rows:
         return ""
     return (
@@ -141,8 +162,16 @@ def headline_html(run: RunData) -> str:
         '<th class="range-head"><span>0%</span><span>50%</span><span>100%</span></th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
         '<p class="muted">Small figures and bands are 95% Wilson intervals; '
-        '<span class="key before"></span> before, <span class="key after"></span> after.</p></div>'
+        '<span class="key before"></span> before, <span class="key after"></span> after.</p>'
+        f"{_UNPLAYABLE_NOTE_HTML * unplayable}</div>"
     )
+
+
+_UNPLAYABLE_HTML = ' <span class="badge warn">cannot be played</span>'
+_UNPLAYABLE_NOTE_HTML = (
+    '<p class="muted">NashConv treats the policy as if it gave only legal answers. With so little '
+    "probability on legal answers the policy cannot be played: it loses by invalid moves.</p>"
+)
 
 
 def steps_text(first: Evaluation, last: Evaluation) -> str:
@@ -151,7 +180,7 @@ def steps_text(first: Evaluation, last: Evaluation) -> str:
 
 
 def group_row(title: str, note: str) -> str:
-    """Return the row above the rows that belong together."""
+    """Return the heading row of a group."""
     return (
         f'<tr class="group"><th colspan="4">{escape(title)} '
         f'<span class="muted">{escape(note)}</span></th></tr>'
@@ -159,7 +188,7 @@ def group_row(title: str, note: str) -> str:
 
 
 def rate_row(title_html: str, before: Rate | None, after: Rate) -> str:
-    """Return a row of shares; without a rate before, its cell stays empty."""
+    """Return a row of shares; if there is no rate before, that cell stays empty."""
     text, bar = ("", "") if before is None else (_rate_text(before), range_bar(before, "before"))
     return (
         f"<tr><td>{title_html}</td><td>{text}</td><td>{_rate_text(after)}</td>"
@@ -183,13 +212,14 @@ def range_bar(rate: Rate, when: str) -> str:
     )
 
 
-def _exact_row(name: str, before: float | None, after: float | None) -> str:
-    texts = ["" if value is None else f"<b>{value:.4f}</b>" for value in (before, after)]
+def _exact_row(name: str, before: float | None, after: float | None, marks: list[str]) -> str:
+    values = zip((before, after), marks, strict=True)
+    texts = ["" if value is None else f"<b>{value:.4f}</b>{mark}" for value, mark in values]
     return f"<tr><td>{escape(name)}</td><td>{texts[0]}</td><td>{texts[1]}</td><td></td></tr>"
 
 
 def policy_html(run: RunData) -> str:
-    """Return, for each exactly evaluated game, how the first and the last policy play; empty without any."""
+    """Return the first and the last policy of each exactly evaluated game; empty without any."""
     sections = []
     for env_id, found in nash_by_env(run).items():
         last = found[-1]
@@ -211,14 +241,14 @@ def policy_html(run: RunData) -> str:
         )
         sections.append(
             f'<div class="card scroll"><h3>{escape(env_id)}</h3><p class="muted">{legend}</p>'
-            f'<table class="policy"><thead><tr><th>What it knows</th>{heads}</tr></thead>'
+            f'<table class="policy"><thead><tr><th>Information state</th>{heads}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>"
         )
     return "".join(sections)
 
 
 def _policy_bar(chances: dict[str, float], colours: dict[str, int]) -> str:
-    """Return a stacked bar of the probabilities of actions; those over 15% are written out."""
+    """Return a stacked bar of action probabilities; those of at least 15% are labelled."""
     segments = []
     for action, chance in sorted(chances.items()):
         label = f"{100 * chance:.0f}%" if chance >= 0.15 else ""

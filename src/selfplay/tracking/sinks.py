@@ -1,4 +1,4 @@
-"""Where metrics go: a JSON lines file always, Weights & Biases and TensorBoard where they are installed."""
+"""Sinks for metrics: always a JSON lines file; Weights & Biases and TensorBoard if they are installed."""
 
 import importlib
 import os
@@ -9,28 +9,29 @@ from typing import Any, Protocol
 import msgspec
 
 from selfplay.core import InputError
+from selfplay.core.files import append_at
 
 Metrics = dict[str, float | int]
 
 
 class Sink(Protocol):
-    """Anything that takes flushed metrics."""
+    """Anything that accepts flushed metrics."""
 
     def write(self, metrics: Metrics) -> None:
-        """Take one object: ``step`` and ``wall_time`` (seconds since 1970) beside the metrics by name."""
+        """Accept one object: ``step``, ``wall_time`` (seconds since 1970), and the metrics by name."""
 
     def close(self) -> None:
-        """Write what is still held back and let go of files and connections."""
+        """Write buffered values and release files and connections."""
 
 
 class JsonlSink:
     """Appends each object as one JSON line; a line is on the disk when ``write`` returns.
 
-    A half-written last line, left by a process that was killed, is cut off on opening. Values that are not
-    finite are written as null, for JSON has no others.
+    A half-written last line, left by a killed process, is cut off on opening. Values that are not finite are
+    written as null, because JSON cannot represent them.
 
     Args:
-        path: the file; it and its directory are made where missing.
+        path: the file; it and its directory are created if missing.
 
     Raises:
         InputError: the file cannot be opened for writing.
@@ -40,7 +41,7 @@ class JsonlSink:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise InputError(
                 str(path), f"cannot be written ({error.strerror})", "Choose another run directory."
@@ -48,30 +49,35 @@ class JsonlSink:
         self.truncate(_end_of_last_line(path))
 
     def write(self, metrics: Metrics) -> None:
-        """Append one line and force it to the disk."""
-        self._file.write(msgspec.json.encode(metrics) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def offset(self) -> int:
-        """Return the file's size in bytes after the last line; a checkpoint keeps it."""
-        return self._file.tell()
-
-    def truncate(self, offset: int) -> None:
-        """Forget everything after ``offset`` bytes: lines that a killed run wrote after its checkpoint.
+        """Append one line and force it to the disk.
 
         Raises:
-            InputError: the file is shorter than that, so lines the checkpoint counts on are lost.
+            OSError: the line cannot be written; no part of it remains in the file.
+        """
+        line = msgspec.json.encode(metrics) + b"\n"
+        append_at(self._file, self._end, line)
+        os.fsync(self._file.fileno())
+        self._end += len(line)
+
+    def offset(self) -> int:
+        """Return the file's size in bytes after the last line, as stored in a checkpoint."""
+        return self._end
+
+    def truncate(self, offset: int) -> None:
+        """Delete everything after ``offset`` bytes: lines that a killed run wrote after its checkpoint.
+
+        Raises:
+            InputError: the file is shorter than that, so lines from before the checkpoint are lost.
         """
         size = self.path.stat().st_size
         if size < offset:
             raise InputError(
                 str(self.path),
-                f"has {size} bytes where the checkpoint knows of {offset}",
+                f"has {size} bytes, but the checkpoint expects {offset}",
                 "Restore the file, or start a new run.",
             )
         self._file.truncate(offset)
-        self._file.seek(offset)
+        self._end = offset
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -84,8 +90,8 @@ class WandbSink:
 
     Args:
         project: the project's name.
-        run_name: display name; the runs of a resumed training are grouped under it.
-        directory: where wandb keeps its files; the working directory if ``None``.
+        run_name: display name, under which the W&B runs of a resumed training run are grouped.
+        directory: the directory for wandb's files; the working directory if ``None``.
 
     Raises:
         InputError: the package is not installed.
@@ -123,7 +129,7 @@ class TensorBoardSink:
 
     def __init__(self, directory: Path) -> None:
         _import_extra("tensorboard")
-        # torch brings the writer but takes seconds to load, so it waits until it is wanted.
+        # torch provides the writer but takes seconds to load, so it is imported only when needed.
         writer_module: Any = importlib.import_module("torch.utils.tensorboard")
         self._writer: Any = writer_module.SummaryWriter(str(directory))
 
@@ -140,9 +146,9 @@ class TensorBoardSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a metrics file in order; a missing file gives none.
+    """Return the objects of a metrics file in order; a missing file gives an empty list.
 
-    A last line that was only half written is left out.
+    A half-written last line is left out.
 
     Raises:
         InputError: a line before the last is not a JSON object.
@@ -166,15 +172,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _end_of_last_line(path: Path) -> int:
-    """Return the offset just after the last newline; 0 without one."""
+    """Return the offset after the last newline; 0 without one."""
     return path.read_bytes().rfind(b"\n") + 1
 
 
 def _import_extra(package: str) -> ModuleType:
-    """Import a package that is one of our extras.
+    """Import a package of one of our extras.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the package is not installed.
     """
     try:
         return importlib.import_module(package)

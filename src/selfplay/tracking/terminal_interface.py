@@ -1,4 +1,4 @@
-"""TerminalInterface: a run live in the terminal, from whatever source its views come."""
+"""TerminalInterface: a live view of a run in the terminal, from any source of views."""
 
 import asyncio
 from typing import ClassVar
@@ -14,20 +14,21 @@ from selfplay.tracking.watch_view import RunView, Source
 from selfplay.tracking.watch_widgets import ChartsView, GameView, HeaderLine, OverviewView, TableView
 
 PERIOD = 1.0
-"""Seconds between two looks at the source."""
+"""Seconds between two reads of the source."""
 CATCH_UP = 0.02
-"""Seconds between two looks while there is more to read."""
+"""Seconds between two reads while there is more to read."""
 VIEWS = ("overview", "curves", "ratings", "matches", "rates", "game")
 
 
 class TerminalInterface(App[None]):
-    """Shows a run until a key ends it; see docs/howto-watch.md for the views.
+    """Shows a run until the user quits; see docs/howto-watch.md for the views.
 
-    The source is asked in a thread, so that one that is slow never stops the keys.
+    The source is read in a thread, so that a slow source never blocks the keyboard.
 
     Args:
-        source: gives the views: a :class:`selfplay.tracking.watch_data.RunDirectorySource`, say.
-        light: begin with dark letters on a light ground.
+        source: provides the views, for example a
+            :class:`selfplay.tracking.watch_data.RunDirectorySource`.
+        light: start with dark text on a light background.
     """
 
     CSS = """
@@ -54,6 +55,7 @@ class TerminalInterface(App[None]):
     #panels { grid-size: 2; grid-rows: auto; height: auto; }
     #panels Drawing { height: 100%; }
     ChartsView { layout: grid; }
+    #warnings { border: none; }
     #first-curves { display: none; height: 1fr; min-height: 12; }
     .-narrow #evaluation { column-span: 2; }
     .-wide #panels { grid-size: 3; grid-columns: 5fr 5fr 7fr; }
@@ -83,7 +85,7 @@ class TerminalInterface(App[None]):
         self._looking = False
 
     def compose(self) -> ComposeResult:
-        """The header, the views of which one is seen, the keys."""
+        """Yield the header, the views (of which one is visible) and the footer with the keys."""
         yield self.header
         with ContentSwitcher(initial=VIEWS[0]):
             yield OverviewView(self.view, id="overview")
@@ -95,7 +97,7 @@ class TerminalInterface(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look for the first time, and every second from then on."""
+        """Read the source now and then every second."""
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = (LIGHT if self.light else DARK).name
@@ -117,23 +119,23 @@ class TerminalInterface(App[None]):
             self.set_timer(CATCH_UP, self._look_soon)
 
     async def look(self) -> None:
-        """Ask the source once, and show what it says."""
+        """Read the source once and show the result."""
         view = await asyncio.to_thread(self.source.read)
         changed, self.view = view != self.view, view
         if not self.header.is_attached:
-            return  # the app was closed in the meantime
+            return  # The app was closed in the meantime.
         self.header.show(view)
         if changed:
             self.current().show(view)
 
     def current(self) -> OverviewView | ChartsView | TableView | GameView:
-        """Return the view that is seen."""
+        """Return the visible view."""
         found = self.query_one(ContentSwitcher).visible_content
         assert isinstance(found, OverviewView | ChartsView | TableView | GameView)
         return found
 
     def action_show_view(self, name: str) -> None:
-        """Switch to a view; it is drawn now, for only the one that is seen is kept up to date."""
+        """Switch to a view and draw it, because only the visible view is kept up to date."""
         self.query_one(ContentSwitcher).current = name
         if isinstance(found := self.current(), GameView):
             found.shown = None
@@ -141,9 +143,9 @@ class TerminalInterface(App[None]):
         self.current().focus()
 
     def action_newest_game(self) -> None:
-        """Show the newest game in place of the one that is being read."""
+        """Show the newest game instead of the one on the screen."""
         self.query_one(GameView).show_newest()
 
     def action_switch_theme(self) -> None:
-        """Change between dark and light."""
+        """Switch between the dark and the light theme."""
         self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name

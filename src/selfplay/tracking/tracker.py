@@ -1,4 +1,4 @@
-"""Tracker: every number of a run passes through here and leaves as one metrics object a step."""
+"""Tracker: collects every number of a run and sends them out as one metrics object per step."""
 
 import math
 import time
@@ -14,10 +14,10 @@ WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "_idle_share", "/idle_share", 
 
 
 def is_wall_clock(name: str) -> bool:
-    """Say whether a metric measures this machine's time and so differs between two equal runs.
+    """Return whether a metric measures this machine's time and so differs between two equal runs.
 
-    These are ``wall_time``, everything under ``time/``, and names that end in ``_seconds``, ``_per_second``,
-    ``idle_share`` or ``/tok_s`` (tokens per second, by the name inference actors use).
+    Such metrics are ``wall_time``, everything under ``time/``, and names that end in ``_seconds``,
+    ``_per_second``, ``idle_share`` or ``/tok_s`` (the inference actors' name for tokens per second).
     """
     return name == "wall_time" or name.startswith("time/") or name.endswith(WALL_CLOCK_SUFFIXES)
 
@@ -25,11 +25,11 @@ def is_wall_clock(name: str) -> bool:
 class Tracker:
     """Collects scalars, averages them over rolling windows and sends them to sinks.
 
-    There are two kinds of values. **Windowed** ones (games, evaluation games, inference statistics) are
-    averaged over their last ``window`` entries. **Exact** ones (``log``, ``log_learner``, ratings) are sent
-    as they were last given. Either kind appears in a flush only when something new arrived since the one
-    before, so a line never repeats a stale figure. Apart from ``is_wall_clock`` names, what is sent is a
-    function of the calls made and of nothing else.
+    There are two kinds of values. **Windowed** values (games, evaluation games, inference statistics) are
+    averaged over their last ``window`` entries. **Exact** values (``log``, ``log_learner``, ratings) are sent
+    as last given. Either kind appears in a flush only if something new arrived since the previous flush, so
+    a line never repeats a stale figure. Except for ``is_wall_clock`` names, the output is a function of the
+    calls made and of nothing else.
 
     Names: ``collection-{env}/...``, ``evaluation-{env}/...``, ``inference/{actor}/...``, ``learner/...``,
     ``model-pool/{uid}/...``, ``exploration/{env}/...``.
@@ -37,11 +37,11 @@ class Tracker:
     Args:
         run_name: the name shown by sinks and dashboards.
         wandb_project: also send everything to this Weights & Biases project.
-        sinks: where flushed metrics go, in order.
-        window: how many entries a rolling mean looks back.
+        sinks: receive the flushed metrics, in order.
+        window: the number of entries in a rolling mean.
 
     Raises:
-        InputError: ``wandb_project`` is set and the package wandb is not installed.
+        InputError: ``wandb_project`` is set but the package wandb is not installed.
     """
 
     FLUSH_EVERY = 64.0
@@ -81,11 +81,11 @@ class Tracker:
         self.put(eval_values(rewards, player_id, env_id), {f"evaluation-{env_id}": 1})
 
     def put(self, values: Mapping[str, Sequence[float]], games: Mapping[str, int]) -> None:
-        """Record windowed values under their full names, and count the games they are of.
+        """Record windowed values under their full names, and count their games.
 
         Args:
             values: new values by name, in order.
-            games: how many new games, by prefix; sent exactly as ``{prefix}/Games``, all of them so far.
+            games: the number of new games by prefix; the total so far is the exact ``{prefix}/Games``.
         """
         for name, new in values.items():
             self._put(name, *new)
@@ -100,7 +100,7 @@ class Tracker:
             self._put(f"inference/{actor}/{name}", value)
 
     def log_learner(self, info: Mapping[str, float]) -> None:
-        """Record one learner step's figures under ``learner/``, exactly."""
+        """Record one learner step's figures under ``learner/`` as exact values."""
         self.log({f"learner/{name}": value for name, value in info.items()})
 
     def log_model_pool(
@@ -109,10 +109,10 @@ class Tracker:
         ts_dict: Mapping[str, Mapping[str, float]],
         exploration: Mapping[str, Mapping[str, float]],
     ) -> None:
-        """Record the model pool's state; only what changed since the last call is sent.
+        """Record the model pool's state; only changes since the last call are sent.
 
         Args:
-            match_counts: games so far by pair of uids.
+            match_counts: games so far, by pair of uids.
             ts_dict: ``{"mu": mean, "sigma": standard deviation}`` by uid, in TrueSkill's units.
             exploration: measures of the variety of play by environment, such as the share of n-grams of
                 actions that were seen once (``Pct. Unique Action 2-gram``).
@@ -133,12 +133,16 @@ class Tracker:
             self.log({f"exploration/{env_id}/{name}": value for name, value in measures.items()})
 
     def log(self, name_value_dict: Mapping[str, float]) -> None:
-        """Record exact values under their full names; the last one given before a flush is sent."""
+        """Record exact values under their full names; the last value before a flush is sent."""
         for name, value in name_value_dict.items():
             self._exact[name] = int(value) if isinstance(value, int) else float(value)
 
+    def add(self, values: Mapping[str, float]) -> None:
+        """Record exact values that are summed until the next flush, such as seconds."""
+        self.log({name: self._exact.get(name, 0.0) + value for name, value in values.items()})
+
     def flush(self, step: int) -> Metrics:
-        """Send what arrived since the last flush to every sink, as one object, and return it.
+        """Send everything that arrived since the last flush to every sink as one object, and return it.
 
         Keys are sorted; ``step`` and ``wall_time`` (seconds since 1970) come first.
         """
@@ -157,13 +161,13 @@ class Tracker:
         return metrics
 
     def flush_if_due(self, step: int) -> Metrics | None:
-        """Flush when ``FLUSH_EVERY`` seconds have passed since the last time; for runs without lockstep."""
+        """Flush if ``FLUSH_EVERY`` seconds have passed since the last flush; for runs without lockstep."""
         if time.monotonic() - self._last_flush < self.FLUSH_EVERY:
             return None
         return self.flush(step)
 
     def get_interface_info(self) -> dict[str, Any]:
-        """Return what a terminal interface shows: the latest statistics, ratings and metrics."""
+        """Return the data for a terminal interface: the latest statistics, ratings and metrics."""
         return {
             "run_name": self.run_name,
             "inference": {actor: dict(stats) for actor, stats in self._inference.items()},
@@ -179,7 +183,7 @@ class Tracker:
             sink.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the following flushes depend on, as plain JSON values."""
+        """Return everything that later flushes depend on, as plain JSON values."""
         return {
             "windows": {name: list(window) for name, window in self._windows.items()},
             "fresh": sorted(self._fresh),
@@ -191,7 +195,7 @@ class Tracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``'s value: the same calls then give the same flushes."""
+        """Restore a state from ``state_dict``, after which the same calls give the same flushes."""
         self._windows = {name: deque(values, maxlen=self.window) for name, values in state["windows"].items()}
         self._fresh = set(state["fresh"])
         self._exact = dict(state["exact"])

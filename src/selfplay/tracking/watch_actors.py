@@ -1,4 +1,4 @@
-"""What every actor of a cluster does now, as text for a given room in characters."""
+"""The current activity of every actor of a cluster, as text of a given size in characters."""
 
 import re
 from itertools import zip_longest
@@ -7,7 +7,7 @@ from typing import Any
 from textual.content import Content
 from textual.geometry import Size
 
-from selfplay.tracking.watch_plot import MUTED, Piece, number_text
+from selfplay.tracking.watch_plot import MUTED, Piece, content_of, number_text
 from selfplay.tracking.watch_view import RunView
 
 NAMES = 14
@@ -15,9 +15,9 @@ NAMES = 14
 ENGINE = 50
 """Characters of an engine's row without its bar."""
 SIDE_BY_SIDE = 110
-"""With so much room the engines stand beside the others."""
+"""From this width on, engines and other actors are shown side by side."""
 MAX_ROWS = 16
-"""More actors of a kind are only counted, and engines summed up."""
+"""At most this many actors of a kind have rows; the rest are counted."""
 WORDS = {
     "state": "{}",
     "step": "step {}",
@@ -28,13 +28,13 @@ WORDS = {
     "evaluating": "{} evaluating",
     "silent_seconds": "silent for {} s",
 }
-"""How what an actor says of itself reads; anything else is its name and value."""
+"""Phrases for the fields that an actor reports; any other field is shown as its name and value."""
 Load = dict[str, Any]
 Row = list[Piece]
 
 
 def actors_panel(view: RunView, room: Size) -> Content:
-    """Return a row for each actor: engines with their speed, queue and how busy they are, others in words."""
+    """Return a row for each actor: speed, queue and busy share for engines, words for the others."""
     names = sorted(view.actors, key=_natural)
     engines = {name: view.actors[name] for name in names if "tok_s" in view.actors[name]}
     others = {name: view.actors[name] for name in names if name not in engines}
@@ -43,10 +43,10 @@ def actors_panel(view: RunView, room: Size) -> Content:
     left = _engine_rows(engines, width - 2) if engines else []
     right = _other_rows(others)
     if not (wide and engines):
-        return _lines(left + right)
+        return content_of(left + right)
     nothing: Row = []
     pairs = zip_longest(left, right, fillvalue=nothing)
-    return _lines([_joined(one, other, width) for one, other in pairs])
+    return content_of(_joined(one, other, width) for one, other in pairs)
 
 
 def _engine_rows(engines: dict[str, Load], width: int) -> list[Row]:
@@ -76,7 +76,7 @@ def _engine_row(name: str, load: Load, width: int) -> Row:
 
 
 def _together(loads: list[Load]) -> Load:
-    """Return the engines as one: what they do added up, the share of time they idle averaged."""
+    """Return the engines as one: their loads summed, their idle shares averaged."""
     total: Load = {}
     for key in ("tok_s", "running", "queued", "idle_share"):
         known = [number for load in loads if (number := _number(load.get(key))) is not None]
@@ -108,7 +108,7 @@ def _phrase(key: str, value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, else ``None``."""
+    """Return a finite number, or else ``None``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
     return float(value) if is_number else None
 
@@ -122,15 +122,11 @@ def _short(name: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key by which Engine-2 comes before Engine-10."""
+    """Return a sort key that puts Engine-2 before Engine-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _joined(left: Row, right: Row, width: int) -> Row:
-    """Return two rows beside each other, the second from ``width`` on."""
+    """Return two rows side by side, the second starting at column ``width``."""
     used = sum(len(text) for text, _ in left)
     return [*left, (" " * max(1, width - used), ""), *right]
-
-
-def _lines(rows: list[Row]) -> Content:
-    return Content("\n").join(Content.assemble(*row) for row in rows)

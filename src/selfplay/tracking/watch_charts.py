@@ -1,4 +1,4 @@
-"""Which curves there are to see of a run, by what it has recorded."""
+"""The charts that a run's recorded metrics allow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over steps. ``bounds`` are values that the axis must reach; a ``percent`` axis shows shares."""
+    """Lines over steps. The axis reaches all ``bounds``; a ``percent`` axis shows shares."""
 
     title: str
     lines: list[Line]
@@ -36,7 +36,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Measured:
-    """One figure of the evaluations, by step, each with its 95% interval (none where it is exact)."""
+    """One figure of the evaluations by step, each with its 95% interval (of width 0 if it is exact)."""
 
     name: str
     is_share: bool
@@ -44,7 +44,7 @@ class Measured:
 
 
 def learning_charts(view: RunView) -> list[Chart]:
-    """Return how well the run plays, what it earns and how it learns."""
+    """Return the charts of strength, rewards and learning."""
     charts = evaluation_charts(view)
     rolling = _named(view, "evaluation-", "/Win Rate")
     charts += _chart("Win rate in rolling evaluation", rolling, percent=True, bounds=(0, 1))
@@ -52,6 +52,9 @@ def learning_charts(view: RunView) -> list[Chart]:
         "Reward by role", [(name.removeprefix(REWARD), one) for name, one in _under(view, REWARD)]
     )
     charts += _chart("Reward by seat", _seat_rewards(view))
+    groups = [("equal groups", view.series.get("program/equal_group_share", Series()))]
+    without = [*_answers(view, "zero_advantage_share"), *groups]
+    charts += _chart("Answers without advantage", without, percent=True, bounds=(0, 1))
     for title, measure, bounds in (
         ("Loss", "loss", ()),
         ("Gradient norm", "grad_norm", (0.0,)),
@@ -59,6 +62,7 @@ def learning_charts(view: RunView) -> list[Chart]:
         ("Entropy over legal answers", "legal_entropy", (0.0,)),
         ("Divergence from the base", "kl_to_base", (0.0,)),
         ("Log-probability mismatch", "mismatch", (0.0,)),
+        ("Log-probability mismatch, older tokens", "stale_mismatch", (0.0,)),
         ("Learning rate", "learning_rate", (0.0,)),
     ):
         percent = measure == "legal_mass"
@@ -67,7 +71,7 @@ def learning_charts(view: RunView) -> list[Chart]:
 
 
 def rate_charts(view: RunView) -> list[Chart]:
-    """Return what is wrong with answers, how varied play is, and what else the environment counts."""
+    """Return the charts of faulty answers, variety of play, and other counts of the environment."""
     invalid = [
         (f"training{of}", one)
         for of, one in _named(view, "collection-", "/Invalid Move Rate", label=", {env}")
@@ -86,16 +90,18 @@ def rate_charts(view: RunView) -> list[Chart]:
     charts += _rubrics(view)
     failed = [(name, view.series.get(f"accounts/{name}", Series())) for name in ("failed", "retried")]
     if any(any(one.values) for _, one in failed):
-        charts += _chart(f"{view.unit.capitalize()} gone wrong so far", failed, bounds=(0,))
+        charts += _chart(f"Failed and retried {view.unit} so far", failed, bounds=(0,))
     charts += _chart("Turns of a game", _named(view, "collection-", "/Game Length"), bounds=(0,))
     charts += _chart(
-        "Tokens of an answer", _named(view, "collection-", "/Response Length (tokens)"), bounds=(0,)
+        "Answers cut at the token limit", _answers(view, "cut_share"), percent=True, bounds=(0, 1)
     )
+    charts += _chart("Tokens of an answer", _answers(view, "tokens"), bounds=(0,))
+    charts += _chart("Entropy of sampling, estimated", _answers(view, "entropy_estimate"), bounds=(0,))
     return charts
 
 
 def _overlap_charts(view: RunView) -> list[Chart]:
-    """Return what comes of playing and learning at the same time: who waits, how old what is learnt is."""
+    """Return the charts of overlapping play and learning: idle time, and the age of trained records."""
     idle = [
         (label, view.series.get(f"overlap/{name}_idle_share", Series()))
         for label, name in (("learner", "learner"), ("engines", "engine"))
@@ -105,12 +111,12 @@ def _overlap_charts(view: RunView) -> list[Chart]:
     ]
     return [
         *_chart("Idle share of the time", idle, percent=True, bounds=(0, 1)),
-        *_chart("Age of what is learnt", by_age, percent=True, bounds=(0, 1)),
+        *_chart("Age of trained records", by_age, percent=True, bounds=(0, 1)),
     ]
 
 
 def staleness_series(view: RunView) -> dict[int, Series]:
-    """Return the share of the records learnt from by how many versions old they were, in order of that."""
+    """Return the share of the trained records by their age in versions, in order of age."""
     found = {
         int(age): one
         for name, one in _under(view, STALENESS)
@@ -120,7 +126,7 @@ def staleness_series(view: RunView) -> dict[int, Series]:
 
 
 def evaluation_charts(view: RunView) -> list[Chart]:
-    """Return all shares in one chart, and one for every other figure of the evaluations."""
+    """Return one chart of all shares, and one for every other figure of the evaluations."""
     measured = evaluation_figures(view)
     shares = [one for one in measured if one.is_share and not one.name.startswith(INVALID)]
     invalid = [one for one in measured if one.is_share and one not in shares]
@@ -137,7 +143,7 @@ def evaluation_charts(view: RunView) -> list[Chart]:
 
 
 def evaluation_figures(view: RunView) -> list[Measured]:
-    """Return every figure of the evaluations: of matches, of exact measures and of programs."""
+    """Return every figure of the evaluations: matches, exact measures and measures of programs."""
     found: dict[tuple[str, bool], list[tuple[int, Rate]]] = {}
     for evaluation in view.evaluations:
         for name, is_share, rate in _figures(view, evaluation):
@@ -179,24 +185,30 @@ def _chart(
     percent: bool = False,
     bounds: tuple[float, ...] = (),
 ) -> list[Chart]:
-    """Return a chart of the series that have points; nothing without any."""
+    """Return a chart of the series that have points; an empty list without any."""
     lines = [Line(name, one.steps, one.values) for name, one in series if one.steps]
     return [Chart(title, lines, percent, bounds)] if lines else []
 
 
 def _under(view: RunView, prefix: str) -> list[tuple[str, Series]]:
-    """Return the metrics below a prefix, in order of the alphabet."""
+    """Return the metrics with a prefix, in alphabetical order."""
     return sorted((name, one) for name, one in view.series.items() if name.startswith(prefix))
 
 
 def _named(view: RunView, prefix: str, suffix: str, *, label: str = "{env}") -> list[tuple[str, Series]]:
-    """Return a metric of every environment, labelled by it; the label is empty if there is only one."""
+    """Return a metric of every environment, labelled by environment; a single one has an empty label."""
     found = [(name, one) for name, one in _under(view, prefix) if name.endswith(suffix)]
     several = len(found) > 1
     return [
         (label.format(env=name.removeprefix(prefix).removesuffix(suffix)) if several else "", one)
         for name, one in found
     ]
+
+
+def _answers(view: RunView, measure: str) -> list[tuple[str, Series]]:
+    """Return a figure of the trained answers, by role or seat."""
+    prefix = f"answers/{measure}/"
+    return [(name.removeprefix(prefix), one) for name, one in _under(view, prefix)]
 
 
 def _seat_rewards(view: RunView) -> list[tuple[str, Series]]:
@@ -211,7 +223,7 @@ def _seat_rewards(view: RunView) -> list[tuple[str, Series]]:
 
 
 def _learner(view: RunView, measure: str) -> list[tuple[str, Series]]:
-    """Return a figure of the learner, or of every policy's learner, labelled by the policy."""
+    """Return a figure of the learner, or of every policy's learner, labelled by policy."""
     found = [(name, one) for name, one in _under(view, "learner/") if name.endswith(f"/{measure}")]
     return [(name.removeprefix("learner/").removesuffix(measure).rstrip("/"), one) for name, one in found]
 

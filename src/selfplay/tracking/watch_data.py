@@ -1,4 +1,4 @@
-"""RunDirectorySource: a run's directory, looked at again and again while it grows, or once it is finished."""
+"""RunDirectorySource: reads a run's directory repeatedly while it grows, or after the run has finished."""
 
 import os
 import time
@@ -16,15 +16,15 @@ from selfplay.tracking.watch_metrics import MetricsTail
 from selfplay.tracking.watch_view import Meeting, RunView
 
 EVALUATIONS_AT_A_TIME = 50
-"""How many evaluation files are read at a time."""
+"""The number of evaluation files read at a time."""
 MAX_STATE_BYTES = 1 << 26
-"""A larger state.json (one with a large buffer in it) is left alone."""
+"""A larger state.json (one that contains a large buffer) is not read."""
 SURE_AFTER_NS = 2_000_000_000
-"""A folder that changed more recently is listed again: its time may be too coarse to show another change."""
+"""A folder that changed more recently than this is listed again: a coarse clock may hide another change."""
 
 
 class _State(msgspec.Struct):
-    """What is read of a checkpoint's state.json."""
+    """The part of a checkpoint's state.json that is read."""
 
     class _Source(msgspec.Struct):
         class _Pool(msgspec.Struct):
@@ -37,14 +37,14 @@ class _State(msgspec.Struct):
 
 @dataclass
 class _Folder:
-    """A folder's files with the times they were written, listed again only after it has changed."""
+    """A folder's files and their modification times, listed again only after the folder has changed."""
 
     path: Path
     entries: dict[str, int] = field(default_factory=dict)
     _stamp: int = -1
 
     def look(self) -> bool:
-        """List the folder if need be; returns whether it was listed. A missing one is empty."""
+        """List the folder if necessary and return whether it was listed. A missing folder is empty."""
         try:
             stamp = self.path.stat().st_mtime_ns
             if stamp == self._stamp and time.time_ns() - stamp > SURE_AFTER_NS:
@@ -57,15 +57,15 @@ class _Folder:
         return True
 
     def newest(self, suffix: str) -> Path | None:
-        """Return the entry of the highest step among those that end in ``suffix``."""
+        """Return the entry with the highest step among those that end in ``suffix``."""
         names = [name for name in self.entries if name.startswith("step-") and name.endswith(suffix)]
         return max((self.path / name for name in names), key=number_of, default=None)
 
 
 class RunDirectorySource:
-    """See :class:`selfplay.tracking.watch_view.Source`.
+    """A :class:`selfplay.tracking.watch_view.Source` of a run directory.
 
-    What is missing or damaged is left out. Nothing is ever written.
+    Missing or damaged files are left out. Nothing is ever written.
 
     Args:
         path: the run's directory.
@@ -85,7 +85,7 @@ class RunDirectorySource:
         self._game_of: tuple[Path, int] | None = None
 
     def read(self) -> RunView:
-        """Look again; see :meth:`selfplay.tracking.watch_view.Source.read`."""
+        """Read what is new; see :meth:`selfplay.tracking.watch_view.Source.read`."""
         trouble = ""
         unread = 0
         try:
@@ -122,7 +122,7 @@ class RunDirectorySource:
             self._config = {}
 
     def _read_evaluations(self) -> int:
-        """Read some of the evaluations that are new or changed; returns how many there are still."""
+        """Read some of the new or changed evaluations and return the number still unread."""
         files = self._evaluation_files
         if files.look():
             for gone in self._evaluations.keys() - files.entries.keys():
@@ -137,7 +137,7 @@ class RunDirectorySource:
         return len(unread[EVALUATIONS_AT_A_TIME:])
 
     def _read_meetings(self) -> None:
-        """Read who met whom from the newest checkpoint; an unreadable one changes nothing."""
+        """Read the match counts from the newest checkpoint; an unreadable checkpoint changes nothing."""
         if not self._checkpoints.look():
             return
         newest = self._checkpoints.newest("")
@@ -167,7 +167,7 @@ class RunDirectorySource:
 
 
 def _read_evaluation(path: Path) -> Evaluation | None:
-    """Return one evaluation without what is long in it; ``None`` if it is none or is gone."""
+    """Return one evaluation without its long fields; ``None`` if the file is invalid or gone."""
     try:
         evaluation = msgspec.json.decode(path.read_bytes(), type=Evaluation)
     except (FileNotFoundError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""The last finished game of a rollout log, as something to read: who said what, turn by turn."""
+"""The last finished game of a rollout log in a readable form, turn by turn."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +11,19 @@ from selfplay.tracking.report_program_rollouts import ProgramRollout
 from selfplay.tracking.report_rollouts import Extras, LoggedRollout, LoggedStep, Turn, number_of
 
 TAIL_BYTES = 1 << 23
-"""Of a longer log only the end is looked at."""
+"""At most this many bytes at the end of a log are read."""
 MAX_PARTS = 12
-"""How many sub-episodes of an episode are shown."""
+"""At most this many sub-episodes of an episode are shown."""
 MAX_NOTED = 60
-"""Longer values that a program noted are not shown."""
+"""Longer values in a program's extras are not shown."""
 ENVIRONMENT = "environment"
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """One turn: what the speaker was shown, said, and did with it.
+    """One turn: what the speaker heard and said, and the resulting action.
 
-    ``seat`` tells speakers apart (-1 is the environment). ``marks`` say what was wrong. ``note`` is about
+    ``seat`` distinguishes speakers (-1 is the environment). ``marks`` name faults. ``note`` describes the
     tokens.
     """
 
@@ -51,7 +51,7 @@ class ReadableGame:
 
 
 class _Head(msgspec.Struct):
-    """A line of which only what makes up the tree is read, which is fast."""
+    """A log line decoded only as far as the tree requires, which is fast."""
 
     class _Rollout(msgspec.Struct):
         id: str = ""
@@ -66,16 +66,16 @@ class _Line(msgspec.Struct):
 
 @dataclass
 class _Tree:
-    """The lines of an episode and of its descendants, and whether the episode failed."""
+    """The lines of an episode and its descendants, and whether the episode failed."""
 
     failed: bool
     lines: list[bytes] = field(default_factory=list)
 
 
 def last_game(path: Path) -> ReadableGame | None:
-    """Return the last game of a log file that was played to its end; a failed one if there is no other.
+    """Return the last game of a log file that was played to its end, or else the last failed game.
 
-    Lines that are damaged are passed over.
+    Damaged lines are skipped.
 
     Raises:
         OSError: the file cannot be read.
@@ -97,7 +97,7 @@ def _last_lines(path: Path) -> list[bytes]:
 
 
 def _trees(lines: list[bytes]) -> list[_Tree]:
-    """Group lines by top-level episode. Children stand behind their parent."""
+    """Group lines by top-level episode. Children follow their parent."""
     trees: list[_Tree] = []
     tree_of: dict[str, _Tree] = {}
     for line in lines:
@@ -122,7 +122,7 @@ def _decode(line: bytes) -> ProgramRollout | None:
 
 
 def _readable(rollouts: list[ProgramRollout], step: int) -> ReadableGame:
-    """Return the first rollout with the others as its parts."""
+    """Return the first rollout as a game, with the others as its parts."""
     first, parts = rollouts[0], rollouts[1:]
     turns = _recorded_turns(first)
     return ReadableGame(
@@ -139,12 +139,13 @@ def _readable(rollouts: list[ProgramRollout], step: int) -> ReadableGame:
 
 def _title(rollout: ProgramRollout) -> str:
     uids = rollout.meta.get("uids")
-    who = " against ".join(map(str, uids)) if isinstance(uids, list) else ""
+    names = list(dict.fromkeys(map(str, uids))) if isinstance(uids, list) else []
+    who = " against ".join(names) if len(names) > 1 else "".join(f"{name} in every seat" for name in names)
     return f"{rollout.episode_type or 'episode'}{': ' if who else ''}{who}"
 
 
 def _recorded_turns(rollout: ProgramRollout) -> list[Turn]:
-    """Return the turns that a game recorded; none if this is no game."""
+    """Return the turns recorded by a game; empty if the rollout is not a game."""
     try:
         return msgspec.convert(rollout.extras.get("turns"), list[Turn])
     except msgspec.ValidationError:
@@ -172,7 +173,7 @@ def _game_turn(turn: Turn, step: LoggedStep | None) -> Spoken:
 
 
 def _conversation(rollout: ProgramRollout) -> list[Spoken]:
-    """Return a transcript or, without one, every model call with the last message that led to it."""
+    """Return the transcript or, without one, every model call with the last message of its prompt."""
     names = list(dict.fromkeys(step.role_id for step in rollout.steps))
     said = rollout.transcript
     if said:
@@ -209,7 +210,7 @@ def _tokens_note(step: LoggedStep | None) -> str:
 
 
 def _rewards(rollout: ProgramRollout) -> dict[str, float]:
-    """Return final rewards by seat for games, else by role."""
+    """Return final rewards by seat for games, or else by role."""
     try:
         by_seat = msgspec.convert(rollout.extras.get("final_rewards"), dict[str, float])
     except msgspec.ValidationError:
@@ -218,7 +219,7 @@ def _rewards(rollout: ProgramRollout) -> dict[str, float]:
 
 
 def _ending(rollout: ProgramRollout) -> str:
-    """Return why a game says that it ended, or the short values that a program noted."""
+    """Return the game's own reason for its end, or the short values in a program's extras."""
     info = rollout.extras.get("game_info")
     if isinstance(info, dict):
         reasons = [one["reason"] for one in info.values() if isinstance(one, dict) and one.get("reason")]

@@ -1,22 +1,22 @@
-"""The line on top of every view: which run, how far it is, how it does."""
+"""The line on top of every view: the run's name, progress and state."""
 
 from textual.content import Content
 
 from selfplay.tracking.report_summary import duration_text
-from selfplay.tracking.watch_plot import MUTED, Piece
+from selfplay.tracking.watch_plot import MUTED, Piece, content_of
 from selfplay.tracking.watch_view import RunView
 
 QUIET_AFTER = 60.0
-"""A run from which nothing came for so many seconds, and ten of its steps, is called quiet."""
+"""A run is called quiet if it records nothing for this many seconds and for the time of ten steps."""
 
 
 def header(view: RunView, now: float, width: int) -> Content:
-    """Return the line that says which run this is, how far it is and whether it lives.
+    """Return the line with the run's name, state, progress and remaining time.
 
     Args:
-        view: of the run.
-        now: seconds since 1970.
-        width: characters to fill.
+        view: the run.
+        now: the current time in seconds since 1970.
+        width: the number of characters to fill.
     """
     state, style = _state(view, now)
     name = view.name if len(view.name) <= width // 3 else view.name[: width // 3 - 1] + "…"
@@ -32,7 +32,7 @@ def header(view: RunView, now: float, width: int) -> Content:
         pieces += [("━" * filled, "$primary"), ("━" * (length - filled), "$foreground 25%")]
         pieces.append((f" {100 * share:.0f}%", ""))
     used = sum(len(text) for text, _ in pieces)
-    return Content.assemble(*pieces, (f"{tail:>{max(0, width - used - 1)}} ", MUTED))
+    return content_of([[*pieces, (f"{tail:>{max(0, width - used - 1)}} ", MUTED)]])
 
 
 def _state(view: RunView, now: float) -> tuple[str, str]:
@@ -41,7 +41,7 @@ def _state(view: RunView, now: float) -> tuple[str, str]:
     if view.share_read < 1:
         return f"reading {100 * view.share_read:.0f}%", "$text on $primary 40%"
     if not view.step:
-        return "not begun", "$text on $primary 40%"
+        return "not started", "$text on $primary 40%"
     if view.is_finished:
         return "finished", "$text on $primary 40%"
     if _is_quiet(view, now):
@@ -58,7 +58,7 @@ def _age(view: RunView, now: float) -> float:
 
 
 def _tail(view: RunView, now: float) -> str:
-    """Return the time that is left, or for how long nothing has come."""
+    """Return the remaining time, or the time since the last step."""
     if not view.step or view.is_finished or view.trouble:
         return view.trouble
     if _is_quiet(view, now):

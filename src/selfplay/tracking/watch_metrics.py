@@ -1,4 +1,4 @@
-"""MetricsTail: reads a growing metrics file a piece at a time, and keeps what a screen can show."""
+"""MetricsTail: reads a growing metrics file in pieces and keeps as much as a screen can show."""
 
 from pathlib import Path
 from typing import Any
@@ -8,23 +8,23 @@ import msgspec
 from selfplay.tracking.watch_view import POOL, Series
 
 CHUNK_BYTES = 1 << 20
-"""How much of the file is read at a time."""
+"""The number of bytes read at a time."""
 MAX_LINE_BYTES = 1 << 24
-"""A longer line is taken for damaged."""
+"""A longer line counts as damaged."""
 MAX_POINTS = 2048
-"""A series that is longer loses every second point of its past."""
+"""A longer series loses every second point of its older half."""
 CHECKED_BYTES = 256
-"""How much of the last line read is looked at again, to notice a file that was cut and written anew."""
+"""The number of bytes of the last line that are read again, to detect a file that was cut and rewritten."""
 
 
 class MetricsTail:
-    """Follows ``metrics.jsonl``. Lines that are damaged are counted and passed over.
+    """Follows ``metrics.jsonl``. Damaged lines are counted and skipped.
 
-    A resumed run cuts the file and goes on writing. That is noticed by the last line read, which then is not
-    there any more; everything is read again.
+    A resumed run cuts the file and continues it. The reader notices that the last line it read is gone, and
+    then reads everything again.
 
     Args:
-        path: the file; it may not be there yet.
+        path: the file, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class MetricsTail:
 
     @property
     def share_read(self) -> float:
-        """How much of the file has been read; the half-written last line counts as read."""
+        """The share of the file that has been read; a half-written last line counts as read."""
         return self._offset / self._size if self._size else 1.0
 
     def series(self) -> dict[str, Series]:
@@ -49,10 +49,10 @@ class MetricsTail:
         return {name: Series(one.steps.copy(), one.values.copy()) for name, one in self._series.items()}
 
     def read(self) -> None:
-        """Read the next piece of at most ``CHUNK_BYTES`` and a line.
+        """Read the next piece of the file, of at most ``CHUNK_BYTES`` plus one line.
 
         Raises:
-            OSError: the file is there and cannot be read.
+            OSError: the file exists but cannot be read.
         """
         try:
             file = self.path.open("rb")
@@ -76,7 +76,7 @@ class MetricsTail:
             self._size = max(self._offset, file.seek(0, 2))
 
     def _take(self, line: bytes) -> None:
-        """Take in one line."""
+        """Record one line."""
         try:
             metrics = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
@@ -96,6 +96,6 @@ class MetricsTail:
         series.steps.append(step)
         series.values.append(value)
         if len(series.steps) > MAX_POINTS:
-            # The newer half stays as it is: screens show the last steps one by one.
+            # The newer half is kept whole, because screens show the last steps one by one.
             del series.steps[1 : MAX_POINTS // 2 : 2]
             del series.values[1 : MAX_POINTS // 2 : 2]

@@ -1,4 +1,4 @@
-"""The panels of the overview, as text for a given room in characters."""
+"""The panels of the overview, as text of a given size in characters."""
 
 from collections.abc import Callable
 from itertools import zip_longest
@@ -7,20 +7,20 @@ from textual.content import Content
 from textual.geometry import Size
 
 from selfplay.tracking.report_summary import Rate, duration_text, model_name
+from selfplay.tracking.run_warnings import warnings_of
 from selfplay.tracking.watch_charts import evaluation_figures, staleness_series
-from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, number_text, sparkline
+from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, content_of, number_text, sparkline
 from selfplay.tracking.watch_view import RunView, Series
 
 NAMES = 16
 """Characters of the first column."""
 SPEEDS = (
     ("time/games_per_second", "{unit}/s"),
-    ("time/generated_tokens_per_second", "tokens made/s"),
-    ("time/trained_tokens_per_second", "tokens learnt/s"),
+    ("time/generated_tokens_per_second", "generated tok/s"),
+    ("time/trained_tokens_per_second", "trained tok/s"),
 )
 GAME_COUNTS = (
     ("started", "started"),
-    ("episodes", "played"),
     ("finished", "finished"),
     ("failed", "failed"),
     ("in_flight", "playing"),
@@ -30,10 +30,10 @@ GAME_COUNTS = (
 )
 STEP_COUNTS = (
     ("steps added", "added"),
-    ("steps sampled", "learnt"),
+    ("steps sampled", "trained"),
     ("steps stored", "stored"),
-    ("steps dropped_stale", "too old"),
-    ("steps evicted", "pushed out"),
+    ("steps dropped_stale", "stale"),
+    ("steps evicted", "evicted"),
     ("steps cleared", "cleared"),
 )
 IDLE = (
@@ -41,38 +41,48 @@ IDLE = (
     ("overlap/engine_idle_share", "engines idle"),
 )
 MANY_VERSIONS = 4
-"""Records that are so many versions old, or more, are shown as one bar."""
+"""Records of at least this age in versions share one bar."""
 ALWAYS = ("failed", "playing", "stored")
 """Counts that are shown even if they are 0."""
 WORK = (
-    ("inference/generated_tokens", "tokens made"),
-    ("inference/computed_tokens", "tokens computed"),
+    ("inference/generated_tokens", "generated tok"),
+    ("inference/computed_tokens", "computed tok"),
     ("inference/forward_passes", "forward passes"),
-    ("records", "records learnt"),
-    ("separate_tokens", "tokens in them"),
-    ("packed_tokens", "packed to"),
+    ("records", "trained records"),
+    ("separate_tokens", "separate tok"),
+    ("packed_tokens", "packed tok"),
 )
 
 
+def warnings_panel(view: RunView, room: Size) -> Content:
+    """Return one line with the warnings about the last step; the report says what to check."""
+    found = warnings_of(view.of_last_step())
+    if not found:
+        return Content("")
+    more = f"; and {len(found) - 1} more, see the report" if len(found) > 1 else ""
+    text = found[0].text[: max(0, room.width - len(more) - 2)]
+    return content_of([[("! ", "bold $text-warning"), (text, "$text-warning"), (more, MUTED)]])
+
+
 def run_panel(view: RunView, room: Size) -> Content:
-    """Return what is trained, on what and how."""
+    """Return the model, what it plays, and the algorithm."""
     learning = view.config.get("learning")
     algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
     rows = [
         ("model", model_name(view.config)),
         ("program" if view.is_program else "plays", ", ".join(view.plays())),
-        ("learns by", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
+        ("algorithm", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
     ]
     spent = view.series.get("wall_time", Series()).values
     if len(spent) > 1:
         rows.append(("time so far", duration_text(view.latest["wall_time"] - spent[0])))
     if view.damaged_lines:
-        rows.append(("damaged lines", f"{view.damaged_lines} passed over"))
-    return _rows([[(f"{name:<{NAMES}}", MUTED), (text, "")] for name, text in rows if text])
+        rows.append(("damaged lines", f"{view.damaged_lines} skipped"))
+    return content_of([[(f"{name:<{NAMES}}", MUTED), (text, "")] for name, text in rows if text])
 
 
 def speed_panel(view: RunView, room: Size) -> Content:
-    """Return the speeds of the last step, with those of the steps before."""
+    """Return the speeds of the last step, with those of earlier steps as bars."""
     rows = []
     for name, label in SPEEDS:
         one = view.series.get(name)
@@ -83,7 +93,7 @@ def speed_panel(view: RunView, room: Size) -> Content:
             rows.append([(f"{label:<{NAMES}}", MUTED), (value, "bold"), (bars, "$primary")])
     if not view.actors:
         rows += _engines(view)
-    return _rows(rows)
+    return content_of(rows)
 
 
 def _engines(view: RunView) -> list[list[Piece]]:
@@ -102,24 +112,24 @@ def _engines(view: RunView) -> list[list[Piece]]:
 
 
 def time_panel(view: RunView, room: Size) -> Content:
-    """Return how the time of the last step was shared between play, learning and the rest."""
+    """Return the last step's time, divided into play, learning and the rest."""
     phases = view.phases()
     total = sum(phases.values())
     idle = _idle_rows(view, room.width - 24)
     if not total:
-        return _rows(idle) if idle else _nothing("No step has been made yet.")
+        return content_of(idle) if idle else _nothing("No step has finished yet.")
     rows: list[list[Piece]] = []
     bars = max(1, room.width - 26)
     for index, (name, seconds) in enumerate(phases.items()):
         share = seconds / total
         text = f"{seconds:>8.3g} s {100 * share:>3.0f}%  "
         rows.append([(f"{name:<9}", MUTED), (text, "bold"), ("█" * round(share * bars), colour_of(index))])
-    rest = "; evaluating and saving are the rest" if room.width > 60 else ""
-    return _rows([*rows, [(f"of {total:.3g} seconds{rest}", MUTED)], *idle])
+    rest = "; the rest includes saving" if room.width > 60 else ""
+    return content_of([*rows, [(f"of {total:.3g} seconds{rest}", MUTED)], *idle])
 
 
 def _idle_rows(view: RunView, bars: int) -> list[list[Piece]]:
-    """Return how much of the time those waited who play and learn at the same time."""
+    """Return the idle shares of learner and engines, for runs in which play and learning overlap."""
     return [
         _share_row(label, view.latest[name], bars, colour_of(index))
         for index, (name, label) in enumerate(IDLE)
@@ -134,7 +144,7 @@ def _share_row(label: str, share: float, bars: int, colour: str) -> list[Piece]:
 
 
 def accounts_panel(view: RunView, room: Size) -> Content:
-    """Return where everything that was started has gone: games, and beside them the steps in the buffer."""
+    """Return the counts of games by outcome and, beside them, of the buffer's steps."""
     counts = {
         name.removeprefix("accounts/"): value
         for name, value in view.latest.items()
@@ -156,7 +166,7 @@ def accounts_panel(view: RunView, room: Size) -> Content:
         lines = _side_by_side((view.unit, "steps"), columns, gap, text_of)
         if max(map(len, lines)) <= room.width:
             break
-    return _rows([[(line, "" if number else MUTED)] for number, line in enumerate(lines)])
+    return content_of([[(line, "" if number else MUTED)] for number, line in enumerate(lines)])
 
 
 def _side_by_side(
@@ -165,7 +175,7 @@ def _side_by_side(
     gap: int,
     text_of: Callable[[float], str],
 ) -> list[str]:
-    """Return lines of labels and numbers in columns, below a line of their heads."""
+    """Return lines of labels and numbers in columns, below a line of headings."""
     blocks = []
     for head, column in zip(heads, columns, strict=True):
         labels = max((len(label) for label, _ in column), default=0)
@@ -181,18 +191,18 @@ def _exactly(value: float) -> str:
 
 
 def work_panel(view: RunView, room: Size) -> Content:
-    """Return what the last step cost: tokens that were made, computed and learnt from."""
+    """Return the cost of the last step: tokens generated, computed and trained on."""
     rows: list[list[Piece]] = []
     for name, label in WORK:
         found = [value for key, value in view.latest.items() if _is_work(key, name)]
         if found:
             rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
     rows += _staleness_rows(view, room.width - 24)
-    return _rows(rows) if rows else _nothing("No step has been made yet.")
+    return content_of(rows) if rows else _nothing("No step has finished yet.")
 
 
 def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
-    """Return how many versions old the records were that were learnt from, as a histogram."""
+    """Return a histogram of the trained records' age in policy versions."""
     ages = staleness_series(view)
     newest = max((one.steps[-1] for one in ages.values()), default=0.0)
     shares = {age: one.values[-1] for age, one in ages.items() if one.steps[-1] == newest}
@@ -208,12 +218,12 @@ def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
 
 
 def _is_work(key: str, name: str) -> bool:
-    """Say whether a metric is the named one, or the named one of a learner, of which there may be several."""
+    """Return whether a metric is the named one, or the named one of any learner."""
     return key == name or (key.startswith("learner/") and key.rsplit("/", 1)[-1] == name)
 
 
 def evaluation_panel(view: RunView, room: Size) -> Content:
-    """Return every figure of the first and of the last evaluation, with its 95% interval if there is room."""
+    """Return every figure of the first and the last evaluation, with 95% intervals if they fit."""
     figures = evaluation_figures(view)
     if not figures:
         return _nothing("Nothing has been evaluated yet.")
@@ -229,7 +239,7 @@ def evaluation_panel(view: RunView, room: Size) -> Content:
         name = one.name if len(one.name) < names else one.name[: names - 2] + "…"
         row = [(f"{name:<{names}}", ""), (f"{before:>7}", MUTED), (f"{after:>8}", "bold")]
         rows.append([*row, (f"  {_interval(now, one.is_share)}", MUTED)] if intervals else row)
-    return _rows(rows)
+    return content_of(rows)
 
 
 def _interval(rate: Rate, is_share: bool) -> str:
@@ -238,10 +248,6 @@ def _interval(rate: Rate, is_share: bool) -> str:
     if is_share:
         return f"{100 * rate.low:.1f}–{100 * rate.high:.1f}"
     return f"{number_text(rate.low)}–{number_text(rate.high)}"
-
-
-def _rows(rows: list[list[Piece]]) -> Content:
-    return Content("\n").join(Content.assemble(*row) for row in rows)
 
 
 def _nothing(text: str) -> Content:

@@ -1,6 +1,7 @@
-"""Draws a chart in Braille dots: two by four of them in a character."""
+"""Draws a chart in Braille dots, of which a character has two columns and four rows."""
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import ceil, floor, log10
@@ -8,18 +9,26 @@ from operator import itemgetter
 
 from textual.content import Content
 
+from selfplay.core.text import printable
 from selfplay.tracking.report_lines import COLOURS
 from selfplay.tracking.watch_charts import Chart, Line
 
 MUTED = "$foreground 60%"
 TINY = 1e-200
-"""Smaller values are drawn as 0."""
+"""Values below this are drawn as 0."""
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 Piece = tuple[str, str]
 
 
+def content_of(rows: Iterable[Sequence[Piece]]) -> Content:
+    """Return rows of (text, style) as lines, without characters that act on a terminal."""
+    return Content("\n").join(
+        Content.assemble(*((printable(text, keep=""), style) for text, style in row)) for row in rows
+    )
+
+
 def colour_of(index: int) -> str:
-    """Return the colour of a line or seat; of things that have none for a negative index."""
+    """Return the colour of a line or seat; a negative index gives the neutral colour."""
     return COLOURS[index % len(COLOURS)] if index >= 0 else MUTED
 
 
@@ -40,13 +49,13 @@ def number_text(value: float, *, percent: bool = False) -> str:
 def draw_chart(chart: Chart, width: int, height: int) -> Content:
     """Return a chart that fills ``width`` characters and ``height`` lines.
 
-    On top is a legend with the last values, below it the curves, at the bottom the first and last step.
-    Intervals are drawn as fainter bars.
+    A legend with the last values is at the top, the curves are below it, and the first and last step are at
+    the bottom. Intervals are drawn as fainter bars.
     """
     legend = _legend(chart, width)
     rows = height - len(legend) - 1
     if rows < 1:
-        return Content("\n").join(Content.assemble(*line) for line in legend[: max(0, height)])
+        return content_of(legend[: max(0, height)])
     low, high, step = _range(chart)
     shown = {0: high, rows - 1: low} | ({rows // 2: (low + high) / 2} if rows >= 7 and rows % 2 else {})
     texts = _axis_texts(list(shown.values()), step, percent=chart.percent)
@@ -59,7 +68,7 @@ def draw_chart(chart: Chart, width: int, height: int) -> Content:
         _draw_intervals(canvas, scale, line, index)
     for index, line in enumerate(chart.lines):
         _draw_line(canvas, scale, line, index)
-    lines = [Content.assemble(*line) for line in legend]
+    lines = [content_of(legend)]
     for row in range(rows):
         axis = f"{labels.get(row, ''):>{margin}}{'┤' if row in labels else '│'}"
         lines.append(Content.assemble((axis, MUTED), *canvas.row(row)))
@@ -68,7 +77,7 @@ def draw_chart(chart: Chart, width: int, height: int) -> Content:
 
 
 def _legend(chart: Chart, width: int) -> list[list[Piece]]:
-    """Return lines of names and last values, at most three; a nameless line has only its value."""
+    """Return at most three lines of names and last values; an unnamed line shows only its value."""
     lines: list[list[Piece]] = [[]]
     used = 0
     for index, line in enumerate(chart.lines):
@@ -107,7 +116,7 @@ def _axis_texts(values: list[float], step: float, *, percent: bool) -> list[str]
 
 
 def _range(chart: Chart) -> tuple[float, float, float]:
-    """Return round numbers between which all values and bounds lie, and the distance of such numbers."""
+    """Return round limits that enclose all values and bounds, and the spacing of round numbers."""
     values = [value for line in chart.lines for value in line.values]
     low, high = min([*values, *chart.bounds]), max([*values, *chart.bounds])
     size = max(abs(low), abs(high))
@@ -120,7 +129,7 @@ def _range(chart: Chart) -> tuple[float, float, float]:
 
 
 def _round_step(size: float) -> float:
-    """Return the largest 1, 2 or 5 times a power of ten that is not above ``size``."""
+    """Return the largest number not above ``size`` that is 1, 2 or 5 times a power of ten."""
     power: float = 10 ** floor(log10(size))
     return power * (5 if size >= 5 * power else 2 if size >= 2 * power else 1)
 
@@ -132,14 +141,14 @@ def _steps(chart: Chart) -> tuple[float, float]:
 
 @dataclass
 class _Canvas:
-    """Dots in characters; a character has the colour of what was drawn in it last."""
+    """A grid of dots in characters; a character has the colour of its latest dot."""
 
     width: int
     height: int
     _cells: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
 
     def dot(self, x: int, y: int, style: str) -> None:
-        """Set a dot; ``x`` counts from the left, ``y`` from the bottom. Others are left out."""
+        """Set a dot; ``x`` counts from the left, ``y`` from the bottom. Dots outside are ignored."""
         if not (0 <= x < 2 * self.width and 0 <= y < 4 * self.height):
             return
         row, part = divmod(4 * self.height - 1 - y, 4)
@@ -147,14 +156,14 @@ class _Canvas:
         self._cells[key] = self._cells.get(key, (0, ""))[0] | _DOTS[part][x % 2], style
 
     def row(self, row: int) -> list[Piece]:
-        """Return a row of characters, with their styles."""
+        """Return a row of characters with their styles."""
         cells = [self._cells.get((row, column), (0, "")) for column in range(self.width)]
         return [(chr(0x2800 + dots) if dots else " ", style) for dots, style in cells]
 
 
 @dataclass
 class _Scale:
-    """From steps and values to dots."""
+    """Maps steps and values to dots."""
 
     first: float
     last: float
@@ -163,13 +172,13 @@ class _Scale:
     canvas: _Canvas
 
     def x(self, step: float) -> int:
-        """The column of a step; a single step is in the middle."""
+        """Return the column of a step; a single step is in the middle."""
         columns = 2 * self.canvas.width - 1
         span = self.last - self.first
         return round((step - self.first) / span * columns) if span else columns // 2
 
     def y(self, value: float) -> int:
-        """The row of a value."""
+        """Return the row of a value."""
         return round((value - self.low) / (self.high - self.low) * (4 * self.canvas.height - 1))
 
 
@@ -182,7 +191,7 @@ def _draw_intervals(canvas: _Canvas, scale: _Scale, line: Line, index: int) -> N
 
 
 def _draw_line(canvas: _Canvas, scale: _Scale, line: Line, index: int) -> None:
-    """Draw the range of values in each column, and join the columns."""
+    """Draw the range of values in each column and join the columns."""
     style = colour_of(index)
     places = zip(line.steps, line.values, strict=True)
     points = _corners([(scale.x(step), scale.y(value)) for step, value in places])
@@ -195,7 +204,7 @@ def _draw_line(canvas: _Canvas, scale: _Scale, line: Line, index: int) -> None:
 
 
 def _corners(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return few points that draw the same: the first, lowest, highest and last of each column."""
+    """Reduce the points without changing the drawing: to the first, lowest, highest and last per column."""
     if len(points) == 1:
         x, y = points[0]
         return [(x, y), (x + 1, y)]
@@ -209,7 +218,8 @@ def _corners(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def sparkline(values: list[float], width: int) -> str:
     """Return the last ``width`` values as bars of different heights.
 
-    The lowest bar is the smallest value, or four fifths of the largest: small changes are to look small.
+    The lowest bar is the smallest value or, if that is less, four fifths of the largest value, so that small
+    changes look small.
     """
     shown = values[-width:] if width > 0 else []
     top = max(shown, default=0.0)

@@ -1,28 +1,28 @@
-"""The ratings with their uncertainty, the heat map of matches, and the game to read."""
+"""The ratings with their uncertainty, the heat map of matches, and the readable game."""
 
 import re
 
 from textual.content import Content
 from textual.geometry import Size
 
+from selfplay.core.text import printable
 from selfplay.tracking.watch_game import ReadableGame, Spoken
-from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, number_text
+from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, content_of, number_text
 from selfplay.tracking.watch_view import Meeting, Rating, RunView
 
 MAX_RATINGS = 500
 GLANCE_LINES = 12
-"""How many lines of what a player was shown can be read: its last, where the position is."""
+"""The number of lines of an observation that are shown: the last ones, which hold the position."""
 MAX_TEXT = 4000
-"""Longer texts are cut."""
+"""Longer texts are cut to this many characters."""
 PART_INDENT = "    "
-_CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
-NO_RATINGS = "Nobody has been rated yet. Models are, when they meet one another in a game."
-NO_MATCHES = "No matches between models are known. A run directory has them from its first checkpoint on."
+NO_RATINGS = "No model has been rated yet. Models are rated when they meet one another in a game."
+NO_MATCHES = "No matches between models are known. A run records them with its first checkpoint."
 NO_GAME = "No game has been logged yet."
 
 
 def ratings_table(view: RunView, room: Size) -> Content:
-    """Return every rated model with mean, two standard deviations, and both as a picture."""
+    """Return every rated model with its mean and two standard deviations, as numbers and as a bar."""
     ratings = view.ratings()[:MAX_RATINGS]
     if not ratings:
         return Content.styled(NO_RATINGS, MUTED)
@@ -34,7 +34,7 @@ def ratings_table(view: RunView, room: Size) -> Content:
     axis = f"{low:<{bars // 2}.1f}{high:>{bars - bars // 2}.1f}"
     lines: list[list[Piece]] = [[(head + axis, MUTED)]]
     lines += [_rating_row(one, names, bars, low, high) for one in ratings]
-    return Content("\n").join(Content.assemble(*line) for line in lines)
+    return content_of(lines)
 
 
 def _rating_row(one: Rating, names: int, bars: int, low: float, high: float) -> list[Piece]:
@@ -54,10 +54,10 @@ def _rating_row(one: Rating, names: int, bars: int, low: float, high: float) -> 
 
 
 def heat_map(view: RunView, room: Size) -> Content:
-    """Return the score of every model against every other, as many as there is room for.
+    """Return the score of every model against every other, for as many models as fit.
 
-    A cell has the score of the row's model: wins and half of the draws, per hundred games. Where there is
-    room it has the number of games below.
+    A cell shows the score of the row's model: wins plus half of the draws, per hundred games. If there is
+    enough space, the number of games is below it.
     """
     members = _members(view.meetings)
     if not members:
@@ -75,15 +75,15 @@ def heat_map(view: RunView, room: Size) -> Content:
         if with_counts:
             lines.append([(" " * names, ""), *(games for _, games in cells)])
     after = f", after step {view.meetings_step}" if view.meetings_step is not None else ""
-    left_out = f"{len(members) - len(shown)} more have no room." if len(members) > len(shown) else ""
-    below = " Below: how many games." if with_counts else ""
-    lines += [[], [(f"Points of the row in 100 games, half a point for a draw{after}.{below}", MUTED)]]
+    left_out = f"{len(members) - len(shown)} more do not fit." if len(members) > len(shown) else ""
+    below = " Below: the number of games." if with_counts else ""
+    lines += [[], [(f"Points of the row's model in 100 games; a draw is half a point{after}.{below}", MUTED)]]
     lines.append([(left_out, MUTED)])
-    return Content("\n").join(Content.assemble(*line) for line in lines)
+    return content_of(lines)
 
 
 def _cell(met: Meeting, width: int, *, own: bool) -> tuple[Piece, Piece]:
-    """Return a score and the games below it on a colour: green above half, red below.
+    """Return a score and the number of games below it, on green from a half upwards and on red below.
 
     Games of a model against itself have no score.
     """
@@ -100,7 +100,7 @@ def _cell(met: Meeting, width: int, *, own: bool) -> tuple[Piece, Piece]:
 
 
 def _members(meetings: dict[str, dict[str, Meeting]]) -> list[str]:
-    """Return who met another: first those that are not trained, then the newest checkpoints."""
+    """Return the models that met another model: first fixed ones, then checkpoints, newest first."""
 
     def order(uid: str) -> tuple[bool, int, str]:
         number = re.search(r"\d+$", uid)
@@ -123,10 +123,10 @@ def _short(text: str, width: int) -> str:
 
 
 def game_text(game: ReadableGame | None, width: int) -> Content:
-    """Return a game turn by turn, with its sub-episodes below it, wrapped to ``width`` characters."""
+    """Return a game turn by turn, followed by its sub-episodes, wrapped to ``width`` characters."""
     if game is None:
         return Content.styled(NO_GAME, MUTED)
-    return Content("\n").join(Content.assemble(*line) for line in _game_lines(game, "", width))
+    return content_of(_game_lines(game, "", width))
 
 
 def _game_lines(game: ReadableGame, indent: str, width: int) -> list[list[Piece]]:
@@ -164,7 +164,7 @@ def _turn_lines(number: int, turn: Spoken, indent: str, width: int) -> list[list
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text, those that are too wide broken between words."""
+    """Return the lines of a text, with long lines broken between words."""
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"
     return [
@@ -175,5 +175,5 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which control characters, which a model may write, are dots."""
-    return text.expandtabs(4).translate(_CONTROLS)
+    """Return a printable text without tabs."""
+    return printable(text.expandtabs(4), keep="\n")

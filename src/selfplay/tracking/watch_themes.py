@@ -1,4 +1,4 @@
-"""The two looks, and which of them a terminal wants."""
+"""The dark and the light theme, and the choice between them by the terminal's background."""
 
 import os
 import re
@@ -39,17 +39,19 @@ LIGHT = Theme(
 )
 
 _ASK = b"\x1b]11;?\x1b\\\x1b[c"
-"""What is your background (OSC 11)? Then: what are you? Every terminal answers the second question."""
+"""Queries the background (OSC 11) and then the device attributes, to which every terminal replies."""
 _BACKGROUND = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
 _LAST_ANSWER = re.compile(rb"\x1b\[\?[\d;]*c")
 
 
 def is_light(environment: dict[str, str], terminal: int | None) -> bool:
-    """Say whether a terminal has a light background: what it answers, else what COLORFGBG says, else no.
+    """Return whether a terminal has a light background.
+
+    The terminal's own reply decides, or else the variable COLORFGBG. Without either the answer is no.
 
     Args:
-        environment: the variables.
-        terminal: a file descriptor of it, ``None`` to ask nobody.
+        environment: the environment variables.
+        terminal: the terminal's file descriptor; ``None`` to skip the query.
     """
     answer = None
     if terminal is not None and environment.get("TERM") not in ("dumb", "linux"):
@@ -61,13 +63,13 @@ def is_light(environment: dict[str, str], terminal: int | None) -> bool:
 
 
 def ask_background(terminal: int, seconds: float = 1.0) -> float | None:
-    """Ask a terminal for its background; returns its lightness between 0 and 1, ``None`` without an answer.
+    """Query a terminal's background and return its lightness between 0 and 1, ``None`` without a reply.
 
     The lightness is the luma of Rec. 709: 0.2126 R + 0.7152 G + 0.0722 B.
 
     Args:
         terminal: a file descriptor, open for reading and writing.
-        seconds: how long to wait at most. Terminals answer at once; the wait is for slow connections.
+        seconds: the longest time to wait. Terminals reply at once; the wait allows for slow connections.
     """
     try:
         before = termios.tcgetattr(terminal)
@@ -77,7 +79,7 @@ def ask_background(terminal: int, seconds: float = 1.0) -> float | None:
     try:
         os.write(terminal, _ASK)
         answer = _read_answer(terminal, time.monotonic() + seconds)
-    except OSError:  # it was opened for reading only
+    except OSError:  # The descriptor was opened for reading only.
         return None
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)

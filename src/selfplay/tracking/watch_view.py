@@ -1,4 +1,4 @@
-"""RunView: what there is to see of a run at one moment, whatever it was read from."""
+"""RunView: everything to be shown of a run at one moment, independent of the source."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,12 +12,12 @@ from selfplay.tracking.watch_game import ReadableGame
 
 POOL = "model-pool/"
 RECENT_STEPS = 20
-"""Over how many steps the time that is left is estimated."""
+"""The number of steps from which the remaining time is estimated."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A metric by step, thinned where it is long."""
+    """A metric by step, thinned if it is long."""
 
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Rating:
-    """A model's strength: mean and standard deviation in TrueSkill's units, games where they are known."""
+    """A model's strength: mean and standard deviation in TrueSkill's units, and games if known."""
 
     uid: str
     mu: float
@@ -34,7 +34,7 @@ class Rating:
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """One model's games against another; its losses are the rest."""
+    """One model's games against another; the games that it neither won nor drew are losses."""
 
     games: int = 0
     wins: int = 0
@@ -42,7 +42,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
     @property
     def score(self) -> float:
-        """Wins and half of the draws, per game."""
+        """Wins plus half of the draws, per game."""
         return (self.wins + self.draws / 2) / self.games if self.games else 0.0
 
 
@@ -51,18 +51,18 @@ class RunView:
     """A run as a screen shows it. Nobody changes one that was handed out.
 
     Args:
-        name: of the run.
-        config: the run's configuration; empty where it is not known.
+        name: the run's name.
+        config: the run's configuration; empty if it is unknown.
         series: metrics by name, without those of the model pool.
-        latest: the last known value of every metric, ``step`` and ``wall_time`` (seconds since 1970) too.
-        evaluations: by step.
+        latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
+        evaluations: the evaluations, by step.
         meetings: games by uid and other uid, from both sides.
-        meetings_step: after which step those were counted.
+        meetings_step: the step after which the meetings were counted.
         game: the last finished game.
-        share_read: how much of what is recorded has been read; below 1 there is more to read at once.
-        damaged_lines: lines of metrics that could not be read.
+        share_read: the share of the recorded data that has been read; below 1, more can be read at once.
+        damaged_lines: the number of lines of metrics that could not be read.
         trouble: why nothing could be read this time; empty if nothing is wrong.
-        actors: what each actor of a cluster does now, by its name; see ``TrackerService.heartbeat``.
+        actors: the current load of each actor of a cluster, by name; see ``TrackerService.heartbeat``.
     """
 
     name: str
@@ -80,45 +80,45 @@ class RunView:
 
     @property
     def step(self) -> int:
-        """The last step that is recorded; 0 before the first."""
+        """The last recorded step; 0 before the first."""
         return int(self.latest.get("step", 0))
 
     @property
     def total_steps(self) -> int | None:
-        """How many steps the run is to have."""
+        """The number of steps that the run is configured for; ``None`` if unknown."""
         steps: int | None = self.setting("learning", "steps", int)
         return steps
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step is recorded. Evaluation and saving may still follow."""
+        """Whether the last step has been recorded. Evaluation and saving may still follow."""
         return self.total_steps is not None and self.step >= self.total_steps
 
     @property
     def is_program(self) -> bool:
-        """Whether a program is trained on, not games."""
+        """Whether the run trains on a program instead of games."""
         return "program" in self.config
 
     @property
     def unit(self) -> str:
-        """What is played, in the plural."""
+        """The noun for the run's games, in the plural."""
         return "episodes" if self.is_program else "games"
 
     def setting(self, section: str, name: str, kind: type) -> Any:
-        """Return a value of the configuration; ``None`` if it is missing or of another kind."""
+        """Return a value of the configuration; ``None`` if it is missing or of another type."""
         found = self.config.get(section)
         value = found.get(name) if isinstance(found, dict) else None
         return value if isinstance(value, kind) else None
 
     def plays(self) -> list[str]:
-        """Return what is played: environments, or the program."""
+        """Return the ids of the environments, or the name of the program."""
         if self.is_program:
             return [str(self.setting("program", "path", str) or self.setting("program", "type", str))]
         envs = self.config.get("envs")
         return [str(env.get("id")) for env in envs if isinstance(env, dict)] if isinstance(envs, list) else []
 
     def ratings(self) -> list[Rating]:
-        """Return the last known ratings, the best first; none where nobody was ever rated."""
+        """Return the latest ratings, best first; empty if no model has been rated."""
         found: dict[str, dict[str, float]] = {}
         for name, value in self.latest.items():
             if name.startswith(POOL) and "/" in (rest := name.removeprefix(POOL)):
@@ -134,25 +134,35 @@ class RunView:
         return sorted(ratings, key=lambda one: (-one.mu, one.uid))
 
     def step_seconds(self) -> list[float]:
-        """Return the wall-clock seconds of the last steps, oldest first, without a resumed run's pauses."""
+        """Return the wall-clock seconds of the last steps, oldest first, without pauses before a resume."""
         times = self.series.get("wall_time", Series()).values[-RECENT_STEPS - 1 :]
         spans = [later - earlier for earlier, later in pairwise(times)]
         usual = median(spans) if spans else 0.0
         return [span for span in spans if 0 <= span <= 20 * usual]
 
     def seconds_left(self) -> float | None:
-        """Return how long the run will take at its latest speed; ``None`` if nobody knows."""
+        """Return the remaining seconds at the latest speed; ``None`` if they are unknown."""
         spans = self.step_seconds()
         if self.total_steps is None or not spans:
             return None
         return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
 
+    def of_last_step(self) -> dict[str, float]:
+        """Return the metrics of the last step, without those of the model pool."""
+        return {
+            name: one.values[-1]
+            for name, one in self.series.items()
+            if one.steps and one.steps[-1] == self.step
+        }
+
     def phases(self) -> dict[str, float]:
-        """Return the seconds of the last step by what was done, and the rest if it is known."""
+        """Return the seconds of the last step by phase, and the rest if it is known."""
+        names = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "learn", "save")}
+        metrics = self.of_last_step()
         found = {
-            name: self.latest[key]
-            for name in ("play", "wait", "learn", "save")
-            if (key := f"time/{name}_seconds") in self.latest
+            label: metrics[f"time/{name}_seconds"]
+            for name, label in names.items()
+            if f"time/{name}_seconds" in metrics
         }
         spans = self.step_seconds()
         if found and spans:
@@ -161,11 +171,11 @@ class RunView:
 
 
 class Source(Protocol):
-    """Where a screen gets its views from: a run directory or a live cluster."""
+    """A source of views: a run directory or a live cluster."""
 
     def read(self) -> RunView:
-        """Look again, with little work, and return what is known by now.
+        """Read what is new, with little work, and return the current view.
 
-        It is called every second or so from a thread, never twice at a time, and again at once while
-        ``share_read`` is below 1. What cannot be reached goes into ``trouble``; it raises nothing.
+        The method is called about every second from a thread, never concurrently, and again at once while
+        ``share_read`` is below 1. It raises nothing; failures go into ``trouble``.
         """

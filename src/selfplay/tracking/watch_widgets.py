@@ -1,4 +1,4 @@
-"""The views: widgets that draw a RunView in whatever room they have."""
+"""The views: widgets that draw a RunView at any size."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,9 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.widget import Widget
 
+from selfplay.core.text import printable
 from selfplay.tracking import watch_panels as panels
+from selfplay.tracking.run_warnings import warnings_of
 from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, learning_charts
 from selfplay.tracking.watch_game import ReadableGame
@@ -20,9 +22,9 @@ from selfplay.tracking.watch_tables import game_text
 from selfplay.tracking.watch_view import RunView
 
 CHART_HEIGHT = 11
-"""Charts are at least so many lines high, if the screen is."""
+"""The smallest height of a chart in lines, if the screen is that high."""
 CHART_WIDTH = 60
-"""A screen gets another column of charts when each has so many characters; two fit on every screen."""
+"""A screen has one column of charts for each multiple of this width in characters, and at least two."""
 
 Draw = Callable[[RunView, Size], Content]
 PANELS = (
@@ -36,11 +38,11 @@ PANELS = (
 
 
 class Drawing(Widget):
-    """Text that is made anew from the view and the room there is.
+    """Text that is redrawn from the view and the available size.
 
     Args:
-        draw: makes it from the view and the room: the width, and the height of the container.
-        view: what is shown first.
+        draw: makes the text from the view and the size: the width, and the container's height.
+        view: the first view to show.
     """
 
     DEFAULT_CSS = "Drawing { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }"
@@ -53,45 +55,45 @@ class Drawing(Widget):
             self.border_title = title
 
     def show(self, view: RunView) -> None:
-        """Draw another view."""
+        """Show another view."""
         self.view = view
         self.refresh(layout=True)
 
     def render(self) -> Content:
-        """Draw."""
+        """Draw the content."""
         return self.draw(self.view, Size(self.content_size.width, self.container_size.height))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return how many lines are drawn."""
+        """Return the number of lines drawn."""
         return self.draw(self.view, Size(width, container.height)).plain.count("\n") + 1
 
 
 class ChartWidget(Widget):
-    """One chart in a frame with its title."""
+    """One chart in a titled frame."""
 
     def __init__(self, chart: Chart) -> None:
         super().__init__()
         self.show(chart)
 
     def show(self, chart: Chart) -> None:
-        """Draw another chart."""
+        """Show another chart."""
         self.chart = chart
-        self.border_title = Content(chart.title)
+        self.border_title = Content(printable(chart.title, keep=""))
         self.refresh()
 
     def render(self) -> Content:
-        """Draw."""
+        """Draw the content."""
         return draw_chart(self.chart, self.content_size.width, self.content_size.height)
 
 
 class ChartsView(VerticalScroll):
-    """As many charts as there are, in columns that fit.
+    """All charts of a view, in columns that fit.
 
     Args:
-        charts_of: which charts a view has.
-        view: what is shown first.
-        nothing: what is said while there are none.
-        scrolls: whether charts that have no room can be scrolled to, or are left out.
+        charts_of: returns a view's charts.
+        view: the first view to show.
+        nothing: the text shown while there are no charts.
+        scrolls: whether the charts that do not fit can be scrolled to; otherwise they are left out.
     """
 
     def __init__(
@@ -110,14 +112,14 @@ class ChartsView(VerticalScroll):
         self.charts = charts_of(view)
 
     def compose(self) -> ComposeResult:
-        """The charts there are."""
+        """Yield the charts, or the text for none."""
         if not self.charts:
             yield Drawing(lambda *_: Content.styled(self.nothing, MUTED), RunView(""))
         for chart in self.charts:
             yield ChartWidget(chart)
 
     def show(self, view: RunView) -> None:
-        """Draw another view; charts come and go with its metrics."""
+        """Show another view; charts come and go with its metrics."""
         self.charts = self.charts_of(view)
         widgets = list(self.query(ChartWidget))
         if [widget.chart.title for widget in widgets] == [chart.title for chart in self.charts]:
@@ -128,7 +130,7 @@ class ChartsView(VerticalScroll):
             self.call_after_refresh(self._arrange)
 
     def on_resize(self, event: Resize) -> None:
-        """Fit columns and rows to the room."""
+        """Fit columns and rows to the size."""
         self._arrange()
 
     def _arrange(self) -> None:
@@ -143,14 +145,15 @@ class ChartsView(VerticalScroll):
 
 
 class OverviewView(VerticalScroll):
-    """The panels, and on a tall screen below them as many curves as there is room for."""
+    """The panels and, on a tall screen, as many curves below them as fit."""
 
     def __init__(self, view: RunView, *, id: str) -> None:
         super().__init__(id=id)
         self.view = view
 
     def compose(self) -> ComposeResult:
-        """The panels and the curves."""
+        """Yield the panels and the curves."""
+        yield Drawing(panels.warnings_panel, self.view, id="warnings")
         yield Drawing(actors_panel, self.view, title="Actors", id="actors")
         with Grid(id="panels"):
             for name, title, panel in PANELS:
@@ -158,23 +161,24 @@ class OverviewView(VerticalScroll):
         yield ChartsView(learning_charts, self.view, "", id="first-curves", scrolls=False)
 
     def show(self, view: RunView) -> None:
-        """Draw another view."""
+        """Show another view."""
         self.view = view
-        self._show_actors()
+        self._hide_empty_panels()
         for drawing in self.query(Drawing):
             drawing.show(view)
         self.query_one(ChartsView).show(view)
 
     def on_mount(self) -> None:
-        """Leave out the actors of a run that has none."""
-        self._show_actors()
+        """Hide the panels of actors and warnings if they are empty."""
+        self._hide_empty_panels()
 
-    def _show_actors(self) -> None:
+    def _hide_empty_panels(self) -> None:
         self.query_one("#actors").display = bool(self.view.actors)
+        self.query_one("#warnings").display = bool(warnings_of(self.view.of_last_step()))
 
 
 class TableView(VerticalScroll):
-    """One drawing in a frame, which scrolls."""
+    """One drawing in a scrollable frame."""
 
     def __init__(self, draw: Draw, view: RunView, *, title: str, id: str) -> None:
         super().__init__(id=id)
@@ -182,16 +186,16 @@ class TableView(VerticalScroll):
         self.drawing = Drawing(draw, view)
 
     def compose(self) -> ComposeResult:
-        """The drawing."""
+        """Yield the drawing."""
         yield self.drawing
 
     def show(self, view: RunView) -> None:
-        """Draw another view."""
+        """Show another view."""
         self.drawing.show(view)
 
 
 class GameView(VerticalScroll):
-    """The last finished game. One that is being read stays until a newer one is asked for."""
+    """The last finished game. A visible game stays until the reader asks for a newer one."""
 
     def __init__(self, view: RunView, *, id: str) -> None:
         super().__init__(id=id)
@@ -201,15 +205,15 @@ class GameView(VerticalScroll):
         self.drawing = Drawing(lambda _, room: game_text(self.shown, room.width), view)
 
     def compose(self) -> ComposeResult:
-        """The text of the game."""
+        """Yield the text of the game."""
         yield self.drawing
 
     def on_mount(self) -> None:
-        """Say which step the game is of."""
+        """Set the titles of the frame."""
         self._entitle()
 
     def show(self, view: RunView) -> None:
-        """Take note of the newest game; show it if nobody is reading another."""
+        """Store the newest game, and show it if no other game is visible."""
         self.newest = view.game
         self.kind = "episode" if view.is_program else "game"
         if not self.display or self.shown is None:
@@ -229,21 +233,21 @@ class GameView(VerticalScroll):
         self.border_title = Content(f"Last {self.kind}{step}")
         self.border_subtitle = ""
         if self.newest is not None and self.newest != self.shown:
-            self.border_subtitle = Content(f"n: a newer one, step {self.newest.step}")
+            self.border_subtitle = Content(f"n: newer {self.kind}, step {self.newest.step}")
 
 
 class HeaderLine(Widget):
-    """The line on top: which run, how far, how it is."""
+    """The line on top: the run's name, progress and state."""
 
     def __init__(self, view: RunView) -> None:
         super().__init__()
         self.view = view
 
     def show(self, view: RunView) -> None:
-        """Draw another view, or the same one at a later time."""
+        """Show another view, or the same view at a later time."""
         self.view = view
         self.refresh()
 
     def render(self) -> Content:
-        """Draw."""
+        """Draw the content."""
         return header(self.view, time.time(), self.size.width)
