@@ -1,4 +1,4 @@
-"""What is checked of a configuration before anything is loaded."""
+"""The checks of a configuration before anything is loaded."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments
 from selfplay.learning.model_files import check_model_name
-from selfplay.runtime.checks import check_config, check_opponent
+from selfplay.runtime.checks import check_config, check_opponent, notes_on
 from selfplay.runtime.run_names import find_run, new_run_directory
 
 
@@ -20,7 +20,7 @@ def field_of(**overrides):
     return raised.value.field
 
 
-def test_what_is_right_is_listed():
+def test_passed_checks_are_listed():
     assert check(model__name="some/model", evaluation__opponents='["base"]') == [
         "model some/model",
         "environment kuhn_poker, 2 players, template fewshot-chat",
@@ -39,6 +39,28 @@ def test_errors_name_the_entry_of_a_list(tmp_path):
     assert field_of(population__fixed_opponents='["me"]') == "population.fixed_opponents.0"
 
 
+@pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
+def test_an_environment_that_does_not_list_its_moves_is_evaluated_against_the_untrained_model(
+    env_id, tmp_path
+):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[[envs]]\nid = "{env_id}"\n[[envs]]\nid = "kuhn_poker"\n')
+    config = load_config(str(path), {})
+    found = check_config(config)
+    assert f"opponents in {env_id}: base" in found
+    assert "opponents in kuhn_poker: random" in found
+    assert notes_on(config) == [
+        f"{env_id} does not list its legal moves, so it is evaluated against base, not random"
+    ]
+    with pytest.raises(InputError, match="does not list its legal moves"):
+        check_config(load_config(str(path), {"evaluation.opponents": '["random"]'}))
+
+
+def test_a_missing_device_is_detected_without_loading_a_model():
+    with pytest.raises(InputError, match=r"^model.device: torch finds no "):
+        check(model__name="some/model", model__device="cuda:99")
+
+
 def test_one_player_needs_no_opponent():
     found = check(
         envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
@@ -46,7 +68,7 @@ def test_one_player_needs_no_opponent():
     assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
 
 
-def test_whether_moves_are_told_is_known_without_loading_textarena():
+def test_whether_moves_are_listed_is_known_without_loading_textarena():
     from selfplay.envs.textarena_game import tells_moves
 
     for info in list_environments():
@@ -63,13 +85,13 @@ def test_whether_moves_are_told_is_known_without_loading_textarena():
 @pytest.mark.parametrize("name", ["smollm2-135m", "gpt2", "Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M"])
 def test_possible_model_names_pass(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check_model_name(name)
+    assert check(model__name=name)[0] == f"model {name}"
 
 
 @pytest.mark.parametrize(
     "name", ["./nothing", "/nothing", "a/b/c", "a b", "", "smollm2-135M", "a/", "~nosuchuser/x"]
 )
-def test_impossible_model_names_do_not(name, tmp_path, monkeypatch):
+def test_impossible_model_names_are_rejected(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError):
         check_model_name(name)

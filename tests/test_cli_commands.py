@@ -1,5 +1,6 @@
 """The command line as a user meets it. Commands that need a model are tested with the runtime."""
 
+import io
 import subprocess
 import sys
 import tomllib
@@ -7,15 +8,16 @@ from importlib.metadata import entry_points
 
 import pytest
 
+from program_files import write_program
 from selfplay import __version__
-from selfplay.cli import main as command_line
 from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
 from selfplay.cli.runs import checked_seats
 from selfplay.cli.train import split_arguments
 from selfplay.config import load_config
-from selfplay.core import InputError, SelfplayError
+from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments
+from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
 MODULES_LEFT = (
@@ -79,6 +81,24 @@ def test_a_dry_run_prints_the_resolved_configuration_which_trains_the_same(tmp_p
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("envs.0.id", "kuhn_pokr"), ("lora.target_modules", "[]"), ("model.device", "cuda:99")],
+)
+def test_a_dry_run_of_an_invalid_configuration_prints_only_the_error(field, value, capsys):
+    assert main(["train", "quickstart", f"--{field}", value, "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"error: {field}: ")
+    assert printed.err.count("\n") == 1
+
+
+def test_a_dry_run_names_the_default_opponent_of_evaluations(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "LiarsDice-v0-small-train"\n')
+    assert main(["train", "mine.toml", "--dry-run"]) == 0
+    assert "note: LiarsDice-v0-small-train does not list its legal moves" in capsys.readouterr().err
+
+
 def test_options_may_come_before_the_configuration(capsys):
     assert main(["train", "--dry-run", "--learning.steps", "3", "--seed", "2", "quickstart"]) == 0
     resolved = tomllib.loads(capsys.readouterr().out)
@@ -95,14 +115,14 @@ def test_a_run_is_named_after_its_configuration_with_the_first_free_number(tmp_p
     assert "run directory elsewhere/mine\n" in capsys.readouterr().err
 
 
-def test_overrides_and_words_are_told_apart():
+def test_overrides_and_words_are_distinguished():
     words, overrides = split_arguments(["a", "--x.y", "1", "--z.w=b=c", "b", "--loss.v", "-5", "--e.f="])
     assert words == ["a", "b"]
     assert overrides == {"x.y": "1", "z.w": "b=c", "loss.v": "-5", "e.f": ""}
 
 
 @pytest.mark.parametrize("arguments", [["--x"], ["-v"], ["--x.y"], ["--x.y", "--z.w", "3"], ["-x.y", "3"]])
-def test_what_is_neither_word_nor_override_is_refused(arguments):
+def test_arguments_that_are_neither_word_nor_override_are_rejected(arguments):
     with pytest.raises(InputError):
         split_arguments(arguments)
 
@@ -126,7 +146,7 @@ def test_envs_shows_one_environment_with_its_prompt(capsys):
     assert "Legal moves: check, bet." in printed
 
 
-def test_envs_says_why_one_cannot_be_played(capsys):
+def test_envs_gives_the_reason_why_an_environment_cannot_be_played(capsys):
     assert main(["envs", "goofspiel"]) == 2
     assert "at the same time" in capsys.readouterr().err
     assert main(["envs", "Klondike-v0-train"]) == 0
@@ -146,18 +166,38 @@ def test_numbers_of_players_are_brief():
     assert players_text([2, 4]) == "2, 4"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (InputError("field", "is wrong", "Mend it."), 2, "error: field: is wrong. Mend it\n"),
-        (SelfplayError("the run\n  had to stop"), 1, "error: the run had to stop\n"),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-)
-def test_errors_are_one_line_and_an_exit_status(error, status, line, capsys, monkeypatch):
-    def failing(arguments, **options):
-        raise error
+def test_an_error_in_the_input_is_one_line_and_status_2(capsys):
+    assert main(["report", "x"]) == 2
+    assert capsys.readouterr().err == (
+        "error: RUN: there is no run 'x'. Train one first: selfplay train quickstart\n"
+    )
 
-    monkeypatch.setattr(command_line, "app", failing)
-    assert main(["report", "x"]) == status
-    assert capsys.readouterr().err == line
+
+def test_a_run_that_had_to_stop_is_one_line_and_status_1(tmp_path, capsys):
+    program = write_program(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        f'[program]\ntype = "python"\npath = "{program}:HideAndSeek"\n[inference]\nmax_context = 16\n'
+    )
+    model = str(tiny_model("llama"))
+    capsys.readouterr()
+    assert main(["train", "mine.toml", "--model.name", model, "--model.threads", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "exceed the context of 16" in said
+    assert said.count("\n") == 1
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+class Interrupted(io.StringIO):
+    """Standard input at which the user presses Ctrl-C."""
+
+    def readline(self, *arguments):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Interrupted())
+    model = str(roomy_model())
+    capsys.readouterr()
+    assert main(["play", model, "--env", "kuhn_poker", "--seat", "0"]) == 130
+    assert capsys.readouterr().err == ""

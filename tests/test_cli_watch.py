@@ -34,12 +34,12 @@ def error_of(*arguments, capsys):
     return printed.err
 
 
-def test_a_run_that_is_not_there_is_one_line(capsys):
+def test_a_run_that_does_not_exist_is_one_line(capsys):
     assert "there is no run 'nw'. Did you mean new?" in error_of("nw", capsys=capsys)
 
 
-def test_what_is_no_terminal_is_one_line(capsys):
-    assert "this is not a terminal. Run it in one, or read: selfplay report runs/old" in error_of(
+def test_output_that_is_not_a_terminal_is_one_line(capsys):
+    assert "this is not a terminal. Run it in a terminal, or use: selfplay report runs/old" in error_of(
         "old", capsys=capsys
     )
 
@@ -49,31 +49,31 @@ def test_a_missing_package_is_one_line(capsys, monkeypatch):
     assert "pip install 'selfplay-rl[watch]'" in error_of("old", capsys=capsys)
 
 
-def test_a_cluster_needs_ray_and_says_so_in_one_line(capsys, monkeypatch):
+def test_without_ray_a_cluster_is_a_one_line_error(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = error_of("--address", "127.0.0.1:6379", capsys=capsys)
     assert "--address: the package ray is not installed. Run: pip install 'selfplay-rl[ray]'" in said
 
 
-def test_a_cluster_that_is_not_there_is_one_line(capsys):
+def test_a_missing_cluster_is_one_line(capsys):
     said = error_of("demo", "--address", "127.0.0.1:1", capsys=capsys)
     assert "--address: the cluster at 127.0.0.1:1 cannot be joined (Connection refused)" in said
-    assert "'elsewhere' is no address" in error_of("--address", "elsewhere", capsys=capsys)
+    assert "'elsewhere' is not an address" in error_of("--address", "elsewhere", capsys=capsys)
 
 
-def test_without_a_name_it_is_the_run_that_was_written_to_last(runs, capsys):
+def test_without_a_name_the_run_that_was_written_to_last_is_watched(runs, capsys):
     assert newest_run() == runs.relative_to(runs.parent) / "new"
     os.utime(runs / "begun" / "config.toml", (2000, 2000))
     assert newest_run().name == "begun"
     assert "selfplay report runs/begun" in error_of(capsys=capsys)
 
 
-def test_without_any_run_it_says_how_to_get_one(runs, capsys):
+def test_without_any_run_the_error_says_how_to_get_one(runs, capsys):
     runs.rename(runs.with_name("elsewhere"))
     assert "there is no run here. Train one first: selfplay train quickstart" in error_of(capsys=capsys)
 
 
-def test_nothing_heavy_is_loaded_for_it(runs):
+def test_the_command_loads_nothing_heavy(runs):
     code = "import sys; from selfplay.cli.main import main; main(['watch', 'old']); "
     code += "import selfplay.tracking.terminal_interface, selfplay.tracking.watch_data; "
     code += "print([m for m in ('torch', 'transformers', 'ray') if m in sys.modules])"

@@ -2,6 +2,7 @@
 
 import tomllib
 from datetime import date
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -78,6 +79,49 @@ def test_overrides_are_toml_values_and_text_where_they_are_not():
     assert config.tracking.wandb_project == "123abc"
 
 
+def test_an_override_of_an_entry_changes_that_entry_and_no_other(tmp_path):
+    two = KUHN + '[[envs]]\nid = "leduc_poker"\n'
+    config = load(two, {"envs.1.weight": "3"}, folder=tmp_path)
+    assert [(env.id, env.weight) for env in config.envs] == [("kuhn_poker", 1.0), ("leduc_poker", 3.0)]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"program.path": "theirs.py:Arena", "model.name": "model"},
+        {"program": '{type = "python", path = "./theirs.py:Arena"}', "model": '{name = "./model"}'},
+    ],
+)
+def test_a_path_on_the_command_line_is_relative_to_the_working_directory(tmp_path, monkeypatch, override):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    program = '[program]\ntype = "python"\npath = "mine.py:Arena"\n'
+    config = load(program, override, folder=tmp_path / "project")
+    assert config.program.path == f"{tmp_path}/theirs.py:Arena"
+    assert config.model.name == str(tmp_path / "model")
+
+
+def test_a_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
+    (tmp_path / "project" / "model").mkdir(parents=True)
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = '[program]\ntype = "python"\npath = "mine.py:Arena"\n[model]\nname = "model"\n'
+    config = load(text, folder=Path("project"))
+    assert config.program.path == f"{tmp_path}/project/mine.py:Arena"
+    assert config.model.name == f"{tmp_path}/project/model"
+    saved = tmp_path / "runs" / "saved"
+    saved.mkdir(parents=True)
+    assert load(dump_config(config), folder=saved) == config, "a resume finds the same"
+
+
+def test_a_model_that_is_no_directory_keeps_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2-135m").mkdir()
+    for name in ("org/model", "gpt2", "./nothing", "smollm2-135m"):
+        assert load_config("quickstart", {"model.name": name}).model.name == name
+
+
 def test_an_override_cannot_smuggle_in_a_second_field():
     assert load_config("quickstart", {"model.name": '"a"\nseed = 3'}).model.name == '"a"\nseed = 3'
 
@@ -90,13 +134,13 @@ def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ({"envs.3.id": "x"}, "envs.3: envs is a list of 1 without this entry. There is: envs.0"),
-        ({"envs.id": "x"}, "envs.id: envs is a list of 1 without this entry. There is: envs.0"),
-        ({"envs.0.id.x": "x"}, "envs.0.id.x: envs.0.id is no table but 'kuhn_poker'. Set envs.0.id itself"),
+        ({"envs.3.id": "x"}, "envs.3: envs has 1 entry, and not this one. Use envs.0"),
+        ({"envs.id": "x"}, "envs.id: envs has 1 entry, and not this one. Use envs.0"),
+        ({"envs.0.id.x": "x"}, "envs.0.id.x: envs.0.id is 'kuhn_poker', not a table. Set envs.0.id itself"),
         ({"learning.steps": "true"}, "learning.steps: must be a whole number (got true)."),
         ({"learning.steps": '"3"'}, 'learning.steps: must be a whole number (got "3").'),
         ({"learning": "3"}, "learning: must be a table of fields (got 3)."),
-        ({"envs": "[]"}, "envs: is missing, so nothing is played."),
+        ({"envs": "[]"}, "envs: is missing, so there is no game to play."),
         ({"model.name": "2024-01-01"}, 'model.name: must be text (got "2024-01-01").'),
         ({"learning.learning_rate": "nan"}, "learning.learning_rate: must be a finite number (got nan)."),
         ({"learning.average_decay": "1.0"}, "learning.average_decay: must be less than 1 (got 1.0)."),
@@ -105,7 +149,7 @@ def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
         ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
             {"learning.algorithm.type": "ppo"},
-            'learning.algorithm.type: "ppo" is not possible. Use "reinforce"',
+            'learning.algorithm.type: "ppo" is not a valid value. Use "reinforce"',
         ),
     ],
 )
@@ -137,7 +181,8 @@ def test_an_unknown_field_gets_the_one_that_was_meant(field, meant):
 
 
 def test_an_unknown_field_like_no_other_gets_the_list_of_its_section():
-    assert problem({"buffer.zzz": "3"}).endswith("There are: type, max_size, batch_size, log_batches")
+    fields = "Fields of this section: type, max_size, batch_size, log_batches"
+    assert problem({"buffer.zzz": "3"}).endswith(fields)
 
 
 def test_a_long_value_is_cut_in_the_error():

@@ -1,1 +1,1 @@
-"""Thin commands."""
+"""The command line: thin commands over ``runtime``."""

@@ -1,4 +1,4 @@
-"""``selfplay envs``: what can be played here, and why not the rest."""
+"""``selfplay envs``: the environments that can be played here, and why the others cannot."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +15,11 @@ _WIDTH_OF_FILES = 160
 
 
 def envs(
-    env_id: Annotated[str | None, typer.Argument(metavar="ID", help="One environment, in detail.")] = None,
+    env_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="An environment to describe in detail.")
+    ] = None,
 ) -> None:
-    """List what can be played here and, for what cannot, the reason."""
+    """List the environments that can be played here and, for the others, the reason why not."""
     from selfplay.envs.catalog import describe, list_environments
     from selfplay.runtime.checks import renaming
 
@@ -43,7 +45,7 @@ def _print_list(infos: "list[EnvInfo]", console: Console) -> None:
     console.print(playable)
     console.print()
     console.print(others)
-    console.print(f"\n{playable.row_count} of {len(infos)} can be played here. In detail: selfplay envs ID")
+    console.print(f"\n{playable.row_count} of {len(infos)} can be played here. For details: selfplay envs ID")
 
 
 def _table(first: str, *others: str) -> Table:
@@ -70,7 +72,7 @@ def _print_example(info: "EnvInfo", console: Console) -> None:
 
     game = make_game(info.env_id, info.players[0], seed=0)
     legal = game.legal_actions()
-    moves = "not told by this game" if legal is None else ", ".join(legal)
+    moves = "not listed by this game" if legal is None else ", ".join(legal)
     console.print(Text(f"moves    {moves}"))
     console.print(f"\nThe prompt of a first move (template {_TEMPLATE}):")
     for message in get_template(_TEMPLATE).messages(game, game.current_pid):

@@ -1,5 +1,6 @@
-"""The command line: what it says when something is wrong, and the commands it is made of."""
+"""The entry point of the command line: registers the commands and reports errors."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from selfplay.cli.serve import serve
 from selfplay.cli.train import train
 from selfplay.cli.watch import watch
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.text import one_line
 
 app = typer.Typer(
     name="selfplay",
@@ -33,7 +35,7 @@ def selfplay(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
-    """Handle what comes before a command."""
+    """Handle options that come before a command."""
     if version:
         print(f"selfplay {__version__}")
     elif context.invoked_subcommand is None:
@@ -41,9 +43,9 @@ def selfplay(
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command and return its exit status; whatever is wrong is one line on stderr.
+    """Run one command and return its exit status; any error is one line on stderr.
 
-    0: done. 1: it could not be finished. 2: something in the input is wrong. 130: interrupted.
+    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted.
     """
     try:
         status = app(arguments, prog_name="selfplay", standalone_mode=False)
@@ -60,16 +62,19 @@ def main(arguments: list[str]) -> int:
 
 def run() -> None:
     """Entry point of the ``selfplay`` command."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Read when torch is loaded. GNU's OpenMP lets a thread spin for milliseconds while it waits for
+        # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     sys.exit(main(sys.argv[1:]))
 
 
 def _fail(message: str, status: int) -> int:
-    line = " ".join(message.split()).rstrip(".")
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {one_line(message).rstrip('.')}", file=sys.stderr)
     return status
 
 
 def _command_in(arguments: list[str]) -> str:
-    """Return the command that was meant, with a space after it, or nothing."""
+    """Return the name of the command with a space after it, or an empty text if there is none."""
     names = [command.name for command in app.registered_commands]
     return f"{arguments[0]} " if arguments and arguments[0] in names else ""

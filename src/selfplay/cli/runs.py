@@ -1,4 +1,4 @@
-"""``selfplay eval``, ``play`` and ``report``: what is done with a run or a model that is there."""
+"""``selfplay eval``, ``play`` and ``report``: commands for an existing run or model."""
 
 from typing import Annotated
 
@@ -7,32 +7,41 @@ from rich.console import Console
 
 from selfplay.core import InputError
 
-_TEMPLATE_HELP = "How positions become prompts; as the run trained, by default."
-_ENV_HELP = "What is played; see: selfplay envs"
+_TEMPLATE_HELP = "How positions become prompts; by default the run's own."
+_ENV_HELP = "The environment to play; see: selfplay envs"
+_OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
 
 
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
-    opponent: Annotated[str, typer.Option(metavar="SPEC", help="random, optimal, base or a run.")] = "random",
-    games: Annotated[int, typer.Option(min=2, help="Games, seats balanced.")] = 400,
+    opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
+    games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
     template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
-    players: Annotated[int | None, typer.Option(min=1, help="Seats; two where that can be.")] = None,
+    players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
-    from selfplay.runtime.checks import OPPONENTS, check_opponent, renaming
+    from selfplay.runtime.checks import check_opponent, renaming
+    from selfplay.runtime.evaluation_opponents import OPPONENTS, default_opponent, why_base
+    from selfplay.runtime.progress_views import print_line, working
     from selfplay.runtime.run_names import is_run_or_adapter
 
+    console = Console()
     seats = checked_seats(env, players, template)
+    if opponent is None:
+        opponent = default_opponent(env)
+        if opponent == "base" and seats > 1:
+            print_line(console, f"note: {why_base(env)}")
     if seats > 1 and opponent not in OPPONENTS and not is_run_or_adapter(opponent):
         fix = f"Use {', '.join(OPPONENTS)} or a run"
-        raise InputError("--opponent", f"there is no opponent and no run {opponent!r}", fix)
+        raise InputError("--opponent", f"{opponent!r} is neither an opponent nor a run", fix)
     if seats > 1 and opponent in OPPONENTS:
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
-    from selfplay.runtime.evaluate import evaluate as evaluate_model
+    with working(console, "importing torch"):
+        from selfplay.runtime.evaluate import evaluate as evaluate_model
 
     evaluate_model(
         model,
@@ -43,7 +52,7 @@ def evaluate(
         num_players=players,
         seed=seed,
         temperature=temperature,
-        console=Console(),
+        console=console,
     )
 
 
@@ -51,18 +60,22 @@ def play(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
     template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
-    seat: Annotated[int | None, typer.Option(min=0, help="Yours; drawn if not given.")] = None,
+    seat: Annotated[int | None, typer.Option(min=0, help="Your seat; drawn if not given.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
 ) -> None:
     """Play against a trained model in the terminal."""
     checked_seats(env, None, template)
-    from selfplay.runtime.play import play as play_game
+    from selfplay.runtime.progress_views import working
 
-    play_game(run, env, template=template, seat=seat, seed=seed, console=Console())
+    console = Console()
+    with working(console, "importing torch"):
+        from selfplay.runtime.play import play as play_game
+
+    play_game(run, env, template=template, seat=seat, seed=seed, console=console)
 
 
 def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]) -> None:
-    """Rebuild a run's report.html and print where it is."""
+    """Rebuild a run's report.html and print its path."""
     from selfplay.runtime.run_names import find_run
 
     run_dir = find_run(run)
@@ -72,10 +85,10 @@ def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name 
 
 
 def checked_seats(env: str, players: int | None, template: str | None) -> int:
-    """Check what is to be played before a model is loaded for it; return the number of seats.
+    """Check the environment before a model is loaded; return the number of seats.
 
     Raises:
-        InputError: the environment, its number of players or the template is not possible.
+        InputError: the environment, its number of players or the template is impossible.
     """
     from selfplay.runtime.checks import check_environment, default_seats, renaming
 

@@ -1,6 +1,7 @@
-"""``selfplay serve``: a model or a run for every program that speaks OpenAI's API."""
+"""``selfplay serve``: serve a model or a run to programs that use OpenAI's API."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,13 +16,19 @@ def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the run's, or all.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; by default the run's, or the fastest.")
+    ] = None,
     max_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens of an answer where a request gives no limit.")
+        int, typer.Option(min=1, help="Maximum tokens of an answer where a request gives no limit.")
     ] = 512,
     max_queue: Annotated[
-        int, typer.Option(min=1, help="Most requests under way; one more is refused.")
+        int, typer.Option(min=1, help="Maximum requests in progress; further ones are rejected.")
     ] = 1024,
+    adapters: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory from which clients may load adapters; by default none."),
+    ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     for package in PACKAGES:
@@ -29,7 +36,11 @@ def serve(
             raise InputError(
                 "serve", f"the package {package} is not installed", "Run: pip install 'selfplay-rl[serve]'"
             )
-    from selfplay.runtime.serve import serve as serve_model
+    from selfplay.runtime.progress_views import working
+
+    console = Console()
+    with working(console, "importing torch"):
+        from selfplay.runtime.serve import serve as serve_model
 
     serve_model(
         model,
@@ -38,5 +49,6 @@ def serve(
         threads=threads,
         max_tokens=max_tokens,
         max_queue=max_queue,
-        console=Console(),
+        adapters=adapters,
+        console=console,
     )

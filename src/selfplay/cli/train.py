@@ -1,12 +1,14 @@
-"""``selfplay train``: a new run, or one that is continued."""
+"""``selfplay train``: start a new run, or continue one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from selfplay.core import InputError
+from selfplay.core.text import one_line
 
 if TYPE_CHECKING:
     from selfplay.config import Config
@@ -27,7 +29,7 @@ def train(
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
     runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; without it one is started on this machine.")
+        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
     ] = None,
 ) -> None:
     """Train a model by self-play into runs/NAME, or continue a run that ended or was killed."""
@@ -56,7 +58,7 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """Separate plain words from ``--a.b value`` and ``--a.b=value``.
 
     Raises:
-        InputError: an option without a dot, which is none of a configuration's, or one without a value.
+        InputError: an option has no dot, so it is not a field of the configuration, or has no value.
     """
     words: list[str] = []
     overrides: dict[str, str] = {}
@@ -78,24 +80,33 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bool) -> None:
     from selfplay.config import load_config
-    from selfplay.runtime.checks import check_config
+    from selfplay.runtime.checks import check_config, notes_on
+    from selfplay.runtime.progress_views import print_line, working
     from selfplay.runtime.run_names import named_run_directory, new_run_directory
 
     config = load_config(source, overrides)
     parent = Path(config.run.directory)
     run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, Path(source).stem)
+    found = check_config(config)
     if dry_run:
         _print_config(config)
-        for line in [*check_config(config), f"run directory {run_dir}"]:
-            Console(stderr=True, soft_wrap=True).print(f"[green]ok[/green] {line}", highlight=False)
+        stderr = Console(stderr=True, soft_wrap=True)
+        for line in [*found, f"run directory {run_dir}"]:
+            stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
+        for line in notes_on(config):
+            print_line(stderr, f"note: {line}")
         return
-    check_config(config)
+    console = Console()
+    for line in notes_on(config):
+        print_line(console, f"note: {line}")
     if config.run.runtime == "ray":
-        from selfplay.runtime.ray.train import train as train_run
+        with working(console, "importing torch and Ray"):
+            from selfplay.runtime.ray.train import train as train_run
     else:
-        from selfplay.runtime.local import train as train_run
+        with working(console, "importing torch"):
+            from selfplay.runtime.local import train as train_run
 
-    train_run(config, run_dir, Console())
+    train_run(config, run_dir, console)
 
 
 def _resume(run: str, given: list[str], address: str | None) -> None:
@@ -103,23 +114,27 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         raise InputError(
             "--resume",
             f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
-            f"Say only: selfplay train --resume {run}",
+            f"Use only: selfplay train --resume {run}",
         )
+    from selfplay.runtime.progress_views import working
     from selfplay.runtime.run_names import find_run
 
     run_dir = find_run(run, "--resume")
+    console = Console()
     if _runtime_of(run_dir) == "ray":
-        from selfplay.runtime.ray.train import resume as resume_on_ray
+        with working(console, "importing torch and Ray"):
+            from selfplay.runtime.ray.train import resume as resume_on_ray
 
-        resume_on_ray(run_dir, Console(), address)
+        resume_on_ray(run_dir, console, address)
         return
     if address is not None:
         raise InputError(
-            "--address", f"{run_dir} is a run of one process", f"Say only: selfplay train --resume {run}"
+            "--address", f"{run_dir} is a run of one process", f"Use only: selfplay train --resume {run}"
         )
-    from selfplay.runtime.local import resume as resume_in_process
+    with working(console, "importing torch"):
+        from selfplay.runtime.local import resume as resume_in_process
 
-    resume_in_process(run_dir, Console())
+    resume_in_process(run_dir, console)
 
 
 def _runtime_of(run_dir: Path) -> str:
@@ -130,7 +145,7 @@ def _runtime_of(run_dir: Path) -> str:
 
 
 def _print_config(config: "Config") -> None:
-    """Print TOML that can be saved and trained from; in colours on a terminal."""
+    """Print the configuration as TOML that can be saved and trained from; in colours on a terminal."""
     from selfplay.config import dump_config
 
     text = dump_config(config)

@@ -1,4 +1,4 @@
-"""``selfplay watch``: a run live in the terminal."""
+"""``selfplay watch``: watch a run live in the terminal."""
 
 import os
 import sys
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 def watch(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run's name or path; the newest if not given.")
+        str | None, typer.Argument(metavar="RUN", help="A run's name or path; by default the newest.")
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option("--address", help="A Ray cluster the run goes on in: HOST:PORT, or auto for one here."),
+        typer.Option("--address", help="The run's Ray cluster: HOST:PORT, or auto for one on this machine."),
     ] = None,
 ) -> None:
-    """Watch a run in the terminal while it goes on, or look at a finished one."""
+    """Watch a run in the terminal while it is in progress, or look at a finished one."""
     _require("watch", "textual", "watch")
     if address is not None:
         source = _cluster_source(address, run)
-        otherwise = "Run it in one."
+        otherwise = "Run it in a terminal."
     else:
         run_dir, source = _directory_source(run)
-        otherwise = f"Run it in one, or read: selfplay report {run_dir}"
+        otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise InputError("watch", "this is not a terminal", otherwise)
     from selfplay.tracking.terminal_interface import TerminalInterface
@@ -63,10 +63,10 @@ def _directory_source(run: str | None) -> tuple[Path, "Source"]:
 
 
 def newest_run() -> Path:
-    """Return the directory of the run below ``runs`` that was begun or written to last.
+    """Return the directory of the run in ``runs`` that was started or written to last.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no run.
     """
     from selfplay.runtime.run_names import RUNS
 

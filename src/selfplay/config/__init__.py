@@ -1,4 +1,4 @@
-"""One validated configuration, free of torch."""
+"""The validated configuration of a run. Importing it does not load torch."""
 
 from selfplay.config.loading import dump_config, load_config, preset_names
 from selfplay.config.settings import Config

@@ -4,9 +4,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Base of every section: unknown fields are errors, nothing is converted, docstrings are the help texts.
+    """Base of every section: unknown fields are errors, values are not converted, docstrings are help texts.
 
-    What one field alone cannot tell is checked by validators, which raise ``InputError``.
+    Validators check conditions that involve several fields; they raise ``InputError``.
     """
 
     model_config = ConfigDict(

@@ -18,8 +18,8 @@ ANY_ENTRY = "*"
 class ConfigField:
     """One field.
 
-    ``path`` leads to it from the root: names of fields; ``*`` for any entry of a list; after that the entry's
-    ``type``, where entries are told apart by it.
+    ``path`` leads from the root to the field. It consists of field names, ``*`` for any entry of a list and,
+    where entries are distinguished by their ``type``, that type.
     """
 
     path: tuple[str, ...]
@@ -33,34 +33,34 @@ class ConfigField:
 
 @lru_cache(maxsize=1)
 def config_fields() -> tuple[ConfigField, ...]:
-    """Return every field, sections before what is in them, in the order of the source."""
+    """Return every field in the order of the source, each section before its contents."""
     return tuple(_fields_of(Config, ()))
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the settings classes that a field holds, alone, in a list or as a choice between several."""
+    """Return the settings classes of a field: a single one, a list's, or those of a tagged union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in models_in(part)]
 
 
 def tags_of(model: type[BaseModel]) -> list[str]:
-    """Return the values of a class's ``type``."""
+    """Return the possible values of a class's ``type``."""
     return list(get_args(model.model_fields["type"].annotation))
 
 
 def is_list(annotation: Any) -> bool:
-    """Whether a field holds a list."""
+    """Return whether a field holds a list."""
     return get_origin(annotation) is list
 
 
 def is_choice_of_models(annotation: Any) -> bool:
-    """Whether the entries of a field are told apart by their ``type``."""
+    """Return whether the entries of a field are distinguished by their ``type``."""
     return len(models_in(annotation)) > 1
 
 
 def type_text(annotation: Any) -> str:
-    """Say in words what a field takes."""
+    """Describe a field's type in words."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_text(parts[0])

@@ -1,6 +1,7 @@
-"""From TOML to a validated configuration and back."""
+"""Read a validated configuration from TOML and write it back."""
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -12,25 +13,28 @@ import tomli_w
 from pydantic import ValidationError
 
 from selfplay.config.problems import first_problem
-from selfplay.config.settings import Config
+from selfplay.config.settings import Config, ModelSettings
 from selfplay.core import InputError
 
 
 def load_config(source: str, overrides: Mapping[str, str]) -> Config:
-    """Read a configuration.
+    """Read a configuration and make its paths absolute, so that a run can be resumed from any directory.
+
+    A path in the file is relative to the file, one in ``overrides`` to the working directory.
 
     Args:
         source: path of a TOML file, or the name of a bundled preset.
-        overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML; what is no
-            TOML value is taken as text.
+        overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
+            is not valid TOML is taken as text.
 
     Raises:
-        InputError: there is no such file or preset, it is not TOML, or a field is wrong.
+        InputError: the file or preset does not exist, it is not TOML, or a field is wrong.
     """
     data = _read_toml(source)
-    _resolve_program(data, Path(source).parent)
+    _make_paths_absolute(data, Path(source).parent)
     for name, text in overrides.items():
         _override(data, name, _toml_value(text))
+    _make_paths_absolute(data, Path())
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -38,7 +42,7 @@ def load_config(source: str, overrides: Mapping[str, str]) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """Return the whole configuration as TOML; fields without a value are left out. It loads as it was."""
+    """Return the whole configuration as TOML, without unset fields; it loads as the same configuration."""
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
@@ -67,18 +71,26 @@ def _read_toml(source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(source, f"is not valid TOML: {error}", "Correct it there") from error
+        raise InputError(source, f"is not valid TOML: {error}", "Correct the file") from error
     except UnicodeDecodeError as error:
         raise InputError(source, "is not a text file in UTF-8", "Give a .toml file") from error
     except OSError as error:
         raise InputError(source, f"cannot be read ({error.strerror})", "Make it readable") from error
 
 
-def _resolve_program(data: dict[str, Any], directory: Path) -> None:
-    """Make a program's file, which lies beside the configuration, an absolute path: a run may move."""
-    program = data.get("program")
+def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
+    """Resolve paths against ``directory``: a program's file, and a model directory that exists there."""
+    program, model = data.get("program"), data.get("model")
     if isinstance(program, dict) and isinstance(program.get("path"), str):
-        program["path"] = str((directory / Path(program["path"]).expanduser()).absolute())
+        program["path"] = _below(directory, program["path"])
+    name = model.get("name") if isinstance(model, dict) else None
+    if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):
+        path = _below(directory, name)
+        model["name"] = path if os.path.isdir(path) else name
+
+
+def _below(directory: Path, path: str) -> str:
+    return os.path.abspath(directory / os.path.expanduser(path))
 
 
 def _no_such_source(source: str) -> InputError:
@@ -87,11 +99,11 @@ def _no_such_source(source: str) -> InputError:
     hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(presets)}"
     if source.endswith(".toml"):
         return InputError(source, "there is no such file", hint)
-    return InputError(source, "there is neither a file nor a preset of this name", hint)
+    return InputError(source, "no file or preset has this name", hint)
 
 
 def _toml_value(text: str) -> Any:
-    """Read one value as TOML does; as text where it cannot be read."""
+    """Parse one TOML value; return the text itself if it is not valid TOML."""
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -100,7 +112,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _override(data: dict[str, Any], name: str, value: Any) -> None:
-    """Set one value of a nested table, making tables on the way."""
+    """Set one value of a nested table, creating missing tables."""
     parts = name.split(".")
     node: Any = data
     for depth, part in enumerate(parts):
@@ -111,7 +123,7 @@ def _override(data: dict[str, Any], name: str, value: Any) -> None:
         elif isinstance(node, dict):
             key = part
         else:
-            raise InputError(name, f"{here} is no table but {node!r}", f"Set {here} itself")
+            raise InputError(name, f"{here} is {node!r}, not a table", f"Set {here} itself")
         if depth == len(parts) - 1:
             node[key] = value
         elif isinstance(node, list):
@@ -121,10 +133,9 @@ def _override(data: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _check_index(entries: list[Any], part: str, here: str) -> None:
-    """Refuse what is not the number of an entry that is there."""
+    """Reject a part that is not the index of an existing entry."""
     if part.isdigit() and int(part) < len(entries):
         return
     numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"
-    raise InputError(
-        f"{here}.{part}", f"{here} is a list of {len(entries)} without this entry", f"There is: {numbers}"
-    )
+    size = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    raise InputError(f"{here}.{part}", f"{here} has {size}, and not this one", f"Use {numbers}")

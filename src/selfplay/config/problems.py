@@ -1,4 +1,4 @@
-"""From what pydantic says of a wrong configuration to one line that names the field and the fix."""
+"""Turn pydantic's validation errors into one line that names the field and the fix."""
 
 import difflib
 import json
@@ -17,7 +17,7 @@ _MAX_SHOWN = 60
 
 
 def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError:
-    """Return the first thing wrong with ``data``; unknown fields, which explain missing ones, come first."""
+    """Return the first error in ``data``. Unknown fields come first, because they explain missing ones."""
     details = error.errors(include_url=False)
     unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
     return _input_error((unknown or details)[0], data)
@@ -54,8 +54,8 @@ _LIMITS = {
     "greater_than": ("must be greater than {}", "Give a greater number", "gt"),
     "less_than": ("must be less than {}", "Give a smaller number", "lt"),
     "less_than_equal": ("must be at most {}", "Give {} or less", "le"),
-    "too_short": ("must have an entry", "Add one", "min_length"),
-    "too_long": ("must have at most {} values", "Take out what is too much", "max_length"),
+    "too_short": ("must have at least one entry", "Add one", "min_length"),
+    "too_long": ("must have at most {} values", "Remove the rest", "max_length"),
 }
 
 
@@ -63,19 +63,19 @@ _TYPES = {
     "int_type": ("must be a whole number", "Write digits only, without quotes"),
     "float_type": ("must be a number", "Write it without quotes"),
     "finite_number": ("must be a finite number", "Give an ordinary number"),
-    "bool_type": ("must be true or false", "Write one of the two, without quotes"),
+    "bool_type": ("must be true or false", "Write one of them, without quotes"),
     "string_type": ("must be text", 'Put it in quotes: "{}"'),
     "list_type": ("must be a list", "Put it in brackets: [{}]"),
     "tuple_type": ("must be a list", "Put the values in brackets, with commas between them"),
-    "model_type": ("must be a table of fields", "Put its fields in a section of their own"),
+    "model_type": ("must be a table of fields", "Give its fields in a section of their own"),
     "model_attributes_type": ("must be a table of fields", 'Write it like {{type = "..."}}'),
 }
 
 
 def _wrong_choice(field: str, shown: str, expected: str) -> InputError:
-    """``expected`` is pydantic's list: ``'a', 'b' or 'c'``."""
+    """Report an impossible choice. ``expected`` is pydantic's list: ``'a', 'b' or 'c'``."""
     choices = expected.replace("'", '"')
-    return InputError(field, f"{shown} is not possible", f"Use {choices}")
+    return InputError(field, f"{shown} is not a valid value", f"Use {choices}")
 
 
 def _wrong_tag(detail: ErrorDetails, field: str) -> InputError:
@@ -85,12 +85,12 @@ def _wrong_tag(detail: ErrorDetails, field: str) -> InputError:
     if detail["type"] == "union_tag_not_found":
         return InputError(f"{field}.type", "is missing", f"Use one of {choices}")
     return InputError(
-        f"{field}.type", f"{_shown(detail['input']['type'])} is not possible", f"Use one of {choices}"
+        f"{field}.type", f"{_shown(detail['input']['type'])} is not a valid type", f"Use one of {choices}"
     )
 
 
 def dotted(location: Location, data: Mapping[str, Any]) -> str:
-    """Return a location as the user knows it: without the types by which pydantic tells tables apart."""
+    """Return a location as the user writes it, without the types with which pydantic distinguishes tables."""
     parts = []
     node: Any = data
     for part in location:
@@ -111,7 +111,7 @@ def _pattern(location: Location) -> tuple[str, ...]:
 
 
 def _hint_for_unknown(location: Location, field: str) -> str:
-    """Point to a field of the same table, or of another one, that may have been meant."""
+    """Suggest a field of the same table, or of another one, that the user may have meant."""
     *table, name = _pattern(location)
     fields = config_fields()
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
@@ -122,11 +122,11 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     close = very_close or difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
-    return f"There are: {', '.join(siblings)}"
+    return f"Fields of this section: {', '.join(siblings)}"
 
 
 def _has_one_path(path: tuple[str, ...]) -> bool:
-    """Whether a field can be named without knowing an entry's number or the program's type."""
+    """Return whether a field can be named without an entry's index or the program's type."""
     return ANY_ENTRY not in path and not (path[0] == "program" and len(path) > 1)
 
 
@@ -142,6 +142,6 @@ def _number(value: float) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as TOML would have it, cut to 60 characters."""
+    """Return a value as TOML writes it, cut to 60 characters."""
     text = str(value) if isinstance(value, float) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

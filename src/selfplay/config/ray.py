@@ -1,4 +1,4 @@
-"""The section of the configuration that is for clusters."""
+"""The configuration section for clusters."""
 
 from pydantic import Field
 
@@ -9,22 +9,22 @@ class RaySettings(Settings):
     """How a run is spread over a Ray cluster; used if `run.runtime` is `ray`."""
 
     address: str | None = None
-    """Of a cluster that is there (`auto`, `HOST:6379`); if not given, one is started on this machine."""
+    """Address of an existing cluster (`auto`, `HOST:6379`); if not given, a local one is started."""
     engines: int = Field(default=1, ge=1)
-    """Inference actors, each with a copy of the base model."""
+    """Number of inference actors, each with a copy of the base model."""
     learners: int = Field(default=1, ge=1)
-    """Learners that share every batch."""
+    """Number of learners, which share every batch."""
     collectors: int = Field(default=1, ge=1)
-    """Processes that play; `collection.concurrency` is shared among them."""
+    """Number of processes that play; they divide `collection.concurrency` among themselves."""
     cpus_per_engine: float = Field(default=1.0, ge=0)
-    """Cores that Ray keeps for an inference actor."""
+    """Cores that Ray reserves for each inference actor."""
     gpus_per_engine: float = Field(default=0.0, ge=0)
-    """GPUs of an inference actor; 0.5 shares one with a learner."""
+    """GPUs that Ray reserves for each inference actor; with 0.5 an actor and a learner can share one."""
     cpus_per_learner: float = Field(default=1.0, ge=0)
-    """Cores that Ray keeps for a learner."""
+    """Cores that Ray reserves for each learner."""
     gpus_per_learner: float = Field(default=0.0, ge=0)
-    """GPUs of a learner."""
+    """GPUs that Ray reserves for each learner."""
     patience: float = Field(default=300.0, gt=0)
-    """Seconds that a part of the run may be away before the run ends with an error."""
+    """Seconds that an actor of the run may be unreachable before the run ends with an error."""
     max_restarts: int = Field(default=20, ge=0)
-    """How often Ray starts each part of the run again."""
+    """Maximum number of times that Ray restarts each actor of the run."""

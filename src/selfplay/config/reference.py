@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the fields themselves: ``python -m selfplay.config.reference > FILE``."""
+"""Generate docs/configuration.md from the fields: ``python -m selfplay.config.reference > FILE``."""
 
 import json
 from typing import Any
@@ -13,16 +13,19 @@ from selfplay.config.settings import Config
 _HEAD = """# Configuration
 
 A configuration is a TOML file or the name of a bundled preset ({presets}).
-Every field but `envs` has a default. On the command line a field is its dotted name:
+Every field except `envs` has a default. On the command line, a field is set by its dotted name:
 `selfplay train quickstart --learning.steps 20 --envs.0.template default`.
 `selfplay train CONFIG --dry-run` prints the whole configuration of a run.
 
-This page is made from the source: `python -m selfplay.config.reference > docs/configuration.md`.
+The path of a program or of a model's directory is relative to the file that names it and,
+on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
+
+This page is generated from the source: `python -m selfplay.config.reference > docs/configuration.md`.
 """
 
 
 def config_reference() -> str:
-    """Return a Markdown page with every field: its type, its default and what it is."""
+    """Return a Markdown page that lists every field with its type, its default and its description."""
     presets = ", ".join(f"`{name}`" for name in preset_names())
     return "\n".join([_HEAD.format(presets=presets), *_section(Config, "")])
 
@@ -50,7 +53,7 @@ def _subsection(path: str, info: FieldInfo) -> list[str]:
 
 
 def _choices(path: str, info: FieldInfo) -> list[str]:
-    """Return a table for each kind of entry of a list."""
+    """Return a table for each type of entry."""
     text = f"{_text(info.description)} Default: {_default(info)}. Each entry has one of these types."
     lines = [text, ""]
     for model in models_in(info.annotation):
@@ -68,7 +71,7 @@ def _table(fields: dict[str, FieldInfo], is_choice: bool) -> list[str]:
 
 
 def _type(info: FieldInfo) -> str:
-    """Return the type and its bounds."""
+    """Return the type with its bounds."""
     bounds = []
     for bound in info.metadata:
         for attribute, words in _BOUNDS.items():
@@ -89,7 +92,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a default as TOML would have it."""
+    """Return a default as TOML writes it."""
     if isinstance(value, BaseModel):
         fields = ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in type(value).model_fields)
         return f"{{{fields}}}"

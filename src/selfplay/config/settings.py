@@ -1,4 +1,4 @@
-"""The configuration of a run: one validated tree, every field documented. Free of torch."""
+"""The configuration of a run: a validated tree of documented fields. Importing it does not load torch."""
 
 import re
 from typing import Annotated, Literal
@@ -17,13 +17,14 @@ class ModelSettings(Settings):
     """The base model, which stays frozen."""
 
     name: str = "smollm2-135m"
-    """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id."""
+    """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
+    directory, it is looked up beside that file, then in the working directory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the base weights. `auto` takes bfloat16 where the machine computes it faster than float32."""
+    """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
     device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU if there is one."""
+    """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads for torch; all cores if not given."""
+    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept."""
 
     @field_validator("device")
     @classmethod
@@ -34,23 +35,17 @@ class ModelSettings(Settings):
 
 
 class LoraSection(Settings):
-    """The adapter that is trained. Its weights are float32 whatever the base's are."""
+    """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
 
     rank: int = Field(default=16, ge=1)
     """Rank of the two factors."""
     alpha: int = Field(default=32, ge=1)
     """The update is scaled by alpha / rank."""
     dropout: float = 0.0
-    """Only 0 is possible: in a prefix tree samples share tokens, with dropout they would not."""
-    target_modules: list[str] = [
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    ]
+    """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
+    target_modules: list[str] = Field(
+        default=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
+    )
     """Names of the linear layers that get an adapter."""
 
     @field_validator("dropout")
@@ -59,89 +54,93 @@ class LoraSection(Settings):
         if dropout != 0:
             raise InputError(
                 "lora.dropout",
-                f"must be 0 (got {dropout}): in a prefix tree samples share tokens, with dropout not",
+                f"must be 0 (got {dropout}): with dropout, samples could not share tokens in a prefix tree",
                 "Leave it out",
             )
         return dropout
 
 
 class EnvSettings(Settings):
-    """One environment to train in."""
+    """An environment to train in."""
 
     id: str
     """A TextArena id (`TicTacToe-v0-train`) or an OpenSpiel name (`kuhn_poker`)."""
     num_players: int = Field(default=2, ge=1)
-    """How many seats."""
+    """Number of seats."""
     template: str = DEFAULT_TEMPLATE
     """How observations become prompts and answers become moves."""
     weight: float = Field(default=1.0, gt=0)
     """Its share of the games, relative to the other environments'."""
     max_turns: int = Field(default=200, ge=1)
-    """A game that takes more turns (of all players together) is cut and counts as a draw."""
+    """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0)
-    """How many invalid moves in a row are forgiven; the next ends the game."""
+    """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
 
 
 class InferenceSettings(Settings):
-    """Where answers come from."""
+    """The engine that generates answers."""
 
     engine: Literal["embedded", "vllm"] = "embedded"
     """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1)
-    """Most tokens of one answer."""
+    """Maximum length of an answer, in tokens."""
     temperature: float = Field(default=1.0, ge=0.01)
-    """At which trained seats draw. The learner uses the same."""
+    """Sampling temperature of trained seats; the learner uses the same value."""
     max_context: int | None = Field(default=None, ge=8)
-    """Most tokens of prompt and answer together; the model's own limit if not given."""
+    """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
+    `max_cached_tokens`. If not given, the model's own limit applies."""
     max_queue: int = Field(default=16384, ge=1)
-    """Most requests under way; one more is refused."""
+    """Maximum number of requests in progress; further requests are rejected."""
     max_cached_tokens: int = Field(default=32768, ge=64)
-    """Most tokens whose keys and values are kept, for each adapter version."""
+    """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
+    request waits until its prompt and `max_tokens` more fit."""
     max_adapters: int = Field(default=8, ge=1)
-    """Most adapters in an inference actor at once (`run.runtime` ray)."""
+    """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
     max_batch: int = Field(default=256, ge=1)
-    """Most requests that vLLM computes together."""
+    """Maximum number of requests that vLLM computes together."""
     gpu_memory: float = Field(default=0.9, gt=0, le=1)
-    """Share of a GPU's memory that vLLM may take."""
+    """Share of a GPU's memory that vLLM may use."""
 
 
 class CollectionSettings(Settings):
     """How games are played."""
 
     games_per_step: int = Field(default=256, ge=1)
-    """Games for one learner update."""
+    """Number of games for one learner update."""
     concurrency: int = Field(default=1024, ge=1)
-    """Most games in flight."""
+    """Maximum number of games in flight."""
     max_staleness: int = Field(default=0, ge=0)
-    """How many versions may lie between acting and learning. 0: play and learning take turns."""
+    """Maximum number of versions by which the policy that played may be behind the policy that learns. With
+    0, play and learning alternate."""
     retries: int = Field(default=2, ge=0)
-    """How often a failed game is tried again before it is kept as failed."""
+    """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
+    error of the engine."""
     max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
-    """The run stops when more than this part of a step's games failed."""
+    """The run stops when more than this fraction of a step's games failed."""
     game_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds one game may take, waiting for the model included."""
+    """Maximum duration of a game in seconds, including the time it waits for the model."""
     filter_opponent_invalid: bool = False
-    """Leave out games that an opponent's invalid move decided."""
+    """Discard games that an opponent's invalid move decided."""
 
 
 class WinDrawLoss(Settings):
-    """Final reward: maps a score to win, draw or loss."""
+    """Final reward: replaces a score by the reward for a win, a draw or a loss."""
 
     type: Literal["win_draw_loss"] = "win_draw_loss"
     """Names this transform."""
     win: float = 1.0
-    """For a score above 0."""
+    """Reward for a score above 0."""
     draw: float = 0.0
-    """For a score of 0."""
+    """Reward for a score of 0."""
     loss: float = -1.0
-    """For a score below 0."""
+    """Reward for a score below 0."""
 
 
 class RoleAdvantage(Settings):
-    """Final reward: subtracts a moving average of each seat's rewards, read before it is updated."""
+    """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
 
     type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
-    """Whether all environments share the averages or each has its own."""
+    """Whether all environments share the averages, or each has its own."""
     tau: float = Field(default=0.05, gt=0, le=1)
     """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
 
@@ -152,9 +151,9 @@ class FormatReward(Settings):
     type: Literal["reward_for_format"] = "reward_for_format"
     """Names this transform."""
     reward: float = 0.0
-    """For an answer of the form that the template asks for."""
+    """Added to answers in the format that the template asks for."""
     penalty: float = 0.0
-    """For any other answer; negative to punish."""
+    """Added to all other answers; a negative value punishes them."""
 
 
 class InvalidMovePenalty(Settings):
@@ -163,22 +162,22 @@ class InvalidMovePenalty(Settings):
     type: Literal["penalty_for_invalid_move"] = "penalty_for_invalid_move"
     """Names this transform."""
     reward: float = 0.0
-    """For a valid move."""
+    """Added to valid moves."""
     penalty: float = 0.0
-    """For an invalid move; negative to punish."""
+    """Added to invalid moves; a negative value punishes them."""
 
 
 class Normalize(Settings):
-    """Sampling reward: centres the batch's rewards, and with `z_score` divides by their deviation."""
+    """Sampling reward: centres the batch's rewards; with `z_score` also divides by the standard deviation."""
 
     type: Literal["normalize_rewards", "normalize_rewards_by_env"] = "normalize_rewards_by_env"
-    """Over the whole batch, or over each environment's part of it."""
+    """Whether the whole batch is normalised, or the part of each environment separately."""
     z_score: bool = False
-    """Divide by the standard deviation too."""
+    """Also divide by the standard deviation."""
 
 
 class SamePrompt(Settings):
-    """Sampling reward: subtracts the mean reward of the batch's other steps with the same prompt."""
+    """Sampling reward: subtracts a baseline, computed from other episodes at the same prompt and seat."""
 
     type: Literal["same_prompt_baseline"] = "same_prompt_baseline"
     """Names this transform."""
@@ -190,27 +189,27 @@ SamplingReward = Annotated[Normalize | SamePrompt, Field(discriminator="type")]
 
 
 class RewardSettings(Settings):
-    """Reward transforms, each list applied in order."""
+    """Reward transforms; those of each list are applied in order."""
 
     final: list[FinalReward] = []
-    """Once for each player's game."""
+    """Applied once to each player's final reward."""
     step: list[StepReward] = []
-    """Once for each step."""
+    """Applied once to each step."""
     sampling: list[SamplingReward] = [SamePrompt()]
-    """On the batch that is trained on."""
+    """Applied to the training batch."""
 
 
 class BufferSettings(Settings):
     """The replay buffer."""
 
     type: Literal["step", "episode"] = "step"
-    """Whether single steps or whole episodes are drawn."""
+    """Whether the buffer draws single steps or whole episodes."""
     max_size: int = Field(default=100_000, ge=1)
-    """Most steps kept."""
+    """Maximum number of stored steps."""
     batch_size: int | None = Field(default=None, ge=1)
-    """Steps (or episodes) of one update; everything there is if not given."""
+    """Number of steps (or episodes) in one update; if not given, the whole buffer."""
     log_batches: bool = True
-    """Write each batch trained on to `batches/`: who, what, which reward at each stage."""
+    """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
 
 
 class ReinforceSettings(Settings):
@@ -219,61 +218,64 @@ class ReinforceSettings(Settings):
     type: Literal["reinforce"] = "reinforce"
     """Names this algorithm."""
     regulariser: Literal["none", "uniform", "base"] = "uniform"
-    """Cross-entropy from this reference over the legal answers: uniform, or the untrained model's."""
+    """The cross-entropy from a reference distribution over the legal answers to the policy is added to the
+    loss. The reference is uniform, or the untrained model's distribution."""
     regulariser_weight: float = Field(default=0.2, ge=0)
-    """Its weight at the first update, in units of reward."""
+    """Weight of the regulariser at the first update, in units of reward."""
     regulariser_weight_end: float = Field(default=0.02, ge=0)
-    """Its weight at the last update; between, it falls geometrically."""
+    """Weight of the regulariser at the last update; it changes geometrically in between."""
     kl_weight: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the untrained model on the sampled tokens."""
     max_importance_weight: float = Field(default=2.0, gt=0)
-    """Bound of the importance weights of tokens from older versions."""
+    """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
 
 
 class LearningSettings(Settings):
     """The learner."""
 
     steps: int = Field(default=100, ge=1)
-    """Updates in the whole run."""
+    """Number of updates in the whole run."""
     algorithm: ReinforceSettings = ReinforceSettings()
-    """How gradients are made."""
+    """The policy-gradient algorithm."""
     learning_rate: float = Field(default=1e-4, gt=0)
-    """Of AdamW, after warm-up."""
+    """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
-    """At the last update; between, it falls along a cosine."""
+    """Learning rate at the last update; it follows a cosine in between."""
     policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Factors on both rates for policies of a program, by name."""
+    """Factors by which both rates are multiplied for a program's policies, by the policy's name."""
     warmup_steps: int = Field(default=4, ge=0)
-    """Updates over which the rate rises."""
+    """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Largest global L2 norm of the gradient."""
+    """Maximum global L2 norm of the gradient."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of a running average of the adapter's weights, which is what is evaluated and kept; 0: none."""
+    """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
+    for no average."""
     max_generation_len: int | None = Field(default=None, ge=1)
-    """The loss's constant normaliser; `inference.max_tokens` if not given."""
+    """Constant normaliser of the loss, in tokens; `inference.max_tokens` if not given."""
     max_train_len: int | None = Field(default=None, ge=2)
-    """Most tokens of prompt and answer that are trained on."""
+    """Maximum number of tokens of prompt and answer that are trained on; if not given, there is no limit."""
     max_batch_tokens: int = Field(default=6144, ge=16)
-    """Most tokens fed in one forward pass; larger trees are cut into subtrees."""
+    """Maximum number of tokens in one forward pass; larger trees are cut into subtrees."""
     max_mismatch: float = Field(default=0.2, gt=0)
-    """Largest mean difference (nats a token) between engine and learner before the run stops."""
+    """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
+    run stops; the limit for tokens of older versions is 1 nat higher."""
 
 
 class PopulationSettings(Settings):
-    """Who plays against the policy in training."""
+    """The opponents that the policy plays against in training."""
 
     sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
         "mirror"
     )
-    """`mirror`: the policy plays and trains every seat. The others draw an opponent from the pool."""
+    """With `mirror`, the policy plays and trains every seat; other modes draw an opponent from the pool."""
     max_active_lora: int = Field(default=4, ge=1)
-    """Most checkpoints that may be drawn."""
+    """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
-    """For `lagged`: how many checkpoints back, at least and at most."""
+    """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
     fixed_opponents: list[str] = []
-    """Further members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
+    """Additional members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
     add_every: int = Field(default=10, ge=1)
-    """Every so many updates the policy joins the pool."""
+    """Number of updates after which the policy joins the pool each time."""
 
     @field_validator("lag_range")
     @classmethod
@@ -281,16 +283,18 @@ class PopulationSettings(Settings):
         low, high = lag_range
         if not 0 <= low <= high:
             raise InputError(
-                "population.lag_range", f"[{low}, {high}] is not a range of lags", "Give [1, 7], say"
+                "population.lag_range",
+                f"[{low}, {high}] is not a range of lags",
+                "Give a range such as [1, 7]",
             )
         return lag_range
 
     @model_validator(mode="after")
-    def _somebody_to_sample(self) -> "PopulationSettings":
+    def _has_an_opponent(self) -> "PopulationSettings":
         if self.sample_mode == "fixed" and not self.fixed_opponents:
             raise InputError(
                 "population.fixed_opponents",
-                'is empty, and sample_mode "fixed" draws from it',
+                'is empty, but sample_mode "fixed" draws from it',
                 'Name opponents: ["random"]',
             )
         return self
@@ -300,26 +304,28 @@ class EvaluationSettings(Settings):
     """Matches and exact measures before, during and after training."""
 
     every: int = Field(default=0, ge=0)
-    """Updates between evaluations during training; 0 for only before and after."""
+    """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
     games: int = Field(default=400, ge=2)
-    """Games of each match before and after, seats balanced."""
+    """Number of games in each match before and after training, with balanced seats."""
     games_during: int = Field(default=100, ge=2)
-    """Games of each match during training."""
+    """Number of games in each match during training."""
     games_alongside: int = Field(default=0, ge=0)
-    """Evaluation games played among each update's training games, against the opponents in turn."""
-    opponents: list[str] = ["random"]
-    """`random`, `optimal` or `base`."""
+    """Number of evaluation games among each update's training games, against each opponent in turn."""
+    opponents: list[str] | None = None
+    """`random`, `optimal` or `base`. If not given, `random`; or `base` in an environment that does not list
+    its legal moves."""
     nash_conv: bool = False
     """Compute NashConv exactly (small OpenSpiel games)."""
     temperature: float = Field(default=1.0, ge=0)
-    """At which the model plays its matches; 0 takes the likeliest token."""
+    """Sampling temperature of the model in its matches; 0 takes the most likely token."""
 
 
 class TrackingSettings(Settings):
-    """What is kept for people to look at, besides metrics.jsonl."""
+    """Logs in addition to metrics.jsonl."""
 
     games_logged: int = Field(default=8, ge=0)
-    """Games of each update that are written to `rollouts/`; failed games always are."""
+    """Number of games of each update that are saved in `rollouts/`, to which failed games are always added,
+    and of each match in `evaluation/`."""
     wandb_project: str | None = None
     """Weights & Biases project; needs the extra `wandb`."""
     tensorboard: bool = False
@@ -327,16 +333,16 @@ class TrackingSettings(Settings):
 
 
 class RunSettings(Settings):
-    """Where and how the run lives."""
+    """The run's directory, its checkpoints and its runtime."""
 
     runtime: Literal["local", "ray"] = "local"
     """One process, or a Ray cluster (see `[ray]`)."""
     directory: str = "runs"
-    """Runs are kept below this directory."""
+    """Directory in which each run gets its own directory; relative to the working directory."""
     save_every: int = Field(default=10, ge=1)
-    """Updates between checkpoints."""
+    """Number of updates between checkpoints."""
     keep_checkpoints: int = Field(default=3, ge=1)
-    """How many of the newest to keep; checkpoints of active opponents are kept beside them."""
+    """Number of newest checkpoints to keep; checkpoints of active opponents are kept in addition."""
 
 
 _ONLY_FOR_GAMES = (
@@ -352,19 +358,19 @@ class Config(Settings):
     """Everything that defines a run."""
 
     seed: int = Field(default=0, ge=0)
-    """Root of the seed tree."""
+    """Root of the seed tree, from which all other seeds are derived."""
     model: ModelSettings = ModelSettings()
     """The base model."""
     lora: LoraSection = LoraSection()
     """The adapter that is trained."""
     envs: list[EnvSettings] = []
-    """What is played in training; each game draws one by weight."""
+    """Environments of training; each game draws one by weight."""
     program: Program | None = None
-    """A program in place of games: a debate, a proposer and its solvers, or one of your own."""
+    """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
     credit: CreditSettings | None = None
-    """How the rewards of a program become advantages; as the program says if not given."""
+    """How the rewards of a program become advantages; if not given, the program decides."""
     inference: InferenceSettings = InferenceSettings()
-    """Where answers come from."""
+    """The engine that generates answers."""
     collection: CollectionSettings = CollectionSettings()
     """How games are played."""
     rewards: RewardSettings = RewardSettings()
@@ -374,37 +380,37 @@ class Config(Settings):
     learning: LearningSettings = LearningSettings()
     """The learner."""
     population: PopulationSettings = PopulationSettings()
-    """Who plays against the policy in training."""
+    """The opponents that the policy plays against in training."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Matches and exact measures."""
     tracking: TrackingSettings = TrackingSettings()
-    """What is kept for people to look at."""
+    """Logs in addition to metrics.jsonl."""
     run: RunSettings = RunSettings()
-    """Where and how the run lives."""
+    """The run's directory, its checkpoints and its runtime."""
     ray: RaySettings = RaySettings()
-    """How it is spread over a Ray cluster."""
+    """How the run is spread over a Ray cluster."""
 
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":
         if self.program is None:
             if self.credit is not None:
-                raise InputError("credit", "is for programs, and this trains on games", "Leave it out")
+                raise InputError("credit", "is for programs, but this run trains on games", "Leave it out")
             if not self.envs:
                 raise InputError(
-                    "envs", "is missing, so nothing is played", 'Add [[envs]] with id = "kuhn_poker"'
+                    "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
                 )
             return self
         given = [name for name in _ONLY_FOR_GAMES if self._changed(name)]
         if given:
             raise InputError(
-                given[0], "is for games, and [program] takes their place", "Leave one of them out"
+                given[0], "is for games, but [program] replaces them", "Leave one of the two out"
             )
         if self.collection.max_staleness:
             raise InputError("collection.max_staleness", "must be 0 for a program", "Leave it out")
         return self
 
     def _changed(self, name: str) -> bool:
-        """Whether a section or field is not what it is by default."""
+        """Return whether a section or field differs from its default."""
         section, _, field = name.partition(".")
         now, default = getattr(self, section), type(self).model_fields[section].default
         return bool(getattr(now, field) != getattr(default, field) if field else now != default)
@@ -412,10 +418,12 @@ class Config(Settings):
     @model_validator(mode="after")
     def _runtime_can(self) -> "Config":
         if self.run.runtime == "local" and self.inference.engine == "vllm":
-            raise InputError("inference.engine", "vllm needs a cluster's actors", 'Set run.runtime = "ray"')
+            raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError(
-                "ray", "is for runs on a cluster (--address too)", 'Set run.runtime = "ray", or leave it out'
+                "ray",
+                "is for runs on a cluster (as is --address)",
+                'Set run.runtime = "ray", or leave it out',
             )
         return self
 
@@ -425,5 +433,5 @@ class Config(Settings):
         if len(set(keys)) < len(keys):
             raise InputError("envs", "two entries play the same game with the same template", "Merge them")
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
-            raise InputError("buffer.batch_size", "it is over buffer.max_size", "Make the buffer larger")
+            raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
         return self
