@@ -1,6 +1,5 @@
-"""The quick start of seed 000, run as it stands but for import lines, names of models and sizes."""
+"""A program for the actors of ``selfplay.ray`` as somebody who knows UnstableBaselines would write it."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,32 +7,19 @@ from typing import Any
 
 import ray
 
-SOURCE = Path(__file__).with_name("seed_000_quick_start.txt").read_text()
-"""As it stands in the seed."""
+import selfplay.ray as unstable
+import selfplay.ray.reward_transformations as retra
 
 NAMES = ("Tracker", "StepBuffer", "ModelPool", "Collector", "Learner")
 NAMESPACE = "unstable"
-
-IMPORTS = {
-    "import ray, unstable\n": "import ray, selfplay.ray as unstable\n",
-    "import unstable.reward_transformations": "import selfplay.ray.reward_transformations",
-    'ray.init(namespace="unstable")\n': "",  # the tests share one cluster, in this namespace
-}
-SIZES = {
-    "max_buffer_size=768": "max_buffer_size=48",
-    '"lora_rank": 32, "lora_alpha": 32': '"lora_rank": 2, "lora_alpha": 4',
-    '"max_tokens": 4096': '"max_tokens": 8',
-    "batch_size=384": "batch_size=16",
-    "num_gpus=1": "num_gpus=0",
-    "max_generation_len=4096": "max_generation_len=8",
-    "num_workers=384, num_eval_workers=16": "num_workers=16, num_eval_workers=4",
-    "train.remote(200)": "train.remote(2)",
-}
+TAK = ("SimpleTak-v0-train", 2, "qwen3-zs")
+LORA = {"lora_rank": 2, "lora_alpha": 4, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What there was to see when the quick start had ended.
+    """What there was to see when the program had ended.
 
     ``named`` are the actors that a lookup by name found, ``info`` is the tracker's for interfaces.
     """
@@ -46,31 +32,72 @@ class Demo:
     info: dict[str, Any]
 
 
-def quick_start(model: str, opponent: str, sizes: Mapping[str, str]) -> str:
-    """The code, with other imports, a model and an opponent of this machine, and other sizes."""
-    models = {"Qwen/Qwen3-1.7B-base": model, "google/gemini-2.0-flash-lite-001": opponent}
-    source = SOURCE
-    for old, new in {**IMPORTS, **models, **sizes}.items():
-        assert old in source, f"the seed has no {old!r}"
-        source = source.replace(old, new)
-    return source
-
-
-def run_quick_start(source: str) -> Demo:
-    """Run it on the cluster that is connected, look at what came of it, and end its actors."""
-    script: dict[str, Any] = {}
+def train_on_tak(model: str, opponent: str, updates: int, max_tokens: int, max_model_len: int) -> Demo:
+    """Train on the cluster that is connected, by remote calls only, look at the result and end the actors."""
     try:
-        exec(compile(source, "quick start", "exec"), script)
+        tracker = unstable.Tracker.options(name="Tracker").remote(run_name="tak", wandb_project="tests")
+        step_buffer = buffer_of_tak(tracker)
+        model_pool = unstable.ModelPool.options(name="ModelPool").remote(
+            sample_mode="mirror", max_active_lora=3, tracker=tracker
+        )
+        ray.get(model_pool.add_checkpoint.remote(path=None, iteration=-1))
+        services = {"step_buffer": step_buffer, "model_pool": model_pool, "tracker": tracker}
+        collector = unstable.Collector.options(name="Collector").remote(
+            num_actors=2,
+            vllm_config={
+                "model_name": model,
+                "lora_config": LORA,
+                "max_loras": 5,
+                "max_parallel_seq": 32,
+                "max_tokens": max_tokens,
+                "max_model_len": max_model_len,
+            },
+            training_envs=[TAK],
+            evaluation_envs=[TAK, ("KuhnPoker-v0-train", 2, "qwen3-zs")],
+            evaluation_opponent=opponent,
+            **services,
+        )
+        learner = unstable.StandardLearner.options(num_gpus=0, name="Learner").remote(
+            model_name=model,
+            algorithm=unstable.algorithms.Reinforce(),
+            lora_cfg=LORA,
+            learning_rate=1e-5,
+            grad_clip=0.2,
+            batch_size=BATCH_SIZE,
+            mini_batch_size=1,
+            max_generation_len=max_tokens,
+            max_train_len=None,
+            activation_checkpointing=False,
+            gradient_checkpointing=False,
+            **services,
+        )
+        collector.collect.remote(num_workers=16, num_eval_workers=4)
+        ray.get(learner.train.remote(updates))
         return Demo(
-            Path(ray.get(script["tracker"].run_directory.remote())),
+            Path(ray.get(tracker.run_directory.remote())),
             [name for name in NAMES if find(name) is not None],
-            ray.get(script["model_pool"].snapshot.remote()),
-            ray.get(script["model_pool"].accounts.remote()),
-            ray.get(script["step_buffer"].counts.remote()),
-            ray.get(script["tracker"].get_interface_info.remote()),
+            ray.get(model_pool.snapshot.remote()),
+            ray.get(model_pool.accounts.remote()),
+            ray.get(step_buffer.counts.remote()),
+            ray.get(tracker.get_interface_info.remote()),
         )
     finally:
         end()
+
+
+def buffer_of_tak(tracker: Any) -> Any:
+    """A buffer with a transform of each family."""
+    return unstable.StepBuffer.options(name="StepBuffer").remote(
+        max_buffer_size=3 * BATCH_SIZE,
+        tracker=tracker,
+        final_reward_transformation=retra.ComposeFinalRewardTransforms([retra.RoleAdvantageByEnvFormatter()]),
+        step_reward_transformation=retra.ComposeStepRewardTransforms(
+            [retra.PenaltyForInvalidMove(0.5, -0.5), retra.RewardForFormat(1.0)]
+        ),
+        sampling_reward_transformation=retra.ComposeSamplingRewardTransforms(
+            [retra.NormalizeRewardsByEnv(True)]
+        ),
+    )
 
 
 def find(name: str) -> Any:
@@ -81,7 +108,7 @@ def find(name: str) -> Any:
 
 
 def end() -> None:
-    """End the actors that have names of the quick start, so that others can take them."""
+    """End the program's named actors, so that others can take their names."""
     for name in NAMES:
         while (actor := find(name)) is not None:
             ray.kill(actor)

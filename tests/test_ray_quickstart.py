@@ -1,4 +1,4 @@
-"""Seed 000's actors on a real Ray cluster: its quick start, ``build``, and each actor by itself."""
+"""The actors of ``selfplay.ray`` on a real cluster: a whole program, ``build``, and each actor by itself."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import torch
 
 import selfplay.ray as unstable
 from live_server import TOKEN, engine_over, running
-from ray_quick_start import NAMES, SIZES, Demo, end, quick_start, run_quick_start
+from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, end, train_on_tak
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter
@@ -22,7 +22,6 @@ from tiny_models import perturb_adapter, tiny_model
 
 UPDATES = 2
 CAP = 3
-TAK = ("SimpleTak-v0-train", 2, "qwen3-zs")
 LORA = {"lora_rank": 2, "lora_alpha": 4}
 
 
@@ -77,7 +76,7 @@ def adapter(model, place) -> str:
 
 @pytest.fixture(scope="module")
 def demo(cluster, model) -> Demo:
-    return run_quick_start(quick_start(model, "random", SIZES))
+    return train_on_tak(model, "random", UPDATES, max_tokens=8, max_model_len=8192)
 
 
 def engine_config(model: str) -> dict[str, object]:
@@ -103,7 +102,7 @@ def error_of(form: unstable.Tracker, *args, **kwargs) -> str:
 def check_that_it_trained_and_evaluated(demo: Demo, updates: int) -> None:
     lines = read_metrics(demo.directory / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, updates + 1))
-    assert all(line["learner/records"] == 16 for line in lines)
+    assert all(line["learner/records"] == BATCH_SIZE for line in lines)
     assert set(demo.snapshot["models"]) >= {"ckpt--1", *(f"ckpt-{step + 1}" for step in range(updates))}
     assert demo.snapshot["current_uid"] == f"ckpt-{updates}"
     assert demo.snapshot["models"]["fixed-random"]["mu"] != 25.0
@@ -111,7 +110,7 @@ def check_that_it_trained_and_evaluated(demo: Demo, updates: int) -> None:
     assert sum(evaluated.values()) == demo.accounts["eval_finished"] > 0
     assert all(games <= 32 * 2 for games in evaluated.values())  # in each of two environments
     assert demo.accounts["failed"] == demo.accounts["eval_failed"] == 0
-    assert demo.steps["sampled"] == updates * 16
+    assert demo.steps["sampled"] == updates * BATCH_SIZE
 
 
 def test_the_quick_start_ends_with_a_better_known_model(demo):
@@ -134,12 +133,12 @@ def test_weights_and_biases_gets_the_run_without_a_network(demo):
     assert list((demo.directory / "wandb").glob("offline-run-*/*.wandb"))
 
 
-def test_the_tracker_tells_interfaces_what_it_knows(demo):
+def test_the_tracker_gives_interfaces_its_statistics(demo):
     assert demo.info["metrics"]["step"] == UPDATES
     assert "ckpt--1" in demo.info["ratings"]
 
 
-def test_the_page_on_run_directories_names_what_a_run_on_ray_has(demo):
+def test_the_page_on_run_directories_names_the_files_of_a_run_on_ray(demo):
     page = (Path(__file__).parents[1] / "docs" / "run-directory.md").read_text()
     there = {path.name for path in demo.directory.iterdir()} - {"wandb"}
     assert there >= {"versions", "learner", "state"}
@@ -149,12 +148,7 @@ def test_the_page_on_run_directories_names_what_a_run_on_ray_has(demo):
 @pytest.mark.slow
 def test_the_quick_start_with_a_real_model(cluster):
     """smollm2-135m must be there already, as after any training."""
-    sizes = SIZES | {
-        '"max_tokens": 4096': '"max_tokens": 32',
-        '"max_model_len": 8192': '"max_model_len": 2048',
-    }
-    sizes |= {"max_generation_len=4096": "max_generation_len=32"}
-    demo = run_quick_start(quick_start("smollm2-135m", "random", sizes))
+    demo = train_on_tak("smollm2-135m", "random", UPDATES, max_tokens=32, max_model_len=2048)
     check_that_it_trained_and_evaluated(demo, UPDATES)
 
 
@@ -220,7 +214,7 @@ def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model,
 
 
 def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, model):
-    """Here nobody ever makes a valid move: who begins loses."""
+    """No model here ever makes a valid move: the first player loses."""
     pool = unstable.ModelPool.remote("fixed", 3)
     ray.get([pool.add_fixed.remote("base"), pool.add_checkpoint.remote(None, -1)])
     buffer = unstable.StepBuffer.remote(100)
@@ -251,7 +245,7 @@ def test_build_makes_a_whole_system_and_start_runs_it(cluster, model, adapter):
     try:
         assert run.start(learning_steps=1, num_collection_workers=4, num_eval_workers=2) == 1
         snapshot = ray.get(run.model_pool.snapshot.remote())
-        assert games_against(snapshot, f"fixed-{adapter}")["ckpt--1"] > 0
+        assert games_against(snapshot, f"fixed-{adapter}")["default"] > 0
         assert "ckpt-1" in snapshot["models"]
         directory = Path(ray.get(run.tracker.run_directory.remote()))
         assert (directory / "versions" / "000001" / "adapter_model.safetensors").is_file()
@@ -268,21 +262,21 @@ def test_an_inference_actor_answers_prompts(cluster, model, adapter):
         ray.get(actor.submit_prompt.remote("Your move:", "/nowhere"))
 
 
-# What is refused before anything is started
+# Arguments that are rejected before anything is started
 
 
-def test_an_api_opponent_without_its_key_is_refused_with_what_plays_here(monkeypatch):
+def test_an_api_opponent_without_its_key_is_rejected_with_the_local_alternatives(monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     error = error_of(unstable.Collector, 1, None, None, None, engine_config("m"), [TAK], [TAK])
     assert error.startswith("evaluation_opponent: google/gemini-2.0-flash-lite-001 needs OPENROUTER_API_KEY")
     assert "random or base" in error
 
 
-def test_gpus_that_no_node_has_are_refused(cluster):
+def test_gpus_that_no_node_has_are_rejected(cluster):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     error = error_of(unstable.StandardLearner.options(num_gpus=1), "m", None, None, None, 1, 1, 1)
-    assert error == "num_gpus: 1 are asked for and the cluster has 0. Ask for fewer"
+    assert error == "num_gpus: 1 are requested and the cluster has 0. Request fewer"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Addresses of clusters: who is taken for Ray, and who is not."""
+"""Addresses of clusters: which servers are taken for Ray, and which are not."""
 
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ HTTP2_SERVERS_GREETING = b"\0\0\0\4\0\0\0\0\0"
 
 @contextmanager
 def server(first_words: bytes | None) -> Iterator[str]:
-    """Somebody who takes one connection and says this, or hangs up (``None``); its address."""
+    """The address of a server that accepts one connection and sends this, or hangs up (``None``)."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -34,13 +35,13 @@ def server(first_words: bytes | None) -> Iterator[str]:
         thread.join()
 
 
-def test_who_greets_as_grpc_does_may_be_ray():
+def test_a_server_that_greets_like_grpc_may_be_ray():
     with server(HTTP2_SERVERS_GREETING) as address:
         addresses.knock(address)
 
 
 @pytest.mark.parametrize("first_words", [b"HTTP/1.0 400 Bad request syntax", b"", None])
-def test_who_does_not_is_refused_in_one_line(first_words, monkeypatch):
+def test_any_other_server_is_rejected_in_one_line(first_words, monkeypatch):
     monkeypatch.setattr(addresses, "KNOCK_SECONDS", 0.2)
     with server(first_words) as address, pytest.raises(InputError) as refused:
         addresses.knock(address)
@@ -48,7 +49,31 @@ def test_who_does_not_is_refused_in_one_line(first_words, monkeypatch):
     assert f"the cluster at {address} cannot be joined" in str(refused.value)
 
 
-def test_behind_tls_nobody_looks(monkeypatch):
+def test_behind_tls_the_greeting_is_not_checked(monkeypatch):
     monkeypatch.setenv("RAY_USE_TLS", "1")
     with server(b"") as address:
         addresses.knock(address)
+
+
+@pytest.fixture
+def no_token(monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_token_that_another_run_has_just_made_stays(no_token, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    addresses.make_token()
+    token = tmp_path / ".ray" / "auth_token"
+    made = token.read_text()
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # it was not there a moment ago
+    addresses.make_token()
+    assert token.read_text() == made
+    assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
+
+
+def test_a_token_that_cannot_be_written_is_said_in_one_line(no_token, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"the token .* cannot be written"):
+        addresses.make_token()

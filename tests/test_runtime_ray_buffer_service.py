@@ -7,9 +7,10 @@ import pickle
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from file_limits import nearly_full_disk
 from selfplay.core import Rollout, SelfplayError, Step, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
@@ -21,7 +22,9 @@ LOOP = asyncio.new_event_loop()
 
 def game(index: int, version: int = 0, steps: int = 2, error: str | None = None) -> FinishedGame:
     if error is not None:
-        return FinishedGame(index, [], Rollout("kuhn", id=f"train-{index:08d}", meta={"error": error}), error)
+        return FinishedGame(
+            index, [], Rollout(episode_type="kuhn", id=f"train-{index:08d}", meta={"error": error}), error
+        )
     reward = 1.0 if index % 3 else -1.0
     acted = [
         Step("player_0", [{"role": "user", "content": f"{index}/{place}"}], [], [1, 2], [3], [-0.5])
@@ -45,7 +48,7 @@ def draw(buffer: BufferService, update: int, demand: Demand):
     return LOOP.run_until_complete(buffer.draw(update, demand, wait=0.0))
 
 
-def test_a_game_that_is_said_twice_is_stored_once():
+def test_a_game_that_is_sent_twice_is_stored_once():
     buffer = service()
     assert buffer.add_games([game(0), game(1)])
     buffer.add_games([game(1), game(2)])
@@ -64,6 +67,23 @@ def test_a_batch_is_the_same_until_it_is_learned():
     assert draw(buffer, 2, Demand(batch_size=3, entries=3)).steps != first.steps
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_learner_that_had_to_go_back_gets_new_batches_and_their_games_are_consumed(tmp_path, killed):
+    buffer = service(tmp_path)
+    for update in (1, 2):
+        buffer.add_games([game(2 * update), game(2 * update + 1)])
+        draw(buffer, update, Demand(games=2))
+        buffer.learned_batch(update)
+    before = buffer.learned_batch(1)
+    buffer.add_games([game(6), game(7)])
+    drawn = draw(buffer, 2, Demand(games=2))
+    if killed:
+        buffer = service(tmp_path)
+    assert draw(buffer, 2, Demand(games=2)) == drawn
+    assert buffer.learned_batch(2) == before + 2
+    assert draw(buffer, 2, Demand(games=2)) is None
+
+
 def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
     def rewards(order: list[int]) -> list[float]:
         buffer = service(in_order=True)
@@ -73,7 +93,7 @@ def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
     assert rewards([0, 1, 2, 3, 4, 5]) == rewards([5, 2, 0, 4, 1, 3])
 
 
-def test_what_is_too_old_is_dropped_and_counts_as_consumed():
+def test_games_that_are_too_old_are_dropped_and_count_as_consumed():
     buffer = service(max_staleness=1)
     buffer.add_games([game(0, version=0), game(1, version=0)])
     drawn = draw(buffer, 3, Demand(games=2))
@@ -91,15 +111,15 @@ def test_a_run_whose_games_fail_ends_with_their_reason():
         draw(buffer, 1, Demand(games=3, failed_share=0.5))
 
 
-def test_games_of_which_nothing_can_be_trained_on_end_the_run():
+def test_games_without_a_trainable_step_end_the_run():
     buffer = service()
     buffer.add_games([FinishedGame(0, [])])
     with pytest.raises(SelfplayError, match="no step of this update's games"):
         draw(buffer, 1, Demand(games=1))
 
 
-def test_a_run_that_ended_so_can_go_on(tmp_path):
-    """The games that failed, or gave nothing, are consumed: others may be played in their place."""
+def test_a_run_that_ended_this_way_can_be_resumed(tmp_path):
+    """Games that failed, or gave no step, are consumed: others may be played in their place."""
     buffer = service(tmp_path)
     buffer.add_games([game(index, error="no such move") for index in range(3)])
     with pytest.raises(SelfplayError, match="3 of 3"):
@@ -118,7 +138,7 @@ def test_a_run_that_ended_so_can_go_on(tmp_path):
 
 
 def test_two_learners_that_wait_get_the_same_batch():
-    """A killed learner's question may still wait when the next learner asks."""
+    """A killed learner's request may still wait when the next learner makes one."""
 
     async def scenario():
         buffer = service()
@@ -138,7 +158,7 @@ def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
     assert service(tmp_path).size() == 0
 
 
-def test_whatever_a_game_leaves_in_its_info_is_kept(tmp_path):
+def test_any_object_that_a_game_leaves_in_its_info_is_kept(tmp_path):
     buffer = service(tmp_path)
     odd = game(0)
     odd.trajectories[0].game_info["score"] = object()
@@ -146,16 +166,16 @@ def test_whatever_a_game_leaves_in_its_info_is_kept(tmp_path):
     assert service(tmp_path).games() == 1
 
 
-def test_games_for_people_are_written_with_their_update(tmp_path):
+def test_logged_games_are_written_with_their_update(tmp_path):
     buffer = service(rollouts=str(tmp_path / "rollouts"))
-    shown = FinishedGame(1, game(1).trajectories, Rollout("kuhn", id="train-00000001"))
+    shown = FinishedGame(1, game(1).trajectories, Rollout(episode_type="kuhn", id="train-00000001"))
     buffer.add_games([game(2, error="it broke"), shown, game(0)])
     draw(buffer, 1, Demand(games=3))
     log = RolloutLog(tmp_path / "rollouts").read(1)
     assert [rollout.error for rollout in log] == [None, "it broke"]
 
 
-def test_who_waits_for_a_batch_hears_that_none_will_come():
+def test_a_call_that_waits_for_a_batch_fails_when_none_will_come():
     async def scenario():
         buffer = service()
         waiting = asyncio.create_task(buffer.draw(1, Demand(games=1), wait=60))
@@ -167,7 +187,7 @@ def test_who_waits_for_a_batch_hears_that_none_will_come():
         LOOP.run_until_complete(scenario())
 
 
-def test_who_waits_for_a_batch_hears_of_it():
+def test_a_call_that_waits_for_a_batch_returns_when_it_is_ready():
     async def scenario():
         buffer = service()
         waiting = asyncio.create_task(buffer.draw(1, Demand(games=1), wait=60))
@@ -187,7 +207,7 @@ def test_games_that_came_packed_are_in_the_journal_once(tmp_path):
     assert again.state_dict() == buffer.state_dict()
 
 
-def test_what_cannot_be_saved_is_said_in_a_line(tmp_path):
+def test_a_game_that_cannot_be_saved_is_reported_in_one_line(tmp_path):
     buffer = service(tmp_path)
     odd = game(0)
     odd.trajectories[0].steps[0].info["board"] = {(0, 1): "x"}
@@ -208,13 +228,13 @@ CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again
     in_order=st.booleans(),
     torn=st.booleans(),
 )
-def test_a_killed_buffer_is_itself_again(tmp_path_factory, calls, seed, kills, kind, in_order, torn):
+def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind, in_order, torn):
     def run(kills: set[int]) -> tuple:
         directory = tmp_path_factory.mktemp("buffer")
         options = {"kind": kind, "in_order": in_order, "max_staleness": 2}
         buffer = service(directory, **options)
         rng = random.Random(seed)
-        index, update, drawn = 0, 1, []
+        index, update, drawn, to_learn = 0, 1, [], False
         for place, call in enumerate(calls):
             if call == "add":
                 buffer.add_games([game(index + i, version=update - 1) for i in range(rng.randrange(1, 4))])
@@ -225,9 +245,10 @@ def test_a_killed_buffer_is_itself_again(tmp_path_factory, calls, seed, kills, k
                 with contextlib.suppress(SelfplayError):  # nothing is left after a clear
                     batch = draw(buffer, update, Demand(batch_size=rng.randrange(1, 6), games=2))
                     drawn.append(None if batch is None else batch.steps)
-            elif call == "learned" and buffer._drawn is not None:
+                    to_learn = batch is not None and bool(batch.steps)
+            elif call == "learned" and to_learn:
                 buffer.learned_batch(update)
-                update += 1
+                update, to_learn = update + 1, False
             elif call == "clear":
                 buffer.clear()
             if place in kills:
@@ -242,7 +263,36 @@ def test_a_killed_buffer_is_itself_again(tmp_path_factory, calls, seed, kills, k
     assert run(kills) == run(set())
 
 
-def test_a_reward_that_is_no_number_is_refused_and_not_kept(tmp_path):
+ROOM = st.none() | st.integers(0, 60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(["add", "draw", "learned", "clear"]), ROOM), max_size=12),
+    in_order=st.booleans(),
+)
+@example(calls=[("add", 20), ("add", None)], in_order=False)
+def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_path_factory, calls, in_order):
+    directory = tmp_path_factory.mktemp("buffer")
+    buffer = service(directory, in_order=in_order)
+    update = 1
+    for place, (call, room) in enumerate(calls):
+        with nearly_full_disk(directory, room), contextlib.suppress(OSError, SelfplayError):
+            if call == "add":
+                buffer.add_games([game(2 * place), game(2 * place + 1)])
+            elif call == "draw":
+                draw(buffer, update, Demand(batch_size=2, games=2))
+            elif call == "learned":
+                buffer.learned_batch(update)
+                update += 1
+            else:
+                buffer.clear()
+        again = service(directory, in_order=in_order)
+        assert again.state_dict() == buffer.state_dict()
+        assert draw(again, update, Demand()) == draw(buffer, update, Demand())
+
+
+def test_a_reward_that_is_not_a_number_is_rejected_and_not_stored(tmp_path):
     buffer = service(tmp_path)
     broken = game(0)
     broken.trajectories[0].final_reward = math.nan

@@ -1,4 +1,4 @@
-"""Asking engines in batches, also while they are killed; no Ray but its errors."""
+"""Requests to engines in batches, also while engines are killed; only Ray's errors are used, not Ray."""
 
 import asyncio
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def run(work: Any) -> Any:
         return runner.run(work)
 
 
-def test_questions_of_a_moment_go_in_one_call():
+def test_simultaneous_requests_are_sent_in_one_call():
     async def scenario() -> None:
         engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
         client = EngineClient([engine])
@@ -83,7 +83,7 @@ def test_questions_of_a_moment_go_in_one_call():
 
 
 @pytest.mark.parametrize(("games", "calls"), [(200, 1 + SHARES), (600, 2)])
-def test_what_few_games_ask_next_goes_in_shares_and_not_when_the_last_of_them_has_moved(games, calls):
+def test_few_games_send_their_requests_in_shares_without_waiting_for_the_last_game(games, calls):
     async def game(client: EngineClient) -> None:
         for _ in range(2):
             await client.complete(PROMPT)
@@ -98,7 +98,7 @@ def test_what_few_games_ask_next_goes_in_shares_and_not_when_the_last_of_them_ha
     run(scenario())
 
 
-def test_a_killed_engine_is_asked_again_and_every_question_is_answered():
+def test_requests_to_a_killed_engine_are_resent_and_all_are_answered():
     async def scenario() -> int:
         host = SimulatedHost(1.0)
         engine = KillableHandle(lambda: EngineService(host))
@@ -117,7 +117,7 @@ def test_a_killed_engine_is_asked_again_and_every_question_is_answered():
     assert run(scenario()) > 50
 
 
-def test_an_engine_killed_before_its_first_answer_is_asked_again():
+def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
     async def scenario() -> None:
         engine = KillableHandle(lambda: EngineService(SimulatedHost(0.1)))
         client = EngineClient([engine])
@@ -132,7 +132,7 @@ def test_an_engine_killed_before_its_first_answer_is_asked_again():
     run(scenario())
 
 
-def test_an_engine_that_stays_away_is_given_up_in_one_line():
+def test_an_engine_that_stays_away_is_given_up_with_a_one_line_error():
     async def scenario() -> None:
         engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
         client = EngineClient([engine], patience=20.0)
@@ -156,7 +156,7 @@ def test_an_engine_that_stays_away_is_given_up_in_one_line():
         (ZeroDivisionError("division by zero"), False),
     ],
 )
-def test_what_an_engine_says_reaches_who_asked(error, is_fatal):
+def test_an_error_of_an_engine_reaches_its_caller(error, is_fatal):
     async def scenario() -> None:
         client = EngineClient([LocalHandle(EngineService(FailingHost(error), "Engine-3"))])
         with pytest.raises(SelfplayError) as caught:
@@ -171,21 +171,21 @@ def test_what_an_engine_says_reaches_who_asked(error, is_fatal):
     run(scenario())
 
 
-def test_an_engine_that_answers_nonsense_is_no_silence():
+def test_a_nonsensical_answer_of_an_engine_fails_its_requests():
     class Nonsense(EngineService):
         async def poll(self, client: str, wait: float = 1.0) -> Any:
             return "nonsense"
 
     async def scenario() -> None:
         client = EngineClient([LocalHandle(Nonsense(SimulatedHost()))])
-        with pytest.raises(SelfplayError, match="asking an engine failed"):
+        with pytest.raises(SelfplayError, match="a request to an engine failed"):
             await client.complete(PROMPT)
         assert client.fatal is not None
 
     run(scenario())
 
 
-def test_the_newest_weights_answer_and_say_so():
+def test_the_newest_weights_answer_and_name_their_version():
     async def scenario() -> list[int | None]:
         client = EngineClient([LocalHandle(EngineService(SimulatedHost()))])
         versions = [(await client.complete(PROMPT)).policy_version]
@@ -196,7 +196,7 @@ def test_the_newest_weights_answer_and_say_so():
         client.adapters["ckpt-1"] = AdapterRef("ckpt-1", 1, "v1")
         versions.append((await client.complete(PROMPT, model="ckpt-1")).policy_version)
         versions.append((await client.complete(PROMPT, model="base")).policy_version)
-        with pytest.raises(SelfplayError, match="nobody said what plays as ckpt-9"):
+        with pytest.raises(SelfplayError, match="there is no adapter for the model ckpt-9"):
             await client.complete(PROMPT, model="ckpt-9")
         await client.close()
         return versions
@@ -220,7 +220,7 @@ def test_a_client_that_is_gone_is_forgotten():
     run(scenario())
 
 
-def test_after_a_long_silence_a_question_is_asked_once():
+def test_after_a_long_silence_a_request_is_sent_once():
     async def scenario() -> int:
         host = SimulatedHost(1.0)
         client = EngineClient([LocalHandle(EngineService(host))])
@@ -234,7 +234,7 @@ def test_after_a_long_silence_a_question_is_asked_once():
 
 
 @pytest.mark.parametrize("model", [None, "default", "vendor/model", "seker"])
-def test_where_only_adapters_answer_other_names_are_refused(model):
+def test_with_adapters_only_other_names_are_rejected(model):
     async def scenario() -> None:
         client = EngineClient([LocalHandle(EngineService(SimulatedHost()))], adapters_only=True)
         client.adapters["seeker"] = AdapterRef("seeker", 2, "somewhere")
@@ -246,8 +246,8 @@ def test_where_only_adapters_answer_other_names_are_refused(model):
     run(scenario())
 
 
-def test_a_client_that_was_forgotten_by_mistake_asks_again():
-    """While an engine loads its model nobody is heard, however long that takes."""
+def test_a_client_that_was_forgotten_by_mistake_resends_its_requests():
+    """An engine serves no client while it loads its model, however long that takes."""
 
     async def scenario() -> str:
         host = SimulatedHost(10.0)

@@ -1,4 +1,4 @@
-"""Runs on Ray whose parts are killed: they end by themselves, or say in a line why not and can be resumed."""
+"""Runs on Ray whose actors are killed: they finish, or print one line with the reason and can be resumed."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ def test_every_kind_of_actor_is_killed_once_and_the_run_ends_by_itself(faults):
     assert "Traceback" not in said
 
 
-def test_what_cannot_come_back_is_named_in_a_line_and_the_run_can_be_resumed(faults):
+def test_an_actor_that_cannot_be_restarted_is_named_in_one_line_and_the_run_can_be_resumed(faults):
     command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
     assert command.wait_until(lambda: command.saved() > 0)
     kill(command, ACTORS["buffer"])

@@ -1,14 +1,16 @@
-"""What a service has written down is what it finds again, wherever a kill has cut it short."""
+"""A service loads the entries that it has written, at whatever byte a kill has truncated them."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from selfplay.core import InputError
+from file_limits import nearly_full_disk
+from selfplay.core import InputError, SelfplayError
 from selfplay.runtime.ray.journal import Journal
 
 VALUES = st.recursive(
@@ -16,6 +18,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
+ROOM = st.none() | st.integers(0, 30)
 ENTRIES = st.lists(VALUES, max_size=6)
 ACTIONS = st.lists(st.tuples(st.sampled_from(["append", "snapshot", "restart"]), VALUES), max_size=12)
 
@@ -45,7 +48,7 @@ def test_a_new_journal_is_empty(directory):
 
 @settings(max_examples=60, deadline=None)
 @given(actions=ACTIONS)
-def test_what_was_noted_is_found_again(tmp_path_factory, actions):
+def test_noted_entries_are_loaded_again(tmp_path_factory, actions):
     directory = tmp_path_factory.mktemp("run") / "journal"
     journal, state, entries = written(directory, []), None, []
     for action, value in actions:
@@ -64,7 +67,7 @@ def test_what_was_noted_is_found_again(tmp_path_factory, actions):
 
 @settings(max_examples=60, deadline=None)
 @given(entries=st.lists(VALUES, min_size=1, max_size=5), data=st.data())
-def test_wherever_the_last_write_is_cut_the_entries_before_it_are_there(tmp_path_factory, entries, data):
+def test_a_truncated_last_write_leaves_all_entries_before_it(tmp_path_factory, entries, data):
     directory = tmp_path_factory.mktemp("run") / "journal"
     written(directory, entries)
     file = entries_file(directory)
@@ -78,12 +81,48 @@ def test_wherever_the_last_write_is_cut_the_entries_before_it_are_there(tmp_path
     assert Journal(directory).load() == (None, [*entries[:-1], "after the kill"])
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    actions=st.lists(
+        st.tuples(st.sampled_from(["append", "append", "snapshot", "restart"]), VALUES, ROOM), max_size=12
+    )
+)
+@example(actions=[("append", "first", None), ("append", "cut short", 3), ("append", "second", None)])
+def test_a_write_truncated_at_any_byte_loses_nothing_that_was_acknowledged(tmp_path_factory, actions):
+    directory = tmp_path_factory.mktemp("run") / "journal"
+    journal, state, entries = written(directory, []), None, []
+    for action, value, room in actions:
+        if action == "restart":
+            journal = Journal(directory)
+            assert journal.load() == (state, entries)
+            continue
+        with nearly_full_disk(directory, room, new=action == "snapshot"), contextlib.suppress(OSError):
+            if action == "append":
+                journal.append(value)
+                entries.append(value)
+            else:
+                journal.snapshot([value])
+                state, entries = [value], []
+        assert journal.length == len(entries)
+    assert Journal(directory).load() == (state, entries)
+
+
+def test_an_entry_whose_execution_fails_is_removed(directory):
+    journal = written(directory, ["before"])
+    with pytest.raises(SelfplayError, match="not done"), journal.noted("refused"):
+        raise SelfplayError("not done")
+    with journal.noted("done"):
+        pass
+    assert journal.length == 2
+    assert Journal(directory).load() == (None, ["before", "done"])
+
+
 @settings(max_examples=30, deadline=None)
 @given(before=ENTRIES, after=ENTRIES)
 def test_a_kill_before_the_new_snapshot_is_in_its_place_leaves_the_old_one(tmp_path_factory, before, after):
     directory = tmp_path_factory.mktemp("run") / "journal"
     written(directory, before, snapshot="first")
-    (directory / "snapshot-000002.partial").write_bytes(b'"seco')
+    (directory / ".snapshot-000002.json.partial").write_bytes(b'"seco')
     journal = Journal(directory)
     assert journal.load() == ("first", before)
     journal.snapshot("second")
@@ -132,3 +171,21 @@ def test_a_damaged_snapshot_is_an_error_that_names_the_file(directory):
     file.write_text(json.dumps({"a": 1})[:-1])
     with pytest.raises(InputError, match=r"snapshot-000001\.json is damaged"):
         Journal(directory).load()
+
+
+def test_a_kill_before_a_failed_entry_was_taken_back_is_mended_when_it_fails_again(directory):
+    journal = written(directory, ["good", "fails"])
+    journal = Journal(directory)
+    done = []
+
+    def do(entry: str) -> None:
+        if entry == "fails":
+            raise SelfplayError("not done")
+        done.append(entry)
+
+    _, entries = journal.load()
+    with pytest.raises(SelfplayError, match="not done"):
+        journal.replay(entries, do)
+    assert done == ["good"]
+    journal.append("next")
+    assert Journal(directory).load() == (None, ["good", "next"])

@@ -1,4 +1,4 @@
-"""Learners in processes of their own, some of which die, against one learner that nothing happens to."""
+"""Learners in separate processes, some of which die, compared with one learner that is not disturbed."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ class Fate:
 
 
 class Mortal(Reinforce):
-    """May die with its gradients computed and nobody told."""
+    """May die after it has computed its gradients and before it has sent them."""
 
     def __init__(self, fate: Fate) -> None:
         super().__init__("uniform", kl_weight=0.1)
@@ -131,7 +131,8 @@ def worker_tensors(worker: Any) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        ours = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, ours)))
         ray.init(
             address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
         )
@@ -196,7 +197,7 @@ def test_a_worker_killed_when_the_others_have_its_gradients_changes_nothing(pair
     assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
 
 
-def test_what_the_learner_refuses_is_raised_and_the_group_goes_on(pair):
+def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
     version = pair.group.learners["default"].version
     with pytest.raises(SelfplayError, match="not finite"):
         pair.group.update([*batch_of(version), make_record([9], [4, 7], float("nan"))])

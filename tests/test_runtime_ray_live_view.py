@@ -1,4 +1,4 @@
-"""The live view of a cluster: a real one, a tracker in it, and what is seen when it goes away."""
+"""The live view of a cluster: a real cluster with a tracker, and the view after the cluster is gone."""
 
 import os
 import signal
@@ -93,13 +93,15 @@ def error_of(*arguments, capsys):
 
 
 def troubled(source):
-    """Read until something is wrong: Ray kills an actor in its own time."""
+    """Read until the view reports trouble: Ray takes its time to kill an actor."""
     return next(view for _ in range(100_000) if (view := source.read()).trouble)
 
 
 def test_a_run_of_a_cluster_is_found_followed_and_missed(cluster, tmp_path, capsys):
     assert cluster.tell("start", "selfplay-demo", tmp_path / "demo") == "started"
-    assert "this is not a terminal. Run it in one" in error_of("--address", cluster.address, capsys=capsys)
+    assert "this is not a terminal. Run it in a terminal" in error_of(
+        "--address", cluster.address, capsys=capsys
+    )
     source = ClusterSource(cluster.address, None)
     view = source.read()
     assert (view.name, view.step, view.actors) == ("demo", 0, {"Engine-0": {"tok_s": 12.0}})
@@ -120,7 +122,7 @@ def test_a_run_of_a_cluster_is_found_followed_and_missed(cluster, tmp_path, caps
 def test_a_cluster_that_asks_for_a_token_says_so(cluster, capsys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", os.urandom(16).hex())
     monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "1")
-    assert "it asks for a token: set RAY_AUTH_MODE=token" in error_of(
+    assert "it requires a token: set RAY_AUTH_MODE=token" in error_of(
         "--address", cluster.address, capsys=capsys
     )
 
@@ -146,7 +148,7 @@ def joined():
 
 
 def test_a_tracker_is_found_by_the_name_of_its_run(joined):
-    with pytest.raises(InputError, match="no run goes on in this cluster"):
+    with pytest.raises(InputError, match="no run is active in this cluster"):
         live_view.find_tracker(None)
     actor = waiting_tracker()
     names = ("selfplay-demo", "unstable")
@@ -159,15 +161,17 @@ def test_a_tracker_is_found_by_the_name_of_its_run(joined):
         ("unstable", "unstable"),
     ):
         assert live_view.find_tracker(run) == trackers[namespace]
-    with pytest.raises(InputError, match=r"several runs go on in this cluster\. Name one of: demo, unstable"):
+    with pytest.raises(
+        InputError, match=r"several runs are active in this cluster\. Name one of: demo, unstable"
+    ):
         live_view.find_tracker(None)
     with pytest.raises(
-        InputError, match=r"no run 'other' goes on in this cluster\. There are: demo, unstable"
+        InputError, match=r"no run 'other' is active in this cluster\. There are: demo, unstable"
     ):
         live_view.find_tracker("other")
 
 
-def test_seed_000s_terminal_interface_asks_a_handle(joined, monkeypatch):
+def test_the_terminal_interface_asks_a_handle(joined, monkeypatch):
     shown = []
     monkeypatch.setattr(terminal_interface.TerminalInterface, "run", lambda self: shown.append(self.source))
     tracker = waiting_tracker().remote()
@@ -180,6 +184,6 @@ def test_seed_000s_terminal_interface_asks_a_handle(joined, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["host:port", "ray://", "127.0.0.1"])
-def test_what_is_no_address_is_said_at_once(address, capsys):
-    expected = f"{address!r} is no address. Give HOST:PORT or auto"
+def test_an_invalid_address_fails_immediately(address, capsys):
+    expected = f"{address!r} is not an address. Give HOST:PORT or auto"
     assert expected in error_of("--address", address, capsys=capsys)

@@ -95,7 +95,7 @@ class Cluster:
             await asyncio.gather(*playing, return_exceptions=True)
 
     async def _play(self, number: int) -> None:
-        """Like an actor: begun again when it is killed."""
+        """Like an actor: restarted when it is killed."""
         while True:
             collector = self.collectors[number]
             collecting = asyncio.create_task(collector.collect(self.games * (self.staleness + 1)))
@@ -116,7 +116,7 @@ class Cluster:
             getattr(self, victim).kill()
 
     def check(self, updates: int) -> None:
-        """Nothing trained twice, nothing lost, nothing too old."""
+        """Check that no step is trained twice, lost or too old."""
         trained = [one for update in self.trainer.trained for one in update]
         assert len(self.trainer.trained) == updates
         for version, update in enumerate(self.trainer.trained):
@@ -176,9 +176,7 @@ def test_no_record_is_ever_beyond_the_bound(
     mode=st.sampled_from(["mirror", "random", "ts-dist"]),
     often=st.sampled_from([0.5, 2.0, 8.0]),
 )
-def test_whatever_is_killed_nothing_is_lost_or_trained_twice(
-    tmp_path_factory, seed, staleness, collectors, mode, often
-):
+def test_no_kill_loses_a_game_or_trains_it_twice(tmp_path_factory, seed, staleness, collectors, mode, often):
     rng = random.Random(seed)
 
     async def disturb(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The learner of a program's policies: every step saved, and taken up again after a kill; no Ray."""
+"""The learner of a program's policies: every step is saved, and restored after a kill; no Ray."""
 
 import functools
 import json
@@ -12,6 +12,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.program_learner import KEPT, ProgramLearner
 from selfplay.runtime.ray.program_run import to_learn_from
@@ -40,10 +41,12 @@ def learners(policies: tuple[str, ...], average: float) -> dict[str, Learner]:
     return found
 
 
-def learner(directory, policies: tuple[str, ...] = BOTH, average: float = 0.5) -> ProgramLearner:
+def learner(
+    directory, policies: tuple[str, ...] = BOTH, average: float = 0.5, epoch: Epoch | None = None
+) -> ProgramLearner:
     build = functools.partial(learners, policies, average)
     group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
-    return ProgramLearner(group, directory, "tiny")
+    return ProgramLearner(group, directory, "tiny", epoch)
 
 
 def records(step: int, *policies: str):
@@ -74,15 +77,44 @@ async def test_a_learner_that_is_killed_after_any_step_learns_the_same(tmp_path)
     assert len(list((tmp_path / "cut" / "versions" / "hider").iterdir())) == KEPT
 
 
-async def test_a_step_that_is_asked_for_again_is_made_once(tmp_path):
+async def test_a_learner_of_a_run_that_was_started_again_writes_nothing_more(tmp_path):
+    old = learner(tmp_path, epoch=Epoch.begin(tmp_path))
+    await old.update(1, records(1), {"by": "old"})
+    new = learner(tmp_path, epoch=Epoch.begin(tmp_path))
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        await old.update(2, records(2), {"by": "old"})
+    await new.update(2, records(2), {"by": "new"})
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        await old.results()
+    assert learner(tmp_path).saved().state == {"by": "new"}
+    assert [path.name for path in (tmp_path / "averages").glob("*/*")] == []
+
+
+async def test_if_the_newest_step_is_damaged_the_one_before_is_loaded_and_the_step_is_repeated(tmp_path):
+    whole = learner(tmp_path)
+    for step in (1, 2):
+        saved = await whole.update(step, records(step), {"at": step})
+    damaged = tmp_path / "learner" / "000002" / "seeker" / "learner.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = learner(tmp_path)
+    assert (again.saved().step, again.saved().state) == (1, {"at": 1})
+    assert again.saved().notice == f"{damaged} is missing or damaged; going on from 000001"
+    assert (await again.update(2, records(2), {"at": 2})).versions == saved.versions
+    for policy in BOTH:
+        left, right = weights(whole, policy), weights(again, policy)
+        assert all(torch.equal(left[name], right[name]) for name in left)
+    assert (learner(tmp_path).saved().step, learner(tmp_path).saved().notice) == (2, None)
+
+
+async def test_a_step_that_is_requested_twice_is_made_once(tmp_path):
     one = learner(tmp_path)
     first = await one.update(1, records(1), {})
     assert await one.update(1, records(2), {"other": True}) == first
-    with pytest.raises(SelfplayError, match="update 3 is asked for and the learner has saved update 1"):
+    with pytest.raises(SelfplayError, match="update 3 is requested but the last saved update is 1"):
         await one.update(3, records(3), {})
 
 
-async def test_a_policy_that_has_nothing_to_learn_from_stays_where_it_is(tmp_path):
+async def test_a_policy_without_records_keeps_its_version(tmp_path):
     one = learner(tmp_path)
     await one.update(1, records(1), {})
     saved = await one.update(2, records(2, "seeker"), {})
@@ -93,7 +125,7 @@ async def test_a_policy_that_has_nothing_to_learn_from_stays_where_it_is(tmp_pat
 
 
 @pytest.mark.parametrize("average", [0.0, 0.5])
-async def test_results_are_averages_where_there_are_any(tmp_path, average):
+async def test_results_are_the_averages_if_there_are_any(tmp_path, average):
     one = learner(tmp_path, average=average)
     assert await one.results() == {"hider": None, "seeker": None}
     await one.update(1, records(1), {})
@@ -118,7 +150,7 @@ async def test_an_adapter_that_is_lost_is_written_again(tmp_path):
     assert (tmp_path / "versions" / "hider" / "000001" / "delivery.json").exists()
 
 
-async def test_a_program_whose_policies_have_changed_is_refused(tmp_path):
+async def test_a_program_whose_policies_have_changed_is_rejected(tmp_path):
     await learner(tmp_path).update(1, records(1), {})
     for other in (("hider",), ("hider", "finder")):
         with pytest.raises(InputError, match="000001 has the policies hider, seeker, the program has hider"):

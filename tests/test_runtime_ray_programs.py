@@ -81,13 +81,14 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
         list(line) for line in timeless(tmp_path / "here")
     ]
     assert "inference/Engine-1/generated_tokens" in metrics_of(tmp_path / "there")[-1]
+    assert "inference/Engine-1/spelled_control_tokens" in metrics_of(tmp_path / "there")[-1]
     assert "48 started = 48 finished + 0 failed" in said.getvalue()
     assert "trained on: 48 records" in said.getvalue()
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
-def test_engine_learner_and_command_are_killed_and_the_run_ends_as_if_nothing_was(faults):
+def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults):
     whole = start(faults, "whole")
     said = whole.end()
     assert whole.process.returncode == 0, said
@@ -163,7 +164,7 @@ def start_spoiling(faults: Faults, name: str, options: str) -> tuple[Command, st
     return command, command.end()
 
 
-def test_what_cannot_be_written_is_said_in_one_line(faults):
+def test_a_failed_write_is_reported_in_one_line(faults):
     rollouts = faults.directory / "spoiled" / "rollouts"
     command, said = start_spoiling(faults, "spoiled", f'{{spoils = "{rollouts}"}}')
     assert command.process.returncode == 1, said
@@ -173,7 +174,7 @@ def test_what_cannot_be_written_is_said_in_one_line(faults):
     assert "Traceback" not in said
 
 
-def test_a_program_that_asks_who_is_not_there_leaves_its_name_free(faults):
+def test_a_program_that_calls_an_unknown_model_leaves_its_name_free(faults):
     command, said = start_spoiling(faults, "impossible", '{asks = "nobody"}')
     assert command.process.returncode == 2, said
     assert "error: model: the engine does not serve nobody. It serves base, hider, seeker" in said
@@ -182,7 +183,7 @@ def test_a_program_that_asks_who_is_not_there_leaves_its_name_free(faults):
 
 
 @pytest.mark.parametrize("asked_to_end", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_program_is_saved_and_goes_on(faults, asked_to_end):
+def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end):
     command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
     command.process.send_signal(asked_to_end)

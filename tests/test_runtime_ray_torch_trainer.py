@@ -1,17 +1,21 @@
-"""The trainer of a cluster: every update saved, and taken up again after a kill."""
+"""The trainer of a cluster: every update is saved, and restored after a kill."""
 
 import functools
 import json
-import shutil
+import os
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from selfplay.core import InputError
+from file_limits import files_no_longer_than
+from selfplay.core import InputError, SelfplayError
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import TRAINED
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.torch_trainer import KEPT_VERSIONS, TorchTrainer, keep_checkpoints
 from tiny_models import make_record, tiny_policy
@@ -72,11 +76,14 @@ def test_a_trainer_that_is_killed_after_any_update_makes_the_same_next_ones(tmp_
         assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
-def test_an_update_that_was_not_saved_to_its_end_did_not_happen(tmp_path):
+def test_a_partially_saved_update_did_not_happen(tmp_path):
     first = trainer(tmp_path)
     one_update(first)
-    first.update(records(1))
-    first._save_adapter("versions", TRAINED, 2)  # and then the kill
+    metrics = first.update(records(1))
+    adapter = tmp_path / "versions" / "000001" / "adapter_model.safetensors"
+    with files_no_longer_than(adapter.stat().st_size), pytest.raises((OSError, SafetensorError)):
+        first.save(metrics)  # the new adapter fits on the disk, the optimizer's state does not
+    assert (tmp_path / "versions" / "000002").exists()
     again = trainer(tmp_path)
     assert again.version == 1
     assert again.path() == str((tmp_path / "versions" / "000001").absolute())
@@ -92,7 +99,7 @@ def test_the_untrained_policy_has_no_adapter_unless_it_began_with_one(tmp_path):
     assert all(torch.equal(begun_with[name], given[name]) for name in given)
 
 
-def test_versions_that_nobody_asks_for_are_deleted(tmp_path):
+def test_versions_that_are_not_in_use_are_deleted(tmp_path):
     one = trainer(tmp_path)
     for _ in range(KEPT_VERSIONS + 4):
         one_update(one)
@@ -102,7 +109,7 @@ def test_versions_that_nobody_asks_for_are_deleted(tmp_path):
     assert len(list((tmp_path / "learner").iterdir())) == 2
 
 
-def test_what_was_delivered_says_what_it_is(tmp_path):
+def test_a_delivered_adapter_describes_itself(tmp_path):
     one = trainer(tmp_path)
     one_update(one)
     said = json.loads((tmp_path / "versions" / "000001" / "delivery.json").read_text())
@@ -110,7 +117,7 @@ def test_what_was_delivered_says_what_it_is(tmp_path):
     assert said["canary"] < 0
 
 
-def test_checkpoints_for_people_are_kept_when_they_are_due(tmp_path):
+def test_user_facing_checkpoints_are_written_when_due(tmp_path):
     one = trainer(tmp_path)
     keep = keep_checkpoints(one, tmp_path / "checkpoints", lambda step: step % 2 == 0, keep=2)
     for _ in range(7):
@@ -122,12 +129,76 @@ def test_checkpoints_for_people_are_kept_when_they_are_due(tmp_path):
     ]
 
 
-def test_a_damaged_state_says_what_to_do(tmp_path):
+@pytest.mark.parametrize("file", ["state.json", "learner.safetensors"])
+def test_if_the_newest_update_is_damaged_the_one_before_is_loaded_and_the_update_is_repeated(tmp_path, file):
+    whole = trainer(tmp_path)
+    one_update(whole)
+    one_update(whole)
+    damaged = tmp_path / "learner" / "000002" / file
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = trainer(tmp_path)
+    assert again.version == 1
+    assert again.notice == f"{damaged} is missing or damaged; going on from 000001"
+    one_update(again)
+    left, right = weights(whole), weights(again)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert (trainer(tmp_path).version, trainer(tmp_path).notice) == (2, None)
+
+
+def test_a_trainer_of_a_run_that_was_started_again_writes_nothing_more(tmp_path):
+    old = trainer(tmp_path, epoch=Epoch.begin(tmp_path))
+    one_update(old)
+    new = trainer(tmp_path, epoch=Epoch.begin(tmp_path))
+    one_update(new)
+    before = files(tmp_path)
+    metrics = old.update(records(1))
+    for write in (
+        lambda: old.save(metrics),
+        lambda: old.tidy([]),
+        lambda: old.opponent_path(),
+        lambda: old.save_checkpoint(tmp_path / "checkpoints" / "step-000001", {}),
+        lambda: trainer(tmp_path, epoch=old.epoch),
+    ):
+        with pytest.raises(SelfplayError, match="was resumed by another process"):
+            write()
+    written = {path: content for path, content in files(tmp_path).items() if ".partial" not in str(path)}
+    assert written == before
+    one_update(new)
+    assert trainer(tmp_path).version == 3
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_if_every_update_is_damaged_the_newest_is_named(tmp_path):
     one = trainer(tmp_path)
     one_update(one)
     one_update(one)
-    (tmp_path / "learner" / "000002" / "state.json").write_text("{")
-    with pytest.raises(InputError, match=r"000002 is damaged .* Delete it to go on from the one before"):
+    for version in ("000001", "000002"):
+        (tmp_path / "learner" / version / "state.json").write_text("{")
+    with pytest.raises(InputError, match=r"000002/state.json is missing or damaged"):
         trainer(tmp_path)
-    shutil.rmtree(tmp_path / "learner" / "000002")
-    assert trainer(tmp_path).version == 1
+
+
+def test_a_saved_update_survives_a_power_failure(tmp_path, monkeypatch):
+    """Everything is on the disk before the directory gets the name by which it counts."""
+    one = trainer(tmp_path)
+    synced, named = set(), []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        synced.add(os.stat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def noted_rename(path: Path, target: Path) -> Path:
+        if target.parent.name == "learner":
+            assert {file.stat().st_ino for file in [path, *path.iterdir()]} <= synced
+            named.append(target.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    one_update(one)
+    assert named == ["000001"]
+    assert (tmp_path / "learner").stat().st_ino in synced

@@ -1,4 +1,4 @@
-"""The tracker service: killed anywhere, asked again, it writes the same metrics as one that never was."""
+"""The tracker service: killed anywhere and called again, it writes the metrics of an undisturbed one."""
 
 import math
 import pickle
@@ -145,6 +145,8 @@ def test_it_writes_what_a_tracker_in_one_process_writes(tmp_path):
         each.log_learner({"loss": 0.5, "records": 3})
         each.log_model_pool({("a", "b"): 2}, {"a": {"mu": 1.0, "sigma": 2.0}}, {"kuhn": {"1-gram": 0.5}})
         each.log({"accounts/steps": 4})
+        each.add({"evaluations": 2})
+        each.add({"evaluations": 3})
     expected = measures(tracker.flush(1))
     assert measures(service.flush(1)) == expected
     assert [measures(line) for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [expected]
@@ -186,7 +188,7 @@ def test_flushing_by_time_counts_on_and_never_repeats_a_step(tmp_path, monkeypat
     assert opened(tmp_path / "run").flush_if_due()["step"] == 8
 
 
-def test_lines_that_were_there_before_stay(tmp_path):
+def test_existing_lines_stay(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step":1,"wall_time":0.0}\n')
     opened(tmp_path / "run")
@@ -205,14 +207,14 @@ def test_an_owner_finds_its_directory_again_and_others_get_their_own(tmp_path, m
     assert [directory(owner) for owner in ("one", "two", None, "one", "two")] == [
         runs / name for name in ("demo", "demo-2", "demo-3", "demo", "demo-2")
     ]
-    with pytest.raises(InputError, match="no name for a directory"):
+    with pytest.raises(InputError, match="cannot name a directory"):
         TrackerService("a/b")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
         opened(tmp_path / "file" / "run")
 
 
-def test_the_view_has_the_metrics_and_what_every_actor_does_and_can_be_sent(tmp_path, monkeypatch):
+def test_the_view_has_the_metrics_and_the_load_of_every_actor_and_can_be_sent(tmp_path, monkeypatch):
     service = opened(tmp_path / "run")
     service.log_learner({"loss": 0.5})
     service.flush(1)

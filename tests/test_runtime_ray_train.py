@@ -1,4 +1,4 @@
-"""What the command on Ray does around a run."""
+"""The parts of the command on Ray before and after a run."""
 
 import socket
 
@@ -7,7 +7,8 @@ from rich.console import Console
 
 from selfplay.cli.main import main
 from selfplay.core import InputError
-from selfplay.runtime.ray.train import _has_learned, resume
+from selfplay.runtime.ray.train import resume
+from selfplay.runtime.run_directory import RunDirectory
 
 CONFIG = """
 [[envs]]
@@ -18,13 +19,18 @@ runtime = "{runtime}"
 
 
 @pytest.mark.parametrize(
-    ("saved", "learned"),
+    ("saved", "stays"),
     [([], False), (["000000"], False), ([".000001.partial"], False), (["000000", "000001"], True)],
 )
-def test_a_run_has_learned_when_an_update_is_saved(tmp_path, saved, learned):
+def test_a_failed_run_stays_if_an_update_is_saved(tmp_path, saved, stays):
+    directory = RunDirectory.create(tmp_path / "run")
     for name in saved:
-        (tmp_path / "learner" / name).mkdir(parents=True)
-    assert _has_learned(tmp_path) == learned
+        (tmp_path / "run" / "learner" / name).mkdir(parents=True)
+    said = str(directory.after_failure("the learner is lost"))
+    directory.unlock()
+    assert said.startswith("the learner is lost. ")
+    assert ("--resume" in said) == stays
+    assert (tmp_path / "run").exists() == stays
 
 
 def a_run(tmp_path, runtime):
@@ -34,7 +40,7 @@ def a_run(tmp_path, runtime):
     return run_dir
 
 
-def test_a_run_whose_cluster_has_moved_is_looked_for_there(tmp_path):
+def test_a_resumed_run_uses_the_new_address_of_its_cluster(tmp_path):
     run_dir = a_run(tmp_path, "ray")
     before = (run_dir / "config.toml").read_text()
     with socket.create_server(("127.0.0.1", 0)) as bound:

@@ -1,6 +1,6 @@
-"""The actors of seed 000, under its names: ``import selfplay.ray as unstable``.
+"""The actors of UnstableBaselines under their own names: ``import selfplay.ray as unstable``.
 
-Every name here is a class that becomes a Ray actor: ``Tracker.options(name="Tracker").remote(...)``.
+Each actor is a class that is started like Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
 from selfplay.ray import algorithms, reward_transformations
@@ -13,12 +13,12 @@ from selfplay.runtime.ray.actors import (
     TrackerActor,
 )
 from selfplay.runtime.ray.live_view import TerminalInterface
-from selfplay.runtime.ray.seed_actors import (
+from selfplay.runtime.ray.unstable_actors import (
     CollectorActor,
     StandardLearnerActor,
     check_collector,
 )
-from selfplay.runtime.ray.seed_actors import (
+from selfplay.runtime.ray.unstable_actors import (
     VLLMActor as _VLLMActor,
 )
 

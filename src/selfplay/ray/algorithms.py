@@ -1,4 +1,4 @@
-"""Algorithms, where seed 000 has them. ``learning.algorithms`` is their home."""
+"""Algorithms under the module name that UnstableBaselines uses; ``learning.algorithms`` defines them."""
 
 from selfplay.learning.algorithms import BaseAlgo, Reinforce
 

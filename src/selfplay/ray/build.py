@@ -1,4 +1,4 @@
-"""build: a whole system of seed 000's actors in one call, and ``start`` to run it."""
+"""Build a whole system of UnstableBaselines' actors in one call, and ``start`` it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,9 @@ from selfplay.runtime.ray.actors import (
     TrackerActor,
     gpus_of_cluster,
 )
+from selfplay.runtime.ray.addresses import keep_loopback_addresses, make_token
 from selfplay.runtime.ray.api_models import check_opponent_name
-from selfplay.runtime.ray.seed_actors import (
+from selfplay.runtime.ray.unstable_actors import (
     DEFAULT_OPPONENT,
     CollectorActor,
     StandardLearnerActor,
@@ -32,7 +33,7 @@ NAMESPACE = "unstable"
 
 @dataclass(frozen=True)
 class TrainEnvSpec:
-    """An environment to train in; the policy has ``num_actors`` seats, opponents have the rest."""
+    """An environment to train in; the policy takes ``num_actors`` seats, opponents take the rest."""
 
     env_id: str
     num_players: int
@@ -45,13 +46,13 @@ class TrainEnvSpec:
             raise InputError(
                 "num_actors",
                 f"{self.num_actors} of {self.num_players} seats cannot be trained",
-                "Train 1 or more",
+                "Give a number from 1 to num_players",
             )
 
 
 @dataclass(frozen=True)
 class EvalEnvSpec:
-    """An environment to evaluate in: one seat is the policy's, ``fixed_opponent`` holds the others."""
+    """An environment to evaluate in: the policy takes one seat, ``fixed_opponent`` takes the others."""
 
     env_id: str
     num_players: int
@@ -62,7 +63,7 @@ class EvalEnvSpec:
 
 @dataclass(frozen=True)
 class Run:
-    """What :func:`build` made: handles of the actors."""
+    """The handles of the actors that :func:`build` started."""
 
     tracker: Any
     step_buffer: Any
@@ -73,12 +74,12 @@ class Run:
     def start(
         self, learning_steps: int, num_collection_workers: int = 256, num_eval_workers: int = 16
     ) -> int:
-        """Play and learn until there are so many updates; returns how many there are."""
+        """Play and learn until there are ``learning_steps`` updates; return how many there are."""
         collecting = self.collector.collect.remote(num_collection_workers, num_eval_workers)
         learning = self.learner.train.remote(learning_steps)
         done, _ = ray.wait([collecting, learning], num_returns=1)
         if done == [collecting]:
-            ray.get(collecting)  # it has ended before the learner did: hear why
+            ray.get(collecting)  # it ended before the learner did: raise its error
         steps: int = ray.get(learning)
         return steps
 
@@ -108,23 +109,23 @@ def build(
     num_engines: int = 1,
     run_name: str = "run",
 ) -> Run:
-    """Start the actors of a run. Ray is started on this machine if it is not connected.
+    """Start the actors of a run. If Ray is not connected, it is started on this machine.
 
     Args:
         model_name: the base model.
-        train_envs: what is played in training.
-        eval_envs: what is played for evaluation; nothing by default.
-        env_sampling_strategy: ``random`` is the only one.
-        opponent_sampling_strategy: ``none`` or ``mirror`` (the policy holds all seats) or ``fixed``.
-        fixed_opponents: who is drawn with ``fixed``.
-        algorithm: ``reinforce`` is the only one.
+        train_envs: the environments of training.
+        eval_envs: the environments of evaluation; none by default.
+        env_sampling_strategy: only ``random``.
+        opponent_sampling_strategy: ``none`` or ``mirror`` (the policy takes all seats), or ``fixed``.
+        fixed_opponents: the opponents to draw from with ``fixed``.
+        algorithm: only ``reinforce``.
         max_train_len, max_generation_len, batch_size, mini_batch_size, learning_rate, gradient_clipping,
             activation_checkpointing, gradient_checkpointing, use_trainer_cache: as for ``StandardLearner``.
-        buffer_size: most steps kept; twice the batch by default.
+        buffer_size: maximum steps kept; twice the batch by default.
         lora_config, vllm_config: changes to the defaults.
-        wandb_project: also send metrics there.
-        num_engines: inference actors.
-        run_name: the run's directory below ``runs``.
+        wandb_project: a Weights & Biases project to which metrics are sent too.
+        num_engines: number of inference actors.
+        run_name: name of the run's directory in ``runs``.
 
     Raises:
         InputError: an argument is wrong, or an API model has no key.
@@ -136,6 +137,8 @@ def build(
     for name in opponents:
         check_opponent_name(name, "fixed_opponents")
     if not ray.is_initialized():
+        keep_loopback_addresses()
+        make_token()
         ray.init(namespace=NAMESPACE, include_dashboard=False)
     lora = {**LORA, **(lora_config or {})}
     engine = {**ENGINE, "max_tokens": max_generation_len, **(vllm_config or {})}

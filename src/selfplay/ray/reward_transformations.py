@@ -1,4 +1,4 @@
-"""Reward transforms, where seed 000 has them. ``replay`` is their home."""
+"""Reward transforms under the module name that UnstableBaselines uses; ``replay`` defines them."""
 
 from selfplay.replay import (
     ComposeFinalRewardTransforms,

@@ -1,1 +1,1 @@
-"""The Ray runtime: plain services, and the actors that Ray makes of them."""
+"""The Ray runtime: plain services, and the Ray actors that run them."""

@@ -1,7 +1,7 @@
-"""The services as Ray actors: how each is built in a process of its own, and built again after a kill.
+"""The services as Ray actors: how each is built in its own process, and rebuilt after a kill.
 
-Every actor is crash-only. Ray runs its constructor again, which takes up what is in the run's directory, and
-repeats the calls that were not answered; the services know a repetition when they see one.
+Every actor is crash-only. Ray runs its constructor again, which restores the state from the run's directory,
+and repeats the calls that were not answered; the services recognise a repeated call.
 """
 
 import inspect
@@ -14,12 +14,13 @@ import ray
 from ray.actor import ActorHandle
 
 from selfplay.core import InputError
-from selfplay.core.garbage import look_for_garbage_seldom
+from selfplay.core.garbage import raise_collection_thresholds
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
 from selfplay.replay.transforms_final import FinalRewardTransform
 from selfplay.replay.transforms_sampling import SamplingRewardTransform
 from selfplay.replay.transforms_step import StepRewardTransform
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.buffer_service import BufferService
 from selfplay.runtime.ray.engine_service import EngineService
 from selfplay.runtime.ray.engine_settings import EngineSettings
@@ -30,23 +31,23 @@ from selfplay.runtime.ray.tracker_service import TrackerService
 
 MAX_RESTARTS = 20
 STATE = "state"
-"""Directory of a run in which the actors keep what they need to go on."""
+"""Directory of a run in which the actors keep the state that they restore after a kill."""
 
 
 class ActorForm:
-    """A class that becomes a Ray actor: ``.options(name="Tracker").remote(...)``, as Ray's own are used.
+    """A class that becomes a Ray actor, used like Ray's own: ``.options(name="Tracker").remote(...)``.
 
-    Ray runs a class with coroutines on one event loop, and any other one call at a time: a service is never
-    asked two things at once.
+    Ray runs the calls of a class with coroutines on one event loop, and those of any other class one at a
+    time: a service never runs two calls in parallel.
 
-    Before anything is started, ``check`` sees the arguments, and GPUs that no node has are refused: Ray would
-    wait for them for ever.
+    Before anything is started, ``check`` sees the arguments, and a request for GPUs that no node has is
+    rejected: Ray would wait for them forever.
 
     Args:
         cls: the class.
         check: called with the constructor's arguments.
-        in_run: its constructor also takes ``run``, the directory that its tracker has chosen.
-        options: of Ray, where the user does not set them.
+        in_run: whether the constructor also takes ``run``, the directory that the tracker has chosen.
+        options: Ray's options, unless the user sets them.
     """
 
     def __init__(
@@ -67,14 +68,14 @@ class ActorForm:
         } | options
 
     def options(self, **options: Any) -> "ActorForm":
-        """The same class with other options of Ray: ``name``, ``num_gpus``, ``resources`` and so on."""
+        """Return the same class with other Ray options, such as ``name``, ``num_gpus`` or ``resources``."""
         return ActorForm(self.cls, self.check, in_run=self.in_run, **(self._options | options))
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Start an actor; returns its handle.
+        """Start an actor; return its handle.
 
         Raises:
-            InputError: an argument is wrong, or the cluster has not so many GPUs.
+            InputError: an argument is wrong, or the cluster does not have this many GPUs.
         """
         if self.check is not None:
             self.check(*args, **kwargs)
@@ -82,7 +83,7 @@ class ActorForm:
         there = gpus_of_cluster()
         if wanted > there:
             raise InputError(
-                "num_gpus", f"{wanted} are asked for and the cluster has {there:g}", "Ask for fewer"
+                "num_gpus", f"{wanted} are requested and the cluster has {there:g}", "Request fewer"
             )
         if self.in_run:
             tracker = inspect.signature(self.cls).bind(*args, **kwargs).arguments.get("tracker")
@@ -100,7 +101,7 @@ _names: WeakKeyDictionary[Any, Named] = WeakKeyDictionary()
 
 
 def gpus_of_cluster() -> float:
-    """GPUs of all nodes."""
+    """Return the number of GPUs of all nodes."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return resources.get("GPU", 0.0)
 
@@ -112,7 +113,7 @@ def _by_name(argument: Any) -> Any:
 
 
 class TrackerActor(TrackerService):
-    """:class:`TrackerService` as an actor: after a restart it finds the directory that it chose."""
+    """:class:`TrackerService` as an actor; after a restart it finds the directory that it chose."""
 
     def __init__(
         self,
@@ -121,14 +122,22 @@ class TrackerActor(TrackerService):
         *,
         directory: str | None = None,
         tensorboard: bool = False,
+        epoch: Epoch | None = None,
     ) -> None:
-        look_for_garbage_seldom()
+        raise_collection_thresholds()
         owner = ray.get_runtime_context().get_actor_id()
-        super().__init__(run_name, wandb_project, directory=directory, tensorboard=tensorboard, owner=owner)
+        super().__init__(
+            run_name,
+            wandb_project,
+            directory=directory,
+            tensorboard=tensorboard,
+            owner=owner,
+            epoch=epoch,
+        )
 
 
 class _BufferActor(BufferService):
-    """What the two buffers share."""
+    """The common part of the two buffer actors."""
 
     kind: type[BaseBuffer] = StepBuffer
 
@@ -146,8 +155,9 @@ class _BufferActor(BufferService):
         in_order: bool = False,
         log_batches: bool = True,
         run: str | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
-        look_for_garbage_seldom()
+        raise_collection_thresholds()
         tracker = found(tracker)
         buffer = self.kind(
             max_buffer_size,
@@ -165,6 +175,7 @@ class _BufferActor(BufferService):
             in_order=in_order,
             directory=state_directory(run, "buffer"),
             rollouts=str(Path(run) / "rollouts") if run is not None else None,
+            epoch=epoch,
         )
 
 
@@ -190,8 +201,9 @@ class ModelPoolActor(PoolService):
         *,
         seed: int = 0,
         run: str | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
-        look_for_garbage_seldom()
+        raise_collection_thresholds()
         super().__init__(
             sample_mode,
             max_active_lora,
@@ -199,14 +211,15 @@ class ModelPoolActor(PoolService):
             lag_range,
             seed=seed,
             directory=state_directory(run, "pool"),
+            epoch=epoch,
         )
 
 
 class EngineActor(EngineService):
-    """An inference actor. Its model is loaded with the first question, or by :meth:`start`."""
+    """An inference actor. The first request or :meth:`start` loads its model."""
 
     def __init__(self, settings: EngineSettings, name: str, tracker: Any = None) -> None:
-        look_for_garbage_seldom()
+        raise_collection_thresholds()
         super().__init__(
             settings.build_host(),
             name,
@@ -217,7 +230,7 @@ class EngineActor(EngineService):
 
 
 def state_directory(run: str | None, kind: str) -> str | None:
-    """Where this actor keeps its state: by its name if it has one, so that two of a kind do not meet."""
+    """Return the directory of this actor's state; its name is the actor's if it has one, else unique."""
     if run is None:
         return None
     context = ray.get_runtime_context()

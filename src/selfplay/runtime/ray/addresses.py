@@ -1,23 +1,27 @@
-"""Addresses of clusters: whether anybody is there. Ray itself would wait for minutes, and write of it."""
+"""Check addresses of clusters before Ray uses them: Ray itself would wait for minutes and print messages."""
 
+import contextlib
 import os
+import secrets
 import socket
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from selfplay.core import InputError
 
 KNOCK_SECONDS = 5.0
-"""How long a cluster may take to take a connection, and to say its first word."""
+"""Maximum time that a cluster may take to accept a connection, and to send its first bytes."""
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""What an HTTP/2 client says first: the preface and empty settings (RFC 9113, section 3.4)."""
+"""The first bytes of an HTTP/2 client: the preface and empty settings (RFC 9113, section 3.4)."""
 HTTP2_SETTINGS = 4
 
 
 def knock(address: str) -> None:
-    """See whether Ray may be at ``HOST:PORT`` or ``ray://HOST:PORT``; nobody looks where ``auto`` leads.
+    """Check that something at ``HOST:PORT`` or ``ray://HOST:PORT`` speaks gRPC; ``auto`` is not checked.
 
     Raises:
-        InputError: nobody answers, or not in gRPC, as Ray would; or it is no address.
+        InputError: the address is invalid, nothing answers there, or the answer is not gRPC, as Ray's is.
     """
     if address == "auto":
         return
@@ -27,15 +31,15 @@ def knock(address: str) -> None:
             raise ValueError(address)
         with socket.create_connection((parts.hostname, parts.port), timeout=KNOCK_SECONDS) as connection:
             if not _speaks_grpc(connection):
-                raise no_cluster(address, "what answers there is not Ray")
+                raise no_cluster(address, "the server there is not Ray")
     except ValueError as error:
-        raise InputError("--address", f"{address!r} is no address", "Give HOST:PORT or auto.") from error
+        raise InputError("--address", f"{address!r} is not an address", "Give HOST:PORT or auto.") from error
     except OSError as error:
         raise no_cluster(address, error.strerror or str(error)) from error
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:
-    """Whether the other side greets as an HTTP/2 server does; behind TLS nobody looks."""
+    """Whether the other side greets like an HTTP/2 server; behind TLS this is not checked."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return True
     connection.sendall(HTTP2_GREETING)
@@ -46,16 +50,51 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     return len(first) == 9 and first[3] == HTTP2_SETTINGS
 
 
+def keep_loopback_addresses() -> None:
+    """Make Ray use 127.0.0.1 as given; call it before ``ray.init``.
+
+    Ray replaces it by this machine's network address, so a cluster that is started here would be open to
+    other machines, and one that listens only to this machine could not be joined.
+    """
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # as on macOS and Windows
+
+
+def make_token() -> None:
+    """Create the token of this user's clusters if there is none; call it before a cluster is started.
+
+    Ray would create it too, but readable by every user of the machine.
+
+    Raises:
+        InputError: the token cannot be written.
+    """
+    given = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    path = Path.home() / ".ray" / "auth_token"
+    if path.exists() or any(name in os.environ for name in given):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent) as file:  # for its owner only
+            file.write(secrets.token_hex(32))
+            file.flush()
+            with contextlib.suppress(FileExistsError):  # another run, which began at the same time, was first
+                os.link(file.name, path)
+    except OSError as error:
+        problem = f"the token {path} cannot be written ({error.strerror})"
+        raise InputError("ray", problem, "Make it writable, or set RAY_AUTH_TOKEN_PATH.") from error
+
+
 def why_not_joined(error: BaseException) -> str:
-    """Why Ray did not let us in, in one line."""
+    """Return in one line why Ray did not let this process join."""
     told = f"{error!r} {error.__cause__!r}"
     if "AuthenticationError" in told or "Unauthenticated" in told:
-        return "it asks for a token: set RAY_AUTH_MODE=token, see Ray's documentation"
+        return "it requires a token: set RAY_AUTH_MODE=token, see Ray's documentation"
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def no_cluster(address: str, reason: str) -> InputError:
-    """What to say of a cluster that cannot be joined."""
+    """Return the error for a cluster that cannot be joined."""
     return InputError(
         "--address",
         f"the cluster at {address} cannot be joined ({reason})",

@@ -1,5 +1,6 @@
-"""Models that live elsewhere: behind an API, or in a directory beside the run."""
+"""Models outside the run: behind an API, or in the directory of an adapter."""
 
+import re
 from pathlib import Path
 
 from selfplay.core import InferenceClient, InputError
@@ -10,7 +11,7 @@ LOCAL_NAMES = (*PLAYER_NAMES, "base")
 
 
 def is_api_model(name: str) -> bool:
-    """Whether a name means a model behind an API: ``vendor/model`` or ``model@http://host/v1``."""
+    """Whether a name denotes a model behind an API: ``vendor/model`` or ``model@http://host/v1``."""
     return "@http" in name or ("/" in name and not is_adapter(name))
 
 
@@ -20,28 +21,46 @@ def is_adapter(name: str) -> bool:
 
 
 def api_client(name: str) -> InferenceClient:
-    """A client for a model behind an API.
+    """Return a client for a model behind an API.
 
-    ``google/gemini-2.0-flash-lite-001`` is asked of OpenRouter, ``model@http://127.0.0.1:8000/v1`` of that
-    server.
+    ``google/gemini-2.0-flash-lite-001`` is requested from OpenRouter, ``model@http://127.0.0.1:8000/v1`` from
+    that server.
 
     Raises:
-        InputError: the key that it takes is not in the environment.
+        InputError: the environment has no key for it.
     """
+    refuse_credentials(name, "model")
     from selfplay.inference.openai_client import OpenAIClient
 
     model, at, url = name.partition("@")
     return OpenAIClient(model=model, base_url=url) if at else OpenAIClient.for_openrouter(model=name)
 
 
+def refuse_credentials(name: str, field: str) -> None:
+    """Raise an InputError if the name of a model contains a password: names are written to many places.
+
+    In ``model@http://user:password@host/v1`` the name is journaled, rated, reported and sent to Weights &
+    Biases.
+    """
+    address = re.search(r"@https?:.*@", name, re.IGNORECASE | re.DOTALL)
+    if address is not None:
+        model = name[: address.start()]
+        raise InputError(
+            field,
+            f"the address of {model!r} contains a user or a password, and names are written to many places",
+            "Leave it out; the key is read from SELFPLAY_API_KEY",
+        )
+
+
 def check_opponent_name(name: str, field: str) -> None:
     """Raise an InputError unless an opponent of this name can play here.
 
-    It is scripted (``random``, ``optimal``), the untrained model (``base``), the directory of an adapter, or
-    a model behind an API whose key is set.
+    An opponent is scripted (``random``, ``optimal``), the untrained model (``base``), the directory of an
+    adapter, or a model behind an API whose key is set.
     """
     if name in LOCAL_NAMES or is_adapter(name):
         return
+    refuse_credentials(name, field)
     if not is_api_model(name):
         known = ", ".join(LOCAL_NAMES)
         raise InputError(

@@ -1,13 +1,14 @@
-"""BufferService: the replay buffer of a cluster. Nothing that it took in is lost or handed out twice.
+"""BufferService: the replay buffer of a cluster. It neither loses an accepted game nor hands it out twice.
 
-Collectors say the same game again when they got no answer, and a killed collector's games are played again:
-a game that is known changes nothing. The learner asks for the batch of an update by the update's number and
-gets the same batch until it says that it has learned it.
+Collectors send the same game again when they got no answer, and a killed collector's games are played again:
+a game that is already known changes nothing. The learner requests the batch of an update by the update's
+number and gets the same batch until it reports that it has learned it.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,19 +19,20 @@ import msgspec
 from selfplay.core import Rollout, SelfplayError, Step, Trajectory
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.journal import Journal
 from selfplay.runtime.ray.seen_numbers import SeenNumbers
 
 
 @dataclass(frozen=True)
 class FinishedGame:
-    """A training game that is over.
+    """A training game that has ended.
 
     Attributes:
-        index: of the game in the run.
-        trajectories: of the trained seats; empty if the game failed or is left out of training.
-        rollout: if people may want to look at it.
-        error: why it failed.
+        index: the game's number in the run.
+        trajectories: those of the trained seats; empty if the game failed or is left out of training.
+        rollout: the rollout, if it is to be logged.
+        error: the reason why the game failed.
     """
 
     index: int
@@ -40,23 +42,23 @@ class FinishedGame:
 
 
 class Games(tuple[FinishedGame, ...]):
-    """Games that travel between processes as msgpack: Ray's own way looks at every object by itself.
+    """Games that are sent between processes as msgpack: Ray's own serialisation inspects every object.
 
-    A game library may leave any object in its info: such a one becomes its text.
+    A game library may leave any object in its info; such an object is replaced by its text.
     """
 
     @cached_property
     def packed(self) -> bytes:
-        """They as msgpack; made once, for the way and for the journal."""
+        """The games as msgpack, encoded once for both transport and journal."""
         return msgspec.msgpack.encode(list(self), enc_hook=repr)
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Games"], tuple[bytes]]:
-        """How to pack and unpack them."""
+        """Serialise the games as msgpack."""
         return unpacked_games, (self.packed,)
 
 
 def unpacked_games(packed: bytes) -> Games:
-    """The inverse of :attr:`Games.packed`."""
+    """Return the games that :attr:`Games.packed` encoded."""
     games = Games(_GAMES.decode(packed))
     games.packed = packed
     return games
@@ -67,14 +69,13 @@ _GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
 
 @dataclass(frozen=True)
 class Demand:
-    """When an update's batch is ready, and what it is.
+    """The size of an update's batch, and the condition on which it is ready.
 
     Attributes:
         batch_size: entries of the batch; ``None`` takes everything.
-        entries: it is ready when so many are stored,
-        games: or when so many training games have ended since the batch before.
-        failed_share: more failures than this among the games since the last batch mean that something is
-            broken.
+        entries: the batch is ready when this many entries are stored,
+        games: or when this many training games have ended since the previous batch.
+        failed_share: a larger share of failed games since the last batch is an error.
     """
 
     batch_size: int | None = None
@@ -87,8 +88,8 @@ class Demand:
 class Drawn:
     """The batch of an update.
 
-    ``dropped`` steps were too old for it. ``games`` training games of the run were over when it was drawn.
-    It is empty if everything was too old; then this update's batch can be asked for once more.
+    ``dropped`` steps were too old for it. ``games`` training games of the run had ended when it was drawn.
+    It is empty if everything was too old; then this update's batch can be requested once more.
     """
 
     update: int
@@ -103,10 +104,11 @@ class BufferService:
     Args:
         buffer: the buffer, new and empty.
         max_staleness: steps that acted more versions ago than this are dropped; ``None`` keeps all.
-        in_order: take in the games of an update in the order of their numbers when it is drawn, so that what
-            is learned does not depend on which game finished first.
-        directory: where the journal is kept; ``None`` keeps nothing.
-        rollouts: where games that people may look at are written.
+        in_order: add the games of an update in the order of their numbers when the batch is drawn, so that
+            the batch does not depend on which game finished first.
+        directory: the journal's directory; ``None`` keeps no journal.
+        rollouts: the directory that logged games are written to.
+        epoch: the run's epoch; see :class:`Journal`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class BufferService:
         in_order: bool = False,
         directory: str | None = None,
         rollouts: str | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         self.buffer = buffer
         self.max_staleness = max_staleness
@@ -126,56 +129,55 @@ class BufferService:
         self.stopped = False
         self.failure: str | None = None
         self._waiting: list[FinishedGame] = []
-        self._for_people: list[FinishedGame] = []
+        self._to_log: list[FinishedGame] = []
         self._failed: list[str] = []
         self._games_at_last_draw = 0
         self._consumed = 0
         self._drawn: Drawn | None = None
         self._changed = asyncio.Event()
         self._rollout_log = RolloutLog(rollouts) if rollouts is not None else None
-        self._journal = None if directory is None else Journal(Path(directory))
+        self._journal = None if directory is None else Journal(Path(directory), epoch)
         self._replaying = False
         if self._journal is not None:
-            self._restore(*self._journal.load())
+            self._restore(self._journal)
 
-    # As in seed 000
+    # The methods of UnstableBaselines' StepBuffer
 
     def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
-        """Add a trajectory that no collector played."""
-        self.buffer.add_trajectory(trajectory, player_id, env_id)
-        self._note("add_trajectory", trajectory, player_id, env_id)
+        """Add a trajectory that does not come from a collector."""
+        with self._noted("add_trajectory", trajectory, player_id, env_id):
+            self.buffer.add_trajectory(trajectory, player_id, env_id)
         self._changed.set()
 
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
-        """The same under seed 002's name."""
+        """``add_trajectory`` under its newer name."""
         self.add_trajectory(player_traj, player_traj.pid, env_id)
 
     def get_batch(self, batch_size: int) -> list[Any]:
-        """Draw and remove a random batch at once, for whoever trains without a learner of ours."""
-        batch = self.buffer.get_batch(batch_size)
-        self._note("get_batch", batch_size)
-        return batch
+        """Draw and remove a random batch at once, for code that trains without selfplay's learner."""
+        with self._noted("get_batch", batch_size):
+            return self.buffer.get_batch(batch_size)
 
     def size(self) -> int:
-        """Steps stored, those of games that are not yet sorted in too."""
+        """Return the number of steps stored, including those of games that are not sorted in yet."""
         return self.buffer.size() + sum(len(t.steps) for game in self._waiting for t in game.trajectories)
 
     def clear(self) -> None:
-        """Remove what is stored."""
-        self._clear()
-        self._note("clear")
+        """Remove everything that is stored."""
+        with self._noted("clear"):
+            self._clear()
 
     def _clear(self) -> None:
         self._sort_in_waiting()
         self.buffer.clear()
 
     def stop(self) -> None:
-        """Tell collectors to stop. What is stored stays."""
+        """Tell collectors to stop. Stored steps stay."""
         self.stopped = True
         self._changed.set()
 
     def fail(self, reason: str) -> None:
-        """No more games will come: whoever waits for a batch is told why."""
+        """Announce that no more games will come: calls that wait for a batch fail with ``reason``."""
         self.failure = reason
         self._changed.set()
 
@@ -186,17 +188,17 @@ class BufferService:
     # Games
 
     def add_games(self, games: Sequence[FinishedGame]) -> bool:
-        """Take in games; those that are known change nothing. Returns whether more are wanted.
+        """Accept games; known ones change nothing. Return whether more are wanted.
 
         Raises:
-            SelfplayError: a transform made a reward that is not a finite number.
+            SelfplayError: a transform produced a reward that is not a finite number.
         """
         new = Games(game for game in games if game.index not in self.seen)
         if isinstance(games, Games) and len(new) == len(games):
             new = games  # packed already
         if new:
-            self._add_games(new)
-            self._note("add_games", new.packed)
+            with self._noted("add_games", new.packed):
+                self._add_games(new)
             self._changed.set()
         return not self.stopped
 
@@ -204,7 +206,7 @@ class BufferService:
         for game in games:
             self.seen.add(game.index)
             if game.rollout is not None:
-                self._for_people.append(game)
+                self._to_log.append(game)
             if game.error is not None:
                 self._failed.append(game.error)
             elif self.in_order:
@@ -224,12 +226,12 @@ class BufferService:
     # Batches
 
     async def draw(self, update: int, demand: Demand, wait: float = 5.0) -> Drawn | None:
-        """The batch of ``update`` (from 1), when it is ready; ``None`` after ``wait`` seconds without.
+        """Return the batch of ``update`` (from 1) when it is ready; ``None`` after ``wait`` seconds.
 
-        The batch of the update that was drawn last is the same again.
+        The batch of the update that was drawn last is returned unchanged.
 
         Raises:
-            SelfplayError: too many games failed, nothing of them can be trained on, or no more will come.
+            SelfplayError: too many games failed, none of their steps can be trained on, or no more will come.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -243,8 +245,8 @@ class BufferService:
         if not self._is_ready(demand):
             return None
         self._check_failures(demand)
-        drawn = self._draw(update, demand.batch_size)
-        self._note("draw", update, demand.batch_size)
+        with self._noted("draw", update, demand.batch_size):
+            drawn = self._draw(update, demand.batch_size)
         self._write_rollouts(update)
         if not drawn.steps and not drawn.dropped:
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
@@ -260,6 +262,7 @@ class BufferService:
         return enough or (demand.games is not None and games >= demand.games)
 
     def _draw(self, update: int, batch_size: int | None) -> Drawn:
+        self.learned = update - 1  # lower than it was, where the learner had to go back
         self._sort_in_waiting()
         before = self.buffer.dropped_stale
         if self.max_staleness is not None:
@@ -276,22 +279,27 @@ class BufferService:
         return drawn
 
     def learned_batch(self, update: int) -> int:
-        """The learner has made ``update`` and saved what came of it: the batch is not needed any more.
+        """Record that the learner has made and saved ``update``: its batch is no longer needed.
 
         Returns how many training games are consumed: learned, or left over by a draw that gave no batch.
 
         Raises:
-            SelfplayError: what a game left in a step's info cannot be saved.
+            SelfplayError: the info that a game left in a step cannot be saved.
         """
         if update > self.learned:
-            self.learned = update
-            if self._drawn is not None:
-                self._consumed = self._drawn.games
-            self._drawn = None
+            with self._noted("learned_batch", update):
+                self._learned_batch(update)
             self._save()
         return self._consumed
 
+    def _learned_batch(self, update: int) -> None:
+        self.learned = update
+        if self._drawn is not None:
+            self._consumed = self._drawn.games
+        self._drawn = None
+
     def _save(self) -> None:
+        """Start the journal afresh: batches that were learned are no longer needed."""
         if self._journal is None:
             return
         try:
@@ -305,8 +313,8 @@ class BufferService:
         games, failed = len(self.seen) - self._games_at_last_draw, len(self._failed)
         if failed > demand.failed_share * max(games, 1):
             reason = self._failed[-1]
-            self._forget_failures()  # a run that is resumed plays others in their place
-            self._note("forget_failures")
+            with self._noted("forget_failures"):
+                self._forget_failures()  # a resumed run plays others in their place
             raise SelfplayError(f"{failed} of {games} games failed; the last: {reason}")
 
     def _forget_failures(self) -> None:
@@ -314,53 +322,55 @@ class BufferService:
         self._games_at_last_draw = self._consumed = len(self.seen)
 
     def _write_rollouts(self, update: int) -> None:
-        games = sorted(self._for_people, key=lambda game: (game.error is not None, game.index))
-        self._for_people = []
+        games = sorted(self._to_log, key=lambda game: (game.error is not None, game.index))
+        self._to_log = []
         if self._rollout_log is not None:
             self._rollout_log.write(update, [game.rollout for game in games if game.rollout is not None])
 
     # State
 
     def counts(self) -> dict[str, int]:
-        """What became of every step; those not sorted in yet count as added and stored."""
+        """Return the account of all steps; those not sorted in yet count as added and stored."""
         counts = self.buffer.counts()
         waiting = self.size() - self.buffer.size()
         return {**counts, "added": counts["added"] + waiting, "stored": counts["stored"] + waiting}
 
     def games(self) -> int:
-        """Training games that are over."""
+        """Return the number of training games that have ended."""
         return len(self.seen)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as the journal keeps it; not a batch that is drawn and not learned."""
+        """Return the complete state for the journal, except a batch that is drawn and not learned."""
         return {
             "buffer": self.buffer.state_dict(),
             "seen": self.seen.state_dict(),
             "learned": self.learned,
             "waiting": list(self._waiting),
-            "for_people": list(self._for_people),
+            "for_people": list(self._to_log),
             "failed": self._failed,
             "games_at_last_draw": self._games_at_last_draw,
             "consumed": self._consumed,
         }
 
-    def _note(self, method: str, *args: Any) -> None:
-        if self._journal is not None and not self._replaying:
-            self._journal.append([method, *args])
+    def _noted(self, method: str, *args: Any) -> AbstractContextManager[None]:
+        """Note a call in the journal; the body executes it."""
+        if self._journal is None or self._replaying:
+            return nullcontext()
+        return self._journal.noted([method, *args])
 
-    def _restore(self, state: dict[str, Any] | None, entries: list[Any]) -> None:
+    def _restore(self, journal: Journal) -> None:
+        state, entries = journal.load()
         self._replaying = True
         if state is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.seen = SeenNumbers.from_state(state["seen"])
             self.learned = state["learned"]
             self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
-            self._for_people = msgspec.convert(state["for_people"], list[FinishedGame], strict=False)
+            self._to_log = msgspec.convert(state["for_people"], list[FinishedGame], strict=False)
             self._failed = state["failed"]
             self._games_at_last_draw = state["games_at_last_draw"]
             self._consumed = state["consumed"]
-        for method, *args in entries:
-            self._repeat(method, args)
+        journal.replay(entries, lambda entry: self._repeat(entry[0], entry[1:]))
         self._replaying = False
 
     def _repeat(self, method: str, args: list[Any]) -> None:
@@ -374,6 +384,8 @@ class BufferService:
             self._write_rollouts(args[0])
         elif method == "get_batch":
             self.buffer.get_batch(args[0])
+        elif method == "learned_batch":
+            self._learned_batch(args[0])
         elif method == "forget_failures":
             self._forget_failures()
         else:

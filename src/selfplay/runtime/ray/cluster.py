@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster, and what its errors mean in one line."""
+"""Connect to a Ray cluster, and express its errors in one line."""
 
 import logging
 import os
@@ -12,13 +12,22 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError, SelfplayError
-from selfplay.runtime.ray.addresses import knock, no_cluster, why_not_joined
+from selfplay.runtime.ray.addresses import (
+    keep_loopback_addresses,
+    knock,
+    make_token,
+    no_cluster,
+    why_not_joined,
+)
 from selfplay.runtime.ray.places import cores_for
 
 
 @contextmanager
 def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
     """Join the cluster at ``settings.address``, or start one on this machine, for as long as the body runs.
+
+    A cluster that is started here accepts connections from this machine only, and requires the token in
+    ``~/.ray/auth_token`` unless ``RAY_AUTH_MODE=disabled`` is set in the environment.
 
     Raises:
         InputError: there is no cluster at the address.
@@ -33,16 +42,18 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
         options |= {"num_cpus": max(os.cpu_count() or 1, int(cores_for(settings) + 0.99))}
         # "local": without it Ray would join whatever cluster runs on this machine.
         options |= {"address": "local", "include_dashboard": False}
+        make_token()
     else:
         knock(settings.address)
         options |= {"address": settings.address}
+    keep_loopback_addresses()
     try:
         ray.init(**options)
-    except Exception as error:  # Ray raises many kinds, some of them plain
+    except Exception as error:  # Ray raises many kinds, some of them plain Exceptions
         if settings.address is None:
-            raise SelfplayError(f"Ray does not start on this machine ({first_line(error)})") from error
+            raise SelfplayError(f"Ray cannot start on this machine ({first_line(error)})") from error
         raise no_cluster(settings.address, why_not_joined(error)) from error
-    # Whatever log_to_driver says, Ray writes pages on the terminal about actors that it restarts.
+    # Regardless of log_to_driver, Ray prints pages to the terminal about actors that it restarts.
     ray._private.worker._worker_logs_enabled = False
     try:
         yield
@@ -51,7 +62,7 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
 
 
 def head_address(settings: RaySettings) -> str | None:
-    """Where the head of the connected cluster takes connections; ``None`` if only a proxy is known."""
+    """Return the address of the connected cluster's head; ``None`` if only a proxy is known."""
     if settings.address is not None and settings.address.startswith("ray://"):
         return None
     address: str = ray.get_runtime_context().gcs_address
@@ -59,7 +70,7 @@ def head_address(settings: RaySettings) -> str | None:
 
 
 def in_our_words(error: BaseException, who: str) -> SelfplayError:
-    """What went wrong in an actor: our own errors as they are, Ray's in a line."""
+    """Return the error of an actor: selfplay's own unchanged, Ray's in one line."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, SelfplayError | ActorDiedError):
         return in_our_words(error.cause, who)
     if isinstance(error, SelfplayError):
@@ -76,13 +87,13 @@ def in_our_words(error: BaseException, who: str) -> SelfplayError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that says something, without colours."""
+    """Return the first line that is not empty, without colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     return (text.splitlines() or [type(error).__name__])[0][:300].rstrip(".")
 
 
 def _from_constructor(text: str) -> SelfplayError | None:
-    """Our own error in the trace of a constructor that failed: Ray hands on its text only."""
+    """Return selfplay's own error from the trace of a failed constructor: Ray passes on only the text."""
     found = re.findall(
         r"^(?:selfplay\.[\w.]*\.)?(InputError|SelfplayError|\w*Error): (.+)$", text, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""ClusterRun: what every run on a Ray cluster does, whatever is played: build its actors, watch them, end."""
+"""ClusterRun: the common part of all runs on a Ray cluster: build the actors, watch them and end them."""
 
 import asyncio
 import signal
@@ -19,22 +19,22 @@ from selfplay.runtime.run_directory import RunDirectory
 
 
 class RunActors(Protocol):
-    """The actors of a run."""
+    """The actors of one run."""
 
     engines: list[Any]
 
     def by_name(self) -> dict[str, Any]:
-        """Handles, as they are called in errors."""
+        """Return the handles by the names that errors use."""
 
     def end(self) -> None:
-        """Kill all of them; what matters is in the run's directory."""
+        """Kill all actors; their state is in the run's directory."""
 
 
 Parts = TypeVar("Parts", bound=RunActors)
 
 
 class ClusterRun(ABC, Generic[Parts]):
-    """One run on the cluster that is connected."""
+    """One run on the connected cluster."""
 
     def __init__(self, config: Config, directory: RunDirectory, console: Console) -> None:
         self.config = config
@@ -47,11 +47,11 @@ class ClusterRun(ABC, Generic[Parts]):
         places = await asyncio.to_thread(Places, self.config.ray)
         try:
             parts = await asyncio.to_thread(self.build_parts, places)
-        except ValueError as error:  # how Ray says that a name is taken
+        except ValueError as error:  # Ray's error for a name that is taken
             places.remove()
             raise InputError(
                 "--name",
-                f"the cluster has actors of a run {self.directory.path.name}",
+                f"the cluster already has actors of a run {self.directory.path.name}",
                 "Wait until they have ended, or choose another name",
             ) from error
         self.watchman = Watchman(parts.by_name(), self.config.ray.patience, head_address(self.config.ray))
@@ -68,17 +68,17 @@ class ClusterRun(ABC, Generic[Parts]):
 
     @abstractmethod
     async def train(self, parts: Parts, progress: RunProgress) -> None:
-        """Play and learn until there are as many updates as are wanted, or ``stopping``."""
+        """Play and learn until the configured number of updates is made, or ``stopping`` is set."""
 
     @abstractmethod
     async def finish(self, parts: Parts) -> None:
-        """Say how it ended."""
+        """Print how the run ended."""
 
     async def prepare(self, parts: Parts) -> None:
-        """Called when every actor is there and every engine has its model."""
+        """Called when every actor is ready and every engine has its model."""
 
     def stop(self, parts: Parts) -> None:
-        """Called when the run is to end after the update that is being made."""
+        """Called to end the run after the current update."""
 
     async def _run(self, parts: Parts) -> None:
         unit, size = assembly.unit_of_play(self.config)
@@ -97,7 +97,7 @@ class ClusterRun(ABC, Generic[Parts]):
         await self.prepare(parts)
 
     async def _guard(self, work: Any) -> None:
-        """Do ``work`` for as long as every actor is there."""
+        """Do ``work`` for as long as every actor responds."""
         watching = asyncio.create_task(self.watchman.watch())
         working = asyncio.ensure_future(work)
         try:

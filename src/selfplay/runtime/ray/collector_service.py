@@ -1,6 +1,6 @@
-"""CollectorService: plays the games that the pool hands out, each a coroutine, and hands on what they gave.
+"""CollectorService: plays the games that the pool hands out, each as a coroutine, and passes on the results.
 
-It has no state that matters: one that is killed and begun anew is handed its games again.
+It has no state to save: a collector that is killed and restarted receives its games again.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 from selfplay.collection.collector import Played, opponent_was_invalid
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
-from selfplay.core.garbage import no_garbage_collection
+from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.runtime.ray.buffer_service import FinishedGame, Games
 from selfplay.runtime.ray.engine_client import EngineClient
@@ -25,9 +25,9 @@ HEARTBEAT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on games: seconds and further attempts of one, calls of all.
+    """Limits on games: seconds and retries of one game, and concurrent calls of all games.
 
-    ``shown_per`` training games in a row, the first ``shown`` are kept for people to look at.
+    Of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
     """
 
     episode_timeout: float = 3600.0
@@ -39,14 +39,14 @@ class Limits:
 
 @dataclass
 class _Flight:
-    """Games of one kind under way."""
+    """Games of one kind in flight."""
 
     most: int
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     @property
     def free(self) -> int:
-        """How many more may begin."""
+        """How many more games may begin."""
         return self.most - len(self.tasks)
 
 
@@ -54,13 +54,13 @@ class CollectorService:
     """See the module.
 
     Args:
-        name: of this collector in the run.
-        client: asks the engines.
+        name: the collector's name in the run.
+        client: the client of the engines.
         step_buffer, model_pool, tracker: handles.
-        settings: what is played.
-        episodes: by the keys of the settings' environments.
-        limits: on games.
-        filter_opponent_invalid: keep games out of training that a seat not trained lost by an invalid move.
+        settings: the games to play.
+        episodes: episodes by the keys of the settings' environments.
+        limits: limits on games.
+        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class CollectorService:
         return arena
 
     async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
-        """Keep so many training and evaluation games in flight until the learner has what it wants.
+        """Keep this many training and evaluation games in flight until the learner is done.
 
         Raises:
-            SelfplayError: no game can go on: an engine is lost, or does not answer with the right weights.
+            SelfplayError: no game can continue: an engine is lost, or does not answer with the right weights.
         """
         self._training.most, self._evaluation.most = num_workers, num_eval_workers
         self._handing_on: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -137,11 +137,11 @@ class CollectorService:
             await self.client.close()
 
     def in_flight(self) -> dict[str, int]:
-        """Games under way."""
+        """Return the number of games in flight."""
         return {"in_flight": len(self._training.tasks), "evaluating": len(self._evaluation.tasks)}
 
     async def _feed(self) -> None:
-        """Ask for games whenever there is room, and begin them."""
+        """Request games whenever more may begin, and begin them."""
         for _, uid in self.settings.evaluation:
             name = uid.removeprefix("fixed-")
             kind = "script" if name in PLAYER_NAMES else "fixed"
@@ -164,7 +164,7 @@ class CollectorService:
                 self._begin(job)
 
     async def _follow(self) -> None:
-        """Hear of new weights, for the games that are under way."""
+        """Wait for new weights and use them in the games in flight."""
         while True:
             news: Jobs = await self.model_pool.newest.remote(self.client.policy.version)
             if news.stopped:
@@ -190,7 +190,7 @@ class CollectorService:
         self._some_played.set()
 
     async def _watch(self) -> None:
-        """End when nothing can go on."""
+        """Raise the client's fatal error as soon as there is one."""
         while self.client.fatal is None:
             await asyncio.sleep(0.2)
         raise self.client.fatal
@@ -208,13 +208,13 @@ class CollectorService:
                 return
 
     async def _hand_on_the_rest(self) -> None:
-        """What had ended when the end came: the buffer may have it already, and the pool must know."""
+        """Pass on the games that ended last: the buffer may have them already, and the pool must know."""
         await asyncio.wait([self._handing_on])
         if self._played:
             await self._hand_on_games(self._played)
 
     async def _hand_on_games(self, played: list[Played]) -> bool:
-        """Buffer first, then tracker and pool: what is lost between them is played and rated once more."""
+        """Tell buffer, then tracker, then pool: a game lost in between is played and rated once more."""
         results = [self._result(one) for one in played]
         training = [
             self._finished(one, result)
@@ -233,11 +233,12 @@ class CollectorService:
         retried = rollout.meta.get("retried", 0)
         if rollout.error is not None:
             return GameResult(name, "failed", retried)
+        raised = rollout.extras.get("raised")
         if played.job.meta.type == "train" and self.filter_opponent_invalid and opponent_was_invalid(played):
-            return GameResult(name, "filtered", retried)
+            return GameResult(name, "filtered", retried, raised=raised)
         final_rewards = rollout.extras["final_rewards"]
         rewards = [final_rewards[pid] for pid in range(played.job.spec.num_players)]
-        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"])
+        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"], raised)
 
     def _finished(self, played: Played, result: GameResult) -> FinishedGame:
         index, rollout = played.job.meta.index, played.rollout
@@ -273,9 +274,9 @@ class CollectorService:
         await self.tracker.put.remote(f"{self.client.name}:{self._batches}", dict(values), dict(games))
 
     async def _beat(self) -> None:
-        """Say how many games are in flight; meanwhile Python looks for garbage only once between beats."""
+        """Report how many games are in flight; Python's garbage collector runs only once between beats."""
         while True:
-            with no_garbage_collection():
+            with infrequent_garbage_collection():
                 await asyncio.sleep(HEARTBEAT_SECONDS)
             if self.tracker is not None:
                 self.tracker.heartbeat.remote(self.name, self.in_flight())

@@ -1,4 +1,4 @@
-"""EngineClient: asks the engines of a cluster, in batches, and asks again when one of them was killed."""
+"""EngineClient: sends requests to the engines of a cluster in batches, and resends them after a kill."""
 
 import asyncio
 import itertools
@@ -18,20 +18,20 @@ from selfplay.runtime.ray.engine_service import FORGET_SECONDS, Answer, Request,
 
 QUIET_ROUNDS = 3
 SHARES, SMALLEST_SHARE, MANY = 4, 16, 256
-"""Of few questions, fewer than ``MANY``, a share is handed over together: with all at once the engine would
-idle while the games move, and the games while it answers. Many go all at once, which costs least."""
+"""Fewer than ``MANY`` requests are sent in shares, because sending everything at once would make engine and
+games wait for each other in turn. More requests than that are sent all at once, which costs least."""
 RETRY_SECONDS = 0.5
 UNHEARD = -1
-"""No engine's incarnation."""
+"""A value that is no engine's incarnation."""
 
 
 @dataclass(eq=False)
 class _Engine:
-    """What is known of one engine.
+    """The state of one engine.
 
-    ``waiting`` has to be handed over (``some``), ``pending`` is not answered yet (``asked``). Nothing is
-    handed over before the engine's incarnation is ``known``: a kill would not be noticed. It was ``heard``
-    last at that time of the event loop.
+    ``waiting`` requests are still to be sent (``some`` is set), ``pending`` ones are not answered yet
+    (``asked`` is set). Nothing is sent before the engine's incarnation is ``known``: a kill would go
+    unnoticed. ``heard`` is the event loop's time of the last answer.
     """
 
     name: str
@@ -47,16 +47,16 @@ class _Engine:
 
 
 class EngineClient(InferenceClient):
-    """See the module. Calls of one game go to one engine, where its prompts are known.
+    """See the module. All calls of one game go to the same engine, which has cached its prompts.
 
-    ``policy`` answers calls for ``default``, also of games that began under another version; ``adapters`` say
-    what other names mean; a name that is not among them is a model behind an API or an adapter's directory
-    (see ``api_models``). ``fatal`` is set by an error that no further call can survive.
+    ``policy`` answers calls for ``default``, also in games that began under another version; ``adapters``
+    maps other names to adapters; a name that is not among them is a model behind an API or an adapter's
+    directory (see ``api_models``). ``fatal`` is set by an error that no further call can survive.
 
     Args:
         engines: handles of :class:`EngineService`.
-        patience: seconds without any answer, while an engine is asked, after which it is given up.
-        adapters_only: refuse names that are not among ``adapters``, ``default`` too.
+        patience: seconds without any answer to pending requests after which an engine is given up.
+        adapters_only: reject names that are not among ``adapters``, including ``default``.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class EngineClient(InferenceClient):
         self._futures: dict[int, asyncio.Future[Answer]] = {}
 
     def follow(self, policy: AdapterRef) -> None:
-        """Play with these weights from now on, unless newer ones are known."""
+        """Use these weights from now on, unless newer ones are known."""
         if policy.version >= self.policy.version:
             self.policy = policy
 
     async def get_policy_version(self) -> int:
-        """The version that answers now."""
+        """Return the version that answers now."""
         return self.policy.version
 
     async def complete(
@@ -99,10 +99,10 @@ class EngineClient(InferenceClient):
         """Answer ``messages``; see :class:`InferenceClient`.
 
         Raises:
-            SelfplayError: what the engine says, or that it is lost.
+            SelfplayError: the engine's error, or that the engine is lost.
         """
         if not (model is None or model in self.adapters or self.adapters_only) and is_api_model(model):
-            # A prompt that is to have no chat markup is a user's message to an API.
+            # A prompt without chat markup becomes a user's message to an API.
             messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(
                 messages, temperature, max_tokens, return_tokens, seed=seed
@@ -117,14 +117,14 @@ class EngineClient(InferenceClient):
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """Log-probability of each completion; see :class:`InferenceClient`."""
+        """Return the log-probability of each completion; see :class:`InferenceClient`."""
         request = Request(next(self._numbers), self._adapter(model), messages, completions=completions)
         answer = await self._ask(request)
         assert answer.scores is not None
         return answer.scores
 
     async def close(self) -> None:
-        """Ask nothing any more."""
+        """Stop sending requests."""
         tasks = [engine.task for engine in self._engines if engine.task is not None]
         for task in tasks:
             task.cancel()
@@ -138,7 +138,7 @@ class EngineClient(InferenceClient):
             return self.policy
         if model not in self.adapters:
             if not is_adapter(model):
-                raise SelfplayError(f"nobody said what plays as {model}")
+                raise SelfplayError(f"there is no adapter for the model {model}")
             self.adapters[model] = AdapterRef(model, 0, str(Path(model).absolute()))
         return self.adapters[model]
 
@@ -167,10 +167,10 @@ class EngineClient(InferenceClient):
         return answer
 
     def _tell_failure(self, task: "asyncio.Task[None]") -> None:
-        """If serving an engine broke, nobody may wait for its answers in silence."""
+        """Fail all pending requests if serving an engine broke."""
         if task.cancelled() or task.exception() is None:
             return
-        self.fatal = SelfplayError(f"asking an engine failed: {task.exception()!r}")
+        self.fatal = SelfplayError(f"a request to an engine failed: {task.exception()!r}")
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(self.fatal)
@@ -181,7 +181,7 @@ class EngineClient(InferenceClient):
         return self._engines[game % len(self._engines)]
 
     async def _serve(self, engine: _Engine) -> None:
-        """Hand over and fetch for as long as the client lives."""
+        """Send requests and fetch answers for as long as the client lives."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send(engine, tasks))
             tasks.create_task(self._fetch(engine))
@@ -193,7 +193,7 @@ class EngineClient(InferenceClient):
             engine.some.clear()
             requests, engine.waiting = engine.waiting, []
             if not engine.pending and self._silence(engine) > FORGET_SECONDS / 2:
-                engine.incarnation = None  # it may have forgotten this client, and answer as another
+                engine.incarnation = None  # it may have forgotten this client, and answer with another
                 engine.known.clear()
             engine.pending |= {request.number: request for request in requests}
             engine.asked.set()
@@ -209,16 +209,16 @@ class EngineClient(InferenceClient):
             engine.some.set()
 
     def _silence(self, engine: _Engine) -> float:
-        """Seconds since the engine was heard."""
+        """Seconds since the engine last answered."""
         return asyncio.get_running_loop().time() - engine.heard
 
     def _share(self) -> int:
-        """How many questions, or answers, go on together."""
+        """How many requests, or answers, are passed on together."""
         asked = len(self._futures)
         return max(SMALLEST_SHARE, asked // SHARES) if asked < MANY else asked
 
     async def _let_others_ask(self, engine: _Engine) -> None:
-        """Wait until there are enough questions, or some rounds of the event loop brought no new one."""
+        """Wait until there are enough requests, or some rounds of the event loop brought no new one."""
         quiet, before = 0, len(engine.waiting)
         while quiet < QUIET_ROUNDS and len(engine.waiting) < self._share():
             await asyncio.sleep(0)
@@ -241,7 +241,7 @@ class EngineClient(InferenceClient):
                 continue
             except (RayError, TimeoutError):
                 if engine.incarnation is not None:
-                    engine.incarnation = UNHEARD  # answers may be lost that it takes for fetched
+                    engine.incarnation = UNHEARD  # answers that the engine takes for fetched may be lost
                 if self._silence(engine) > self.patience:
                     self._give_up(engine, self._lost(engine))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -252,10 +252,10 @@ class EngineClient(InferenceClient):
             for number, answer in enumerate(answers.answers, start=1):
                 self._take(engine, answer)
                 if number % share == 0:
-                    await asyncio.sleep(0)  # these games move before the others hear
+                    await asyncio.sleep(0)  # these games move before the others get answers
 
     def _meet(self, engine: _Engine, incarnation: int) -> None:
-        """If another incarnation answers, it was never asked what the former one was: ask again."""
+        """Resend pending requests if another incarnation answers, which never received them."""
         if engine.incarnation not in (None, incarnation):
             engine.waiting = [*engine.pending.values(), *engine.waiting]
             engine.some.set()

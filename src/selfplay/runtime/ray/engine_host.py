@@ -1,8 +1,8 @@
-"""The engine inside an inference actor. It is asked for adapters by path; nobody pushes weights to it.
+"""The engine inside an inference actor. Requests name adapters by path; weights are never pushed to it.
 
-An adapter that was never asked for is loaded, proves that it is the one that its maker wrote (see
-``inference.delivery``), and answers from then on. There is room for so many; the one that was not asked for
-the longest makes room for the next. The same path and version are the same weights.
+An adapter is loaded with its first request, is checked to be the one that the learner wrote (see
+``inference.delivery``), and answers from then on. At most ``max_adapters`` stay loaded; the least recently
+used one is evicted. The same path and version mean the same weights.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from selfplay.inference.delivery import (
 from selfplay.runtime.ray.recent_load import RecentLoad
 from selfplay.runtime.ray.resident_adapters import AdapterRef, ResidentAdapters
 
-if TYPE_CHECKING:  # torch and vLLM are imported by whoever starts a host, not by whoever knows of it
+if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
     from torch import Tensor
 
     from selfplay.inference.engine import EmbeddedEngine
@@ -43,13 +43,13 @@ Engine = TypeVar("Engine", bound=InferenceClient)
 
 
 class EngineHost(Protocol):
-    """What an inference actor holds."""
+    """The engine that an inference actor holds."""
 
     async def start(self) -> None:
-        """Load the model. The event loop stands still meanwhile."""
+        """Load the model. The event loop is blocked meanwhile."""
 
     async def close(self) -> None:
-        """Stop; whoever waits gets a SelfplayError."""
+        """Stop; pending requests fail with a SelfplayError."""
 
     async def complete(
         self,
@@ -63,24 +63,29 @@ class EngineHost(Protocol):
         """Answer ``messages``; see :class:`InferenceClient`.
 
         Raises:
-            DeliveryError: the adapter is not what its maker wrote.
+            DeliveryError: the adapter is not the one that the learner wrote.
             SelfplayError: there is no such adapter, or the engine failed.
-            InputError: the adapter is damaged or another model's, or the request is impossible.
+            InputError: the adapter is damaged or belongs to another model, or the request is impossible.
         """
 
     async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
-        """Log-probability of each completion with its stop token, at temperature 1. Raises the same."""
+        """Return the log-probability of each completion with its stop token, at temperature 1.
+
+        Raises: as :meth:`complete` does.
+        """
 
     def stats(self) -> dict[str, float]:
-        """The load now.
+        """Return the current load.
 
-        ``queued`` and ``running`` requests, ``generated_tokens`` since the start and ``tok_s`` a second
-        lately, ``idle_share`` (of the last five seconds, without any request), ``adapters`` loaded.
+        ``queued`` and ``running`` count requests, ``generated_tokens`` tokens since the start, and ``tok_s``
+        is the recent rate per second; ``idle_share`` is the share of the last five seconds without any
+        request, ``adapters`` counts the loaded ones, and ``spelled_control_tokens`` those in answers since
+        the start.
         """
 
 
 class _Host(ABC, Generic[Engine]):
-    """What both hosts have in common: requests, adapters and figures."""
+    """The common part of both hosts: requests, adapters and figures."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -105,13 +110,13 @@ class _Host(ABC, Generic[Engine]):
         return replace(response, policy_version=adapter.version)
 
     async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
-        """Log-probability of each completion; see :class:`EngineHost`."""
+        """Return the log-probability of each completion; see :class:`EngineHost`."""
         with self._recent.request():
             async with self._model(adapter) as model:
                 return await self._running().score(messages, completions, model=model)
 
     async def close(self) -> None:
-        """Stop; whoever waits gets a SelfplayError."""
+        """Stop; pending requests fail with a SelfplayError."""
         engine, self._engine = self._engine, None
         await self._adapters.settle()
         if engine is not None:
@@ -119,7 +124,7 @@ class _Host(ABC, Generic[Engine]):
 
     @asynccontextmanager
     async def _model(self, adapter: AdapterRef) -> AsyncIterator[str]:
-        """Run the body with an adapter ready; gives the name that the engine knows it by."""
+        """Run the body with an adapter ready; yield the engine's name for it."""
         self._running()
         if adapter.path is None:
             yield BASE_NAME
@@ -132,7 +137,7 @@ class _Host(ABC, Generic[Engine]):
             raise SelfplayError("the engine is not running")
         return self._engine
 
-    def _figures(self, running: int, generated_tokens: int, tok_s: float) -> dict[str, float]:
+    def _figures(self, running: int, generated_tokens: int, tok_s: float, spelled: int) -> dict[str, float]:
         return {
             "queued": max(0, self._recent.under_way - running),
             "running": running,
@@ -140,6 +145,7 @@ class _Host(ABC, Generic[Engine]):
             "generated_tokens": generated_tokens,
             "idle_share": self._recent.idle_share(),
             "adapters": len(self._adapters),
+            "spelled_control_tokens": spelled,
         }
 
     @abstractmethod
@@ -156,13 +162,13 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
     """An engine in this process. See :class:`EngineHost`.
 
     Args:
-        build_policy: makes the model. Adapters have its LoRA shape; its own is never asked.
-        max_tokens: see :class:`EmbeddedEngine`, as the next three.
-        max_context: most tokens of prompt and answer together.
-        max_queue: most requests waiting or running.
-        max_cached_tokens: most tokens kept for each adapter.
-        max_adapters: most adapters loaded. Each takes its memory at the start: PEFT needs much longer for a
-            new adapter than for new weights in one that is there.
+        build_policy: builds the model. Adapters have the shape of its own LoRA adapter, which never answers.
+        max_tokens: see :class:`EmbeddedEngine`, as for the next three.
+        max_context: maximum tokens of prompt and answer together.
+        max_queue: maximum requests waiting or running.
+        max_cached_tokens: maximum tokens kept at once, over all adapters.
+        max_adapters: maximum adapters loaded. Memory for all of them is allocated at the start: PEFT needs
+            much longer to add an adapter than to load new weights into an existing one.
 
     Raises:
         InputError: ``max_adapters`` is less than 1.
@@ -189,7 +195,7 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         }
 
     async def start(self) -> None:
-        """Load the model. The event loop stands still meanwhile."""
+        """Load the model. The event loop is blocked meanwhile."""
         from selfplay.inference.engine import EmbeddedEngine
         from selfplay.learning.delivery import canary_tokens
         from selfplay.learning.policy import BASE
@@ -208,9 +214,12 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
     def stats(self) -> dict[str, float]:
         """The load now; see :class:`EngineHost`."""
         if self._engine is None:
-            return self._figures(0, 0, 0.0)
-        generated = self._engine.stats.generated_tokens
-        return self._figures(self._engine.running, generated, self._recent.tokens_per_second(generated))
+            return self._figures(0, 0, 0.0, 0)
+        stats = self._engine.stats
+        tok_s = self._recent.tokens_per_second(stats.generated_tokens)
+        return self._figures(
+            self._engine.running, stats.generated_tokens, tok_s, stats.spelled_control_tokens
+        )
 
     async def _stop(self, engine: "EmbeddedEngine") -> None:
         for name in engine.names():
@@ -249,7 +258,7 @@ class VLLMHost(_Host["VLLMEngine"]):
     """vLLM. See :class:`EngineHost`.
 
     Args:
-        build_engine: makes the engine, not started. Its ``max_adapters`` is the most that are loaded.
+        build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
     """
 
     def __init__(self, build_engine: Callable[[], "VLLMEngine"]) -> None:
@@ -257,7 +266,7 @@ class VLLMHost(_Host["VLLMEngine"]):
         self._build_engine = build_engine
 
     async def start(self) -> None:
-        """Start vLLM and have it prove itself. The event loop stands still meanwhile."""
+        """Start vLLM and check its answers. The event loop is blocked meanwhile."""
         engine = self._build_engine()
         slots = _slots(engine.max_adapters)
         await engine.start()
@@ -272,9 +281,11 @@ class VLLMHost(_Host["VLLMEngine"]):
     def stats(self) -> dict[str, float]:
         """The load now; see :class:`EngineHost`."""
         if self._engine is None:
-            return self._figures(0, 0, 0.0)
+            return self._figures(0, 0, 0.0, 0)
         stats = self._engine.stats()
-        return self._figures(stats.running, stats.generated_tokens, stats.tokens_per_second)
+        return self._figures(
+            stats.running, stats.generated_tokens, stats.tokens_per_second, stats.spelled_control_tokens
+        )
 
     async def _stop(self, engine: "VLLMEngine") -> None:
         await engine.close()
@@ -292,7 +303,7 @@ class VLLMHost(_Host["VLLMEngine"]):
                 expected_hash=expected.sha256 if expected else None,
                 before=before,
             )
-        except DeliveryError as error:  # which knows the slot's name only
+        except DeliveryError as error:  # which knows only the slot's name
             raise DeliveryError(adapter.name, adapter.version, error.problem) from error
         return replace(delivery, name=adapter.name)
 
@@ -302,7 +313,7 @@ class VLLMHost(_Host["VLLMEngine"]):
 
 @dataclass(frozen=True)
 class _Files:
-    """An adapter as it was read from its directory."""
+    """An adapter as read from its directory."""
 
     weights: "dict[str, Tensor]"
     config: dict[str, Any]
@@ -312,18 +323,18 @@ class _Files:
 
 
 def _slots(max_adapters: int) -> list[str]:
-    """Names that no policy can have."""
+    """Return names that no policy can have."""
     if max_adapters < 1:
         raise InputError("max_adapters", f"{max_adapters} leaves no room for an adapter", "Give 1 or more")
     return [f"adapter:{number}" for number in range(max_adapters)]
 
 
 def _described(adapter: AdapterRef) -> tuple[Path, Expectation | None]:
-    """An adapter's directory, and what its maker says of it.
+    """Return an adapter's directory, and the learner's description of the adapter if there is one.
 
     Raises:
-        SelfplayError: it is not there.
-        InputError: what its maker says is damaged.
+        SelfplayError: the directory does not exist.
+        InputError: the description is damaged.
     """
     assert adapter.path is not None
     directory = Path(adapter.path)
@@ -336,12 +347,12 @@ def _described(adapter: AdapterRef) -> tuple[Path, Expectation | None]:
 
 
 def _read(adapter: AdapterRef) -> _Files:
-    """Read an adapter and check that the weights are those that its maker wrote.
+    """Read an adapter and check that the weights are those that the learner wrote.
 
     Raises:
-        SelfplayError: it is not there.
-        DeliveryError: its weights have another hash.
-        InputError: it is damaged.
+        SelfplayError: the directory does not exist.
+        DeliveryError: the weights have another hash or version.
+        InputError: the adapter is damaged.
     """
     from selfplay.learning.checkpoints import load_adapter
 
@@ -357,10 +368,10 @@ def _read(adapter: AdapterRef) -> _Files:
 
 
 def _check_shape(adapter: AdapterRef, config: dict[str, Any], policy: "PolicyModel") -> None:
-    """Check what the weights alone do not show: an adapter of another alpha would answer wrongly.
+    """Check the settings that weights do not show: an adapter with another alpha would answer wrongly.
 
     Raises:
-        InputError: the adapter's shape is not that of the policy's own.
+        InputError: the adapter's shape differs from that of the policy's own adapter.
     """
     own, modules = policy.lora, config["target_modules"]
     wrong = []
@@ -372,5 +383,7 @@ def _check_shape(adapter: AdapterRef, config: dict[str, Any], policy: "PolicyMod
         wrong.append(f"its target modules are {modules}, the engine's {own.target_modules}")
     if wrong:
         raise InputError(
-            "adapter", f"{adapter.path}: {'; '.join(wrong)}", "Set lora to what it was trained with."
+            "adapter",
+            f"{adapter.path}: {'; '.join(wrong)}",
+            "Set lora to the values that it was trained with.",
         )

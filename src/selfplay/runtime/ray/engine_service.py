@@ -1,7 +1,7 @@
-"""EngineService: an engine that many clients ask at a time, in batches.
+"""EngineService: an engine that serves many clients at a time, in batches.
 
-A call for every answer would cost a cluster more than a small model's answer. So a client hands over what it
-wants to know in one call, and fetches in another whatever is answered by then.
+A Ray call for every answer would cost more than a small model's answer. So a client submits its requests in
+one call, and fetches in another the answers that are ready by then.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from typing import Any
 
 import msgspec
 
-from selfplay.core import Messages, ModelResponse, SelfplayError
+from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
 from selfplay.core.errors import reason_of
 from selfplay.runtime.ray.engine_host import AdapterRef, EngineHost
 
 REPORT_SECONDS = 5.0
 FORGET_SECONDS = 60.0
-"""A client that has not asked for its answers for so long is gone."""
+"""Seconds without a request or a poll after which a client is forgotten."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A question. With ``completions`` it is for their log-probabilities, without for an answer."""
+    """A request: for the log-probabilities of ``completions`` if they are given, else for an answer."""
 
     number: int
     adapter: AdapterRef
@@ -37,10 +37,10 @@ class Request:
 
 
 class Requests(list[Request]):
-    """Questions that travel between processes as msgpack: Ray's own way looks at every object by itself."""
+    """Requests that are sent between processes as msgpack: Ray's own serialisation inspects every object."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Requests"], tuple[bytes]]:
-        """How to pack and unpack them."""
+        """Serialise the requests as msgpack."""
         return _unpacked_requests, (msgspec.msgpack.encode(list(self)),)
 
 
@@ -53,7 +53,7 @@ _REQUESTS = msgspec.msgpack.Decoder(list[Request])
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question: a response, scores, or an error."""
+    """The result of a request: a response, scores, or an error."""
 
     number: int
     response: ModelResponse | None = None
@@ -63,13 +63,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """``incarnation`` is another if what the client asked before is forgotten: the engine was killed, say."""
+    """Answers to one poll.
+
+    ``incarnation`` changes if the client's earlier requests are forgotten, for example after a kill.
+    """
 
     incarnation: int
     answers: list[Answer] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer]]]:
-        """Errors travel as Ray sends them, everything else as msgpack; see :class:`Requests`."""
+        """Serialise errors as Ray does, everything else as msgpack; see :class:`Requests`."""
         good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
         bad = [one for one in self.answers if one.error is not None]
         return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad)
@@ -95,11 +98,11 @@ class EngineService:
     """See the module.
 
     Args:
-        host: answers; started by :meth:`start`.
-        name: for the tracker.
-        tracker: a handle; gets the load every few seconds.
-        gpu_ids: for the tracker.
-        temperature: at which :meth:`submit_prompt` draws.
+        host: the engine; :meth:`start` starts it.
+        name: the engine's name in the tracker.
+        tracker: a handle; it receives the load every few seconds.
+        gpu_ids: the engine's GPUs, for the tracker.
+        temperature: the sampling temperature of :meth:`submit_prompt`.
     """
 
     def __init__(
@@ -120,10 +123,10 @@ class EngineService:
         self._starting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Load the model; again does nothing.
+        """Load the model; further calls do nothing.
 
         Raises:
-            SelfplayError: it does not start.
+            SelfplayError: the engine cannot start.
         """
         if self._starting is None:
             self._starting = asyncio.create_task(self.host.start())
@@ -131,7 +134,7 @@ class EngineService:
         await asyncio.shield(self._starting)
 
     async def submit(self, client: str, requests: list[Request]) -> int:
-        """Begin with these questions; returns the client's incarnation."""
+        """Start answering these requests; return the client's incarnation."""
         known = self._clients.setdefault(client, _Client())
         known.last_seen = _now()
         for request in requests:
@@ -141,7 +144,7 @@ class EngineService:
         return known.incarnation
 
     async def poll(self, client: str, wait: float = 1.0) -> Answers:
-        """What has been answered since the last time; waits for something for up to ``wait`` seconds."""
+        """Return the answers since the last poll; wait up to ``wait`` seconds for the first."""
         known = self._clients.setdefault(client, _Client())
         known.last_seen = _now()
         if not known.answers:
@@ -152,7 +155,7 @@ class EngineService:
         return Answers(known.incarnation, answers)
 
     async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
-        """Answer a prompt as it stands, without chat markup; see seed 000."""
+        """Answer a prompt unchanged, without chat markup, as UnstableBaselines does."""
         await self.start()
         response = await self.host.complete(
             AdapterRef(lora_path or "base", 0, lora_path),
@@ -165,7 +168,7 @@ class EngineService:
         return response.text
 
     def load(self) -> dict[str, float]:
-        """The engine's figures now."""
+        """Return the engine's current figures."""
         return self.host.stats()
 
     async def _answer(self, client: _Client, request: Request) -> None:
@@ -180,8 +183,8 @@ class EngineService:
                 answer = Answer(request.number, response)
         except SelfplayError as error:
             answer = Answer(request.number, error=error)
-        except Exception as error:  # noqa: BLE001 - whoever asked must hear of it
-            answer = Answer(request.number, error=SelfplayError(f"{self.name} failed: {reason_of(error)}"))
+        except Exception as error:  # noqa: BLE001 - the client must receive it
+            answer = Answer(request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}"))
         client.answers.append(answer)
         client.some.set()
 

@@ -1,4 +1,4 @@
-"""EngineSettings: what an inference actor runs, and how it is built there."""
+"""EngineSettings: the engine that an inference actor runs, and how it is built there."""
 
 import functools
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class EngineSettings:
     gpu_memory: float = 0.9
 
     def build_host(self) -> EngineHost:
-        """The engine, not started."""
+        """Build the engine, not started."""
         if self.engine == "vllm":
             return VLLMHost(functools.partial(_vllm_engine, self))
         return EmbeddedHost(
@@ -62,16 +62,16 @@ VLLM_CONFIG_KEYS = {
     "threads": "threads",
     "gpu_memory": "gpu_memory",
 }
-"""Our names for what seed 000 puts into ``vllm_config``."""
+"""selfplay's names for the keys of UnstableBaselines' ``vllm_config``."""
 
 
 def from_vllm_config(config: dict[str, Any]) -> EngineSettings:
-    """The settings in a ``vllm_config`` as seed 000 has it.
+    """Return the settings of a ``vllm_config`` with UnstableBaselines' keys.
 
-    Without the key ``engine`` it is vLLM where that is installed and the embedded engine elsewhere.
+    Without the key ``engine`` the engine is vLLM where that is installed, and the embedded engine elsewhere.
 
     Raises:
-        InputError: a key is unknown or missing, or sampling would not be what the learner assumes.
+        InputError: a key is unknown or missing, or sampling would differ from what the learner assumes.
     """
     given = dict(config)
     lora = dict(given.pop("lora_config", {}))
@@ -91,10 +91,10 @@ def from_vllm_config(config: dict[str, Any]) -> EngineSettings:
 
 
 def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
-    """Rank, alpha and target modules of a ``lora_config`` as seed 000 has it.
+    """Return rank, alpha and target modules of a ``lora_config`` with UnstableBaselines' keys.
 
     Raises:
-        InputError: it has dropout, which the learner cannot have, or an unknown key.
+        InputError: the configuration has dropout, which the learner does not support, or an unknown key.
     """
     known = {"lora_rank", "lora_alpha", "lora_dropout", "target_modules"}
     unknown = sorted(set(lora) - known)
@@ -112,7 +112,7 @@ def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_nothing(line: str) -> None:
-    """A model that is fetched or converted says so nowhere: an actor has no terminal."""
+    """Discard messages about a model that is downloaded or converted: an actor has no terminal."""
 
 
 def _policy_model(settings: EngineSettings) -> "PolicyModel":

@@ -1,7 +1,6 @@
-"""The actors of a run on games, as its configuration describes them."""
+"""The actors of a run on games, built from its configuration."""
 
 import functools
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,11 @@ from ray.util.placement_group import PlacementGroup
 
 from selfplay.config.settings import Config
 from selfplay.core import derive_seed
+from selfplay.core.files import copy_directory
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.runtime import assembly
+from selfplay.runtime.epoch import Epoch
+from selfplay.runtime.evaluation_opponents import evaluation_opponents
 from selfplay.runtime.ray.actors import (
     ActorForm,
     EpisodeBufferActor,
@@ -26,10 +28,10 @@ from selfplay.runtime.ray.game_ledger import PlaySettings
 from selfplay.runtime.ray.handles import found
 from selfplay.runtime.ray.learner_service import LearnerService
 from selfplay.runtime.ray.places import Places
-from selfplay.runtime.ray.run_engines import calls_of_each_client, start_engines, with_threads
+from selfplay.runtime.ray.run_engines import calls_of_each_client, start_engines
 
 TO_EVALUATE = "to-evaluate"
-"""Directory of a run with the adapters that wait for their evaluation."""
+"""Directory of a run with the adapters that are to be evaluated."""
 
 
 class ConfigCollectorActor(CollectorService):
@@ -70,6 +72,7 @@ class ConfigLearnerActor(LearnerService):
         model_pool: Any,
         tracker: Any,
         workers: PlacementGroup | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         from selfplay.runtime.ray.learner_group import LearnerGroup
         from selfplay.runtime.ray.learner_settings import learners_from_config
@@ -84,7 +87,7 @@ class ConfigLearnerActor(LearnerService):
             timeout_seconds=settings.patience,
             placement_group=workers,
         )
-        trainer = TorchTrainer(group, directory, config.model.name)
+        trainer = TorchTrainer(group, directory, config.model.name, epoch=epoch)
         keep = keep_checkpoints(
             trainer,
             directory / "checkpoints",
@@ -116,19 +119,16 @@ class ConfigLearnerActor(LearnerService):
 
 
 def offer_for_evaluation(run: Path, version: int, adapter: str | None) -> None:
-    """Put a copy of a version's adapter where the evaluation of the run looks for it, once."""
+    """Copy a version's adapter to the directory that the run evaluates from, once."""
     place = run / TO_EVALUATE / f"step-{version:06d}"
     done = any((run / "evaluation").glob(f"step-{version:06d}-*"))
     if adapter is None or place.exists() or done:
         return
-    scratch = place.with_name(f".{place.name}.partial")
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(adapter, scratch)
-    scratch.rename(place)
+    copy_directory(Path(adapter), place)
 
 
 def play_settings(config: Config) -> PlaySettings:
-    """What the collectors of a run play."""
+    """Return the games that the collectors of a run play."""
     alongside = config.evaluation.games_alongside
     return PlaySettings(
         environments=tuple(assembly.env_spec(env) for env in config.envs),
@@ -136,8 +136,7 @@ def play_settings(config: Config) -> PlaySettings:
         evaluation=tuple(
             (assembly.env_spec(env), f"fixed-{name}")
             for env in config.envs
-            if env.num_players > 1
-            for name in config.evaluation.opponents
+            for name in evaluation_opponents(config, env)
         )
         if alongside
         else (),
@@ -151,15 +150,16 @@ def play_settings(config: Config) -> PlaySettings:
 
 
 class GameParts:
-    """The actors of a run, by name and in their places.
+    """The actors of a run, named and placed.
 
     Args:
-        config: of the run.
-        run: its directory.
-        place: of learners and engines.
+        config: the run's configuration.
+        run: the run's directory.
+        place: the placement of learners and engines.
+        epoch: the run's epoch.
     """
 
-    def __init__(self, config: Config, run: Path, place: Places) -> None:
+    def __init__(self, config: Config, run: Path, place: Places, epoch: Epoch | None) -> None:
         settings = config.ray
         restarts: dict[str, Any] = {"max_restarts": settings.max_restarts}
         self.tracker = (
@@ -170,6 +170,7 @@ class GameParts:
                 config.tracking.wandb_project,
                 directory=str(run),
                 tensorboard=config.tracking.tensorboard,
+                epoch=epoch,
             )
         )
         final, step, sampling = assembly.composed_transforms(config.rewards)
@@ -189,6 +190,7 @@ class GameParts:
                 in_order=in_order,
                 log_batches=config.buffer.log_batches,
                 run=str(run),
+                epoch=epoch,
             )
         )
         population = config.population
@@ -202,6 +204,7 @@ class GameParts:
                 population.lag_range,
                 seed=derive_seed(config.seed, "pool"),
                 run=str(run),
+                epoch=epoch,
             )
         )
         self.engines = start_engines(config, place, self.tracker)
@@ -214,12 +217,13 @@ class GameParts:
                 **place.learner(),
             )
             .remote(
-                with_threads(config),
+                config,
                 str(run),
                 self.buffer,
                 self.pool,
                 self.tracker,
                 place.group if settings.learners > 1 else None,
+                epoch,
             )
         )
         self.collectors = [
@@ -230,7 +234,7 @@ class GameParts:
         ]
 
     def by_name(self) -> dict[str, Any]:
-        """Handles, as they are called in errors."""
+        """Return the handles by the names that errors use."""
         many = {f"Engine-{n}": one for n, one in enumerate(self.engines)}
         many |= {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
         few = {
@@ -242,6 +246,6 @@ class GameParts:
         return few | many
 
     def end(self) -> None:
-        """Kill all of them; what matters is in the run's directory."""
+        """Kill all actors; their state is in the run's directory."""
         for actor in self.by_name().values():
             ray.kill(actor)

@@ -1,4 +1,4 @@
-"""GameLedger: every game of a run from the moment it is handed out until somebody says how it ended."""
+"""GameLedger: every game of a run, from the moment it is handed out until its result is reported."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,18 +9,18 @@ from selfplay.collection.scheduler import EnvSpec, Job
 
 @dataclass(frozen=True)
 class PlaySettings:
-    """What the collectors of a run play.
+    """The games that the collectors of a run play.
 
     Attributes:
-        environments: drawn by ``weights``.
-        evaluation: environment and opponent uid, taken in turn.
-        seed: the run's.
-        temperature: at which trained seats draw.
-        max_tokens: most tokens of an answer.
-        games_per_step: training games of an update; ``None`` for no limit on what is started.
-        max_staleness: how many updates' games may be started beyond the one that is learned.
+        environments: environments of training games, drawn by ``weights``.
+        evaluation: pairs of environment and opponent uid, taken in turn.
+        seed: the run's seed.
+        temperature: the sampling temperature of trained seats.
+        max_tokens: maximum tokens of an answer.
+        games_per_step: training games of an update; ``None`` for no limit on started games.
+        max_staleness: how many updates' games may be started beyond the update that is being learned.
         eval_games_per_step: evaluation games of an update; ``None`` for no such limit.
-        max_eval_games_per_ckpt: most evaluation games of a checkpoint in each entry of ``evaluation``.
+        max_eval_games_per_ckpt: maximum evaluation games of a checkpoint in each entry of ``evaluation``.
     """
 
     environments: tuple[EnvSpec, ...]
@@ -35,10 +35,10 @@ class PlaySettings:
     max_eval_games_per_ckpt: int | None = None
 
     def training_allowed(self, consumed: int) -> int | None:
-        """How many training games may have been started while ``consumed`` of them are learned or dropped.
+        """Return how many training games may have started once ``consumed`` of them are learned or dropped.
 
-        An update takes ``games_per_step`` of them or more, so what is started now is learned within
-        ``max_staleness`` further updates. (AReaL bounds its rollouts in the same way.)
+        An update takes ``games_per_step`` of them or more, so a game that starts now is learned within
+        ``max_staleness`` further updates. (AReaL limits its rollouts in the same way.)
         """
         if self.games_per_step is None:
             return None
@@ -47,21 +47,27 @@ class PlaySettings:
 
 @dataclass(frozen=True)
 class GameResult:
-    """How a game ended. ``filtered``: it finished and is left out of training and ratings on purpose."""
+    """The result of a game.
+
+    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the kind
+    of error that the game raised on a move.
+    """
 
     name: str
     status: Literal["finished", "failed", "filtered"]
     retried: int = 0
     rewards: list[float] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
+    raised: str | None = None
 
 
 @dataclass
 class GameLedger:
-    """Games in flight by name with the collector that has them, games to be played again, and accounts.
+    """Games in flight by name with the collector that plays them, games to replay, and accounts.
 
-    ``consumed`` training games are learned, or were too old to be. ``evaluated`` counts by checkpoint.
-    ``unrated`` games wait for the others of their update. ``matches`` are evaluations that are rated.
+    ``consumed`` training games were learned or were too old to be learned. ``evaluated`` counts evaluation
+    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the
+    evaluations that are already rated.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
@@ -74,7 +80,7 @@ class GameLedger:
     matches: set[str] = field(default_factory=set)
 
     def hand_out(self, collector: str, job: Job) -> None:
-        """A new game goes to a collector."""
+        """Record that a new game goes to a collector."""
         if job.meta.type == "train":
             self.accounts.started += 1
         else:
@@ -82,7 +88,7 @@ class GameLedger:
         self.in_flight[job.name] = (collector, job)
 
     def hand_out_again(self, collector: str, kind: str, count: int) -> list[Job]:
-        """Up to ``count`` games that a lost collector had go to this one."""
+        """Give up to ``count`` games of a lost collector to this one."""
         jobs = [job for job in self.again if job.meta.type == kind][:count]
         for job in jobs:
             self.again.remove(job)
@@ -91,18 +97,19 @@ class GameLedger:
         return jobs
 
     def take_back(self, collector: str) -> int:
-        """The games of a collector that has begun anew are to be played again; returns how many."""
+        """Mark the games of a restarted collector to be played again; return how many there are."""
         lost = [name for name, (owner, _) in self.in_flight.items() if owner == collector]
         self.again += [self.in_flight.pop(name)[1] for name in lost]
         return len(lost)
 
     def end(self, result: GameResult) -> Job | None:
-        """A game has ended; returns it, or ``None`` if that was known."""
+        """Record the end of a game; return the game, or ``None`` if its end was already known."""
         _, job = self.in_flight.pop(result.name, (None, None))
         if job is None:
             return None
         accounts, failed = self.accounts, result.status == "failed"
         accounts.retried += result.retried
+        accounts.count_raised(result.raised)
         if job.meta.type == "train":
             accounts.failed += failed
             accounts.finished += not failed
@@ -113,6 +120,6 @@ class GameLedger:
         return job
 
     def uids(self) -> set[str]:
-        """Everybody who sits at a game that is under way or to be played again."""
+        """Return the uids of all players in games that are in flight or to be played again."""
         jobs = [*(job for _, job in self.in_flight.values()), *self.again]
         return {uid for job in jobs for uid in job.uids}

@@ -1,12 +1,14 @@
-"""GameRun: a run on games. Collectors, buffer, pool and learner work by themselves; this looks on.
+"""GameRun: a run on games. Collectors, buffer, pool and learner work by themselves; this class monitors them.
 
-It shows how far they are, and measures the adapters that the learner offers.
+It shows their progress, and evaluates the adapters that the learner offers.
 """
 
 import asyncio
 import shutil
+from time import perf_counter
 from typing import Any
 
+from selfplay.collection.accounts import raised_lines
 from selfplay.core import Arena
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations, comparison_of
@@ -21,7 +23,7 @@ from selfplay.runtime.report import rebuild
 
 LOOK_EVERY = 0.25
 HAND_ON_SECONDS = 10.0
-"""How long collectors may take, at the end, to say what became of their last games."""
+"""Seconds that collectors may take, at the end, to report the results of their last games."""
 
 
 class GameRun(ClusterRun[GameParts]):
@@ -29,18 +31,23 @@ class GameRun(ClusterRun[GameParts]):
 
     def build_parts(self, places: Places) -> GameParts:
         """Start the actors."""
-        return GameParts(self.config, self.directory.path.absolute(), places)
+        return GameParts(self.config, self.directory.path.absolute(), places, self.directory.epoch)
 
     async def prepare(self, parts: GameParts) -> None:
-        """Fill the pool of a new run; let the games begin that are to."""
+        """Fill the pool of a new run, and resume play if updates are left."""
         if await parts.pool.current_uid.remote() is None:
             await self._fill_pool(parts)
         learner = await parts.learner.progress.remote()
+        if learner["notice"] is not None:
+            self.console.print(learner["notice"], markup=False)
+        newest = await parts.pool.newest.remote(-1)
+        if newest.policy.version > learner["step"]:  # the learner went back, now or before an earlier kill
+            await parts.learner.publish.remote()  # before a game is played with weights that no longer exist
         if learner["step"] < self.config.learning.steps:
             await parts.pool.resume.remote()
 
     async def train(self, parts: GameParts, progress: RunProgress) -> None:
-        """Let collectors and learner work, show how far they are, and evaluate what is offered."""
+        """Let collectors and learner work, show their progress, and evaluate the adapters offered."""
         client = EngineClient(parts.engines, patience=self.config.ray.patience)
         evaluations = self._evaluations(client)
         try:
@@ -50,12 +57,13 @@ class GameRun(ClusterRun[GameParts]):
             await client.close()
 
     def stop(self, parts: GameParts) -> None:
-        """The learner ends, and with it everything."""
+        """Tell the learner to stop; everything else ends with it."""
         parts.learner.stop.remote()
 
     async def _fill_pool(self, parts: GameParts) -> None:
         for one in assembly.fixed_members(self.config):
             await parts.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
+        await parts.pool.add_policy.remote(assembly.evaluated_uid(self.config))
         await parts.pool.add_checkpoint.remote(None, 0)
 
     async def _let_work(self, parts: GameParts, evaluations: Evaluations, progress: RunProgress) -> None:
@@ -68,10 +76,10 @@ class GameRun(ClusterRun[GameParts]):
         try:
             while not learning.done():
                 if self.stopping:
-                    self.stop(parts)  # again: a learner that was killed since does not know of it
+                    self.stop(parts)  # again: a learner that was killed meanwhile does not know
                 for one in playing:
                     if one.done():
-                        one.result()  # it ends after the learner unless something is wrong
+                        one.result()  # it ends before the learner only if something is wrong
                 await self._show(parts, progress)
                 await self._evaluate_offered(parts, evaluations, progress)
                 await asyncio.wait([learning], timeout=LOOK_EVERY)
@@ -88,12 +96,16 @@ class GameRun(ClusterRun[GameParts]):
         accounts = await parts.pool.accounts.remote()
         games = accounts["finished"] + accounts["failed"] - accounts["consumed"]
         away = ", ".join(f"{name} is away" for name in self.watchman.away)
-        progress.show(learner["step"], games, learner["metrics"], away)
+        metrics = {
+            name if "/" in name else f"learner/{name}": one for name, one in learner["metrics"].items()
+        }
+        progress.show(learner["step"], games, metrics, away)
+        progress.warn(learner["step"], metrics)
 
     async def _evaluate_offered(
         self, parts: GameParts, evaluations: Evaluations, progress: RunProgress
     ) -> None:
-        """Evaluate the adapters that lie there; what was cut short is done again."""
+        """Evaluate the adapters offered; an evaluation that was interrupted is repeated."""
         offered = sorted((self.directory.path / TO_EVALUATE).glob("step-*"))
         for place in offered:
             step = int(place.name.removeprefix("step-"))
@@ -104,20 +116,22 @@ class GameRun(ClusterRun[GameParts]):
     async def _evaluate(
         self, parts: GameParts, evaluations: Evaluations, adapter: AdapterRef, progress: RunProgress
     ) -> None:
+        self.directory.check_epoch()
         settings, step = self.config.evaluation, adapter.version
         client, ratings = evaluations.arena.client, evaluations.pool
         assert isinstance(client, EngineClient)
         assert isinstance(ratings, HeldRatings)
         client.policy = adapter
-        ratings.uid = f"ckpt-{step}"
         games = settings.games if step in (0, self.config.learning.steps) else settings.games_during
+        started = perf_counter()
         summary = await evaluations.run(step, games, progress)
+        seconds = perf_counter() - started
         if client.fatal is not None:
             raise client.fatal
-        if await parts.pool.ckpt_path.remote(ratings.uid) is not None:
-            await parts.pool.push_match.remote(f"step-{step}", ratings.games)
+        await parts.pool.push_match.remote(f"step-{step}", ratings.games)
         ratings.games = []
-        progress.evaluated(step, summary)
+        await parts.tracker.add.remote({"time/evaluation_seconds": seconds})
+        progress.evaluated(step, summary, seconds)
 
     def _evaluations(self, client: EngineClient) -> Evaluations:
         config = self.config
@@ -127,10 +141,11 @@ class GameRun(ClusterRun[GameParts]):
             episode_timeout=config.collection.game_timeout,
             retries=config.collection.retries,
         )
-        return Evaluations(config, arena, HeldRatings(), "default", self.directory.evaluation)
+        uid = assembly.evaluated_uid(config)
+        return Evaluations(config, arena, HeldRatings(), "default", uid, self.directory.evaluation)
 
     async def finish(self, parts: GameParts) -> None:
-        """Say how it ended, and where everything is."""
+        """Print how the run ended, and where its results are."""
         games, steps = await parts.pool.accounts.remote(), await parts.buffer.counts.remote()
         learner = await parts.learner.progress.remote()
         if learner["step"] < self.config.learning.steps:
@@ -148,15 +163,10 @@ class GameRun(ClusterRun[GameParts]):
 
 
 class HeldRatings:
-    """The games of an evaluation, held until all of it is done: then the pool rates them, once."""
+    """The games of an evaluation, held until it is complete; then the pool rates them, once."""
 
     def __init__(self) -> None:
-        self.uid = ""
         self.games: list[tuple[str, str, float, str]] = []
-
-    def current_uid(self) -> str | None:
-        """Who is evaluated."""
-        return self.uid
 
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
@@ -166,7 +176,7 @@ class HeldRatings:
 
 
 def account_lines(games: dict[str, int], steps: dict[str, int], trained: int) -> list[str]:
-    """What became of everything, in words that add up."""
+    """Return lines that account for every game and step."""
     parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in steps.items())
     return [
         f"games: {games['started']} started = {games['finished']} finished + {games['failed']} failed"
@@ -174,6 +184,7 @@ def account_lines(games: dict[str, int], steps: dict[str, int], trained: int) ->
         f" {games['filtered']} left out)",
         f"steps: {parts}",
         f"trained on: {trained} records",
+        *raised_lines(games),
     ]
 
 

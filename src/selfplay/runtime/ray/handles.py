@@ -1,4 +1,4 @@
-"""Handles: how services call each other, in one process as on a cluster."""
+"""Handles: how services call each other, in one process and on a cluster alike."""
 
 import asyncio
 import inspect
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Named:
-    """An actor's handle on its way into another actor's constructor: its name.
+    """The name of an actor, passed to another actor's constructor in place of the handle.
 
-    Ray takes the handle itself for an object that may get lost, and warns of it on the terminal.
+    Ray treats the handle itself as an object that may get lost, and prints a warning to the terminal.
     """
 
     name: str
@@ -18,7 +18,7 @@ class Named:
 
 
 def found(argument: Any) -> Any:
-    """The handle of a named actor, or whatever else was given."""
+    """Return the handle of a named actor; any other argument unchanged."""
     if not isinstance(argument, Named):
         return argument
     import ray
@@ -29,7 +29,7 @@ def found(argument: Any) -> Any:
 class LocalHandle:
     """A service of this process, called like a Ray actor: ``await handle.size.remote()``.
 
-    The call runs as a task of its own, so it begins when the caller lets go of the event loop.
+    The call runs as a task of its own, so it begins when the caller yields to the event loop.
     """
 
     def __init__(self, service: Any) -> None:
@@ -44,7 +44,7 @@ class _LocalMethod:
         self._method = method
 
     def remote(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-        """Call it; returns what can be awaited, once or never."""
+        """Call the method; return a task, which need not be awaited."""
         return asyncio.get_running_loop().create_task(self._call(args, kwargs))
 
     async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,8 +1,8 @@
 """Data-parallel learning under Ray: rank 0 in the learner's own process, the others in worker actors.
 
-A process may die at any moment. An update either happens on rank 0 as a whole or not at all, so what rank 0
-holds is always good: when the group breaks, Ray restarts who died, all take up rank 0's state, and the update
-is made again if rank 0 has not made it.
+A process may die at any moment. An update happens on rank 0 completely or not at all, so the state of rank 0
+is always valid: when the group breaks, Ray restarts the processes that died, all ranks load rank 0's state,
+and the update is repeated if rank 0 has not made it.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
 
 Build = Callable[[], dict[str, Learner]]
-"""Makes the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""
+"""Builds the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""
 
 Result = TypeVar("Result")
 
 ATTEMPTS = 3
-"""How often an update is tried before the run ends."""
+"""How many times an update is tried before the run ends."""
 
 
 @dataclass(frozen=True)
 class LearnerState:
-    """What another learner needs to go on like this one: ``Learner.tensors`` as arrays, and the counters."""
+    """The state that another learner needs to continue: ``Learner.tensors`` as arrays, and the counters."""
 
     tensors: dict[str, NDArray[Any]]
     version: int
@@ -41,31 +41,31 @@ class LearnerState:
 
     @classmethod
     def of(cls, learner: Learner) -> "LearnerState":
-        """The state of ``learner``."""
+        """Return the state of ``learner``."""
         tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
         return cls(tensors, learner.version, learner.samples_seen)
 
     def load_into(self, learner: Learner) -> None:
-        """Give ``learner`` this state. Arrays that came through Ray are read-only, so they are copied."""
+        """Load this state into ``learner``. Arrays received through Ray are read-only, so they are copied."""
         tensors = {name: torch.tensor(array) for name, array in self.tensors.items()}
         learner.load_tensors(tensors, self.version, self.samples_seen)
 
 
 class LearnerWorker:
-    """The learners of one rank above 0; the group makes an actor of it.
+    """The learners of one rank above 0; the group runs it as an actor.
 
     Args:
-        build: makes the learners.
+        build: builds the learners.
     """
 
     def __init__(self, build: Build) -> None:
         self._learners = build()
         self._group: DataParallel | None = None
         for learner in self._learners.values():
-            learner.average_decay = 0.0  # only rank 0's average is ever used, and saved
+            learner.average_decay = 0.0  # only rank 0's average is used and saved
 
     def ready(self) -> None:
-        """Answers once the learners are built; may be called any number of times."""
+        """Return once the learners are built; may be called any number of times."""
 
     def join(
         self,
@@ -76,10 +76,10 @@ class LearnerWorker:
         timeout_seconds: float,
         states: dict[str, LearnerState],
     ) -> None:
-        """Take up rank 0's ``states``, by policy, and enter the group whose store it serves.
+        """Load rank 0's ``states``, by policy, and join the group whose store rank 0 serves.
 
         Raises:
-            PeerLost: the others did not come in time.
+            PeerLost: the other ranks did not join in time.
         """
         self._set_group(None)
         for policy, state in states.items():
@@ -89,7 +89,7 @@ class LearnerWorker:
         self._set_group(DataParallel(rank, size, store, device=device, timeout_seconds=timeout_seconds))
 
     def update(self, policy: str, records: list[TrainingRecord]) -> None:
-        """This rank's part of an update; see ``Learner.update``."""
+        """Make this rank's part of an update; see ``Learner.update``."""
         self._learners[policy].update(records)
 
     def _set_group(self, group: DataParallel | None) -> None:
@@ -103,18 +103,19 @@ class LearnerWorker:
 class LearnerGroup:
     """``size`` learners that make each update together; this process is rank 0 and owns the result.
 
-    It blocks: in an actor with an event loop, call it in a thread. A group of one is a learner and no more.
+    Its methods block: in an actor with an event loop, call them in a thread. A group of one is just a
+    learner.
 
     Args:
-        build: makes the learners, here and in every worker.
-        size: how many learners there are, this one included.
-        cpus: of each worker.
-        gpus: of each worker.
-        timeout_seconds: how long learners wait for each other, the start of a worker included.
-        placement_group: its bundle of a rank is that worker's place; Ray decides without one.
+        build: builds the learners, here and in every worker.
+        size: the number of learners, this one included.
+        cpus: CPUs of each worker.
+        gpus: GPUs of each worker.
+        timeout_seconds: how long learners wait for each other, including the start of a worker.
+        placement_group: a group whose bundles place the workers by rank; without it Ray places them.
 
     Attributes:
-        learners: rank 0's, by policy. Load a checkpoint into them before the group starts.
+        learners: rank 0's learners, by policy. Load a checkpoint into them before the group starts.
     """
 
     def __init__(
@@ -137,19 +138,19 @@ class LearnerGroup:
         self._group: DataParallel | None = None
 
     def start(self) -> None:
-        """Make the workers and form the group from this rank's state; otherwise the first update does.
+        """Start the workers and form the group from this rank's state; otherwise the first update does.
 
         Raises:
-            SelfplayError: it did not come about in three attempts.
+            SelfplayError: the group could not be formed in three attempts.
         """
         if self.size > 1:
             self._insist(self._form)
 
     def update(self, records: list[TrainingRecord], policy: str = TRAINED) -> dict[str, float]:
-        """Make one update of one policy on all ranks; returns rank 0's metrics. See ``Learner.update``.
+        """Make one update of one policy on all ranks; return rank 0's metrics. See ``Learner.update``.
 
         Raises:
-            SelfplayError: as the learner does, or workers were lost in three attempts.
+            SelfplayError: the learner raised it, or workers were lost in three attempts.
         """
         if self.size == 1:
             return self.learners[policy].update(records)
@@ -169,7 +170,7 @@ class LearnerGroup:
         return ray.remote(LearnerWorker).options(**self._resources, **options).remote(self._build)
 
     def _insist(self, work: Callable[[], Result]) -> Result:
-        """Do ``work``, again if a learner is lost over it."""
+        """Do ``work``, and repeat it if a learner is lost."""
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -184,7 +185,7 @@ class LearnerGroup:
     def _form(self) -> None:
         """Bring all workers to this rank's state and into a new group."""
         self._workers = self._workers or [self._worker(rank) for rank in range(1, self.size)]
-        # The one call that Ray repeats after a restart: a worker that restarted is in no group.
+        # The only call that Ray repeats after a restart: a restarted worker is in no group.
         self._wait([worker.ready.options(max_task_retries=-1).remote() for worker in self._workers])
         states = ray.put({policy: LearnerState.of(learner) for policy, learner in self.learners.items()})
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -213,7 +214,7 @@ class LearnerGroup:
             self._settle(updates)
 
     def _settle(self, updates: list[Any]) -> None:
-        """Let the workers finish. Where one did not, rank 0's update still stands: the others take it up."""
+        """Wait for the workers. If one fails, rank 0's update is still valid: the others load its state."""
         try:
             self._wait(updates)
         except (PeerLost, RayError):
@@ -244,5 +245,5 @@ class LearnerGroup:
 
 
 def _last_line(error: Exception | None) -> str:
-    """Ray's messages are traces: what went wrong is at their end."""
+    """Return the last line: Ray's messages are traces, with the cause at the end."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

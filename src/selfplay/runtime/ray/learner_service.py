@@ -1,7 +1,7 @@
-"""LearnerService: the learner's loop on a cluster. Draw a batch, learn it, save, say where the weights are.
+"""LearnerService: the learner's loop on a cluster. Draw a batch, learn it, save and announce the weights.
 
-What is saved decides how far the run is. A learner that is killed loads what it saved last and goes on with
-the update after it: the buffer still has that update's batch.
+The saved updates define the progress of the run. A learner that is killed loads what it saved last and
+continues with the next update: the buffer still has that update's batch.
 """
 
 import asyncio
@@ -11,54 +11,57 @@ from typing import Any, Protocol
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.replay.records import records_from_steps
+from selfplay.runtime.answer_figures import answer_figures
 from selfplay.runtime.overlap import idle_share, staleness_shares
 from selfplay.runtime.ray.buffer_service import Demand, Drawn
 
 HEARTBEAT_SECONDS = 2.0
 CONSUMED = "learner/games_consumed"
-"""Metric: training games of the run that are learned or were too old."""
+"""Metric: training games of the run that were learned or were too old."""
 
 
 class Trainer(Protocol):
-    """What learns. Its methods run in a thread."""
+    """Makes and saves updates. Its methods run in a thread."""
 
     saved_metrics: dict[str, float]
-    """Of the update that was saved last."""
+    """Metrics of the update that was saved last."""
     trained_records: int
-    """In all updates that are saved."""
+    """Records trained on in all saved updates."""
+    notice: str | None
+    """A line to show if the newest saved update was damaged."""
 
     @property
     def version(self) -> int:
-        """Updates that are saved."""
+        """Number of saved updates."""
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Make an update; returns metrics."""
+        """Make an update; return its metrics."""
 
     def save(self, metrics: dict[str, float]) -> None:
-        """Save what :meth:`update` made, with its metrics, all or nothing; ``version`` is one more then."""
+        """Save the last :meth:`update` with its metrics, completely or not at all; increments ``version``."""
 
     def path(self) -> str | None:
-        """Where the saved version's adapter is; ``None`` for the untrained policy."""
+        """Return the path of the saved version's adapter; ``None`` for the untrained policy."""
 
     def opponent_path(self) -> str | None:
-        """Where the adapter is that others play against: the average, if there is one."""
+        """Return the path of the adapter that is played as an opponent: the average, if there is one."""
 
     def tidy(self, paths_in_use: list[str]) -> None:
-        """Delete old versions that nobody asks for any more."""
+        """Delete old versions that are no longer in use."""
 
     def encode_answer(self, text: str) -> list[int]:
-        """Token ids of an answer, stop token included."""
+        """Return the token ids of an answer, stop token included."""
 
 
 class LearnerService:
     """See the module.
 
     Args:
-        trainer: learns.
+        trainer: makes and saves updates.
         step_buffer, model_pool, tracker: handles; the tracker may be ``None``.
-        demand: when the batch of an update is ready.
-        add_every: every so many updates the policy joins the pool.
-        checkpoint: called with the version after each update, to keep what people want to keep.
+        demand: size and readiness of an update's batch.
+        add_every: the policy joins the pool every ``add_every`` updates.
+        checkpoint: called with the version after each update, to write user-facing checkpoints.
         patience: seconds without a batch after which the learner gives up.
     """
 
@@ -91,12 +94,12 @@ class LearnerService:
         self._telling: asyncio.Task[None] | None = None
 
     async def train(self, iterations: int) -> int:
-        """Learn until there are ``iterations`` updates, then stop the collectors; returns how many there are.
+        """Learn until there are ``iterations`` updates, then stop the collectors; return how many there are.
 
-        Called again, by Ray after a kill say, it goes on where what is saved ends.
+        When called again, for example by Ray after a kill, it continues after the last saved update.
 
         Raises:
-            SelfplayError: there is nothing to learn from, or it cannot be learned.
+            SelfplayError: there is no batch, or an update fails.
         """
         beating = asyncio.create_task(self._beat())
         try:
@@ -112,12 +115,16 @@ class LearnerService:
         return self.trainer.version
 
     def stop(self) -> None:
-        """End after the update that is being made."""
+        """End after the current update."""
         self.stopping = True
 
     def progress(self) -> dict[str, Any]:
-        """How far it is: ``step``, ``state``, ``trained_records`` and the last update's metrics."""
+        """Return the progress: ``step``, ``state``, ``trained_records`` and the last update's metrics.
+
+        ``notice`` is a line to show if the newest saved update is damaged and the one before was loaded.
+        """
         return {
+            "notice": self.trainer.notice,
             "trained_records": self.trainer.trained_records,
             "step": self.trainer.version,
             "state": self.state,
@@ -133,7 +140,9 @@ class LearnerService:
         self._waited = perf_counter() - started
         self.state = "learning"
         started = perf_counter()
-        metrics = await self._in_thread(self._learn, drawn)
+        records = await self._in_thread(records_from_steps, drawn.steps, self.trainer.encode_answer)
+        metrics = await self._in_thread(self.trainer.update, records)
+        metrics |= await self._in_thread(answer_figures, records)
         self._learned = perf_counter() - started
         self.state = "saving"
         await self._told()
@@ -149,26 +158,22 @@ class LearnerService:
         await self.model_pool.stop.remote()
 
     async def _next_batch(self, update: int) -> Drawn | None:
-        """The batch of an update; ``None`` if the learner is to stop."""
+        """Return the batch of an update; ``None`` if the learner is told to stop."""
         asked = perf_counter()
         while not self.stopping:
             drawn: Drawn | None = await self.step_buffer.draw.remote(update, self.demand)
             if drawn is not None and drawn.steps:
                 return drawn
             if drawn is not None:
-                await self._publish()
+                await self.publish()
             if perf_counter() - asked > self.patience:
                 raise SelfplayError(
                     f"no batch for update {update} came in {self.patience:g} s; look at the games"
                 )
         return None
 
-    def _learn(self, drawn: Drawn) -> dict[str, float]:
-        records = records_from_steps(drawn.steps, self.trainer.encode_answer)
-        return self.trainer.update(records)
-
     def _overlap(self, drawn: Drawn) -> dict[str, float]:
-        """How old what was learned is, and how long each side waited for the other."""
+        """Return the staleness of the batch, and how long each side waited for the other."""
         version = self.trainer.version
         return {
             **staleness_shares((step.policy_version for step in drawn.steps), version),
@@ -177,11 +182,11 @@ class LearnerService:
             "overlap/learner_idle_share": idle_share(self._waited, self._learned),
             "time/learn_seconds": self._learned,
             "time/wait_seconds": self._waited,
-            "time/save_seconds": self._saved,  # of the update before: this one is not saved yet
+            "time/save_seconds": self._saved,  # of the previous update: this one is not saved yet
         }
 
     def _speed(self, drawn: Drawn, metrics: dict[str, float]) -> dict[str, float]:
-        """Games and tokens a second, since the update before."""
+        """Return games and tokens per second since the previous update."""
         now = perf_counter()
         seconds, self._update_began = now - self._update_began, now
         games = drawn.games - self.trainer.saved_metrics.get(CONSUMED, 0.0)
@@ -192,40 +197,40 @@ class LearnerService:
         }
 
     async def _make_known(self) -> None:
-        """Say everywhere what is saved. Done again after a kill, it changes nothing that was said."""
+        """Announce the saved version to all services. Repeating it after a kill changes nothing."""
         version = self.trainer.version
         if version:
             await self._join_pool(version)
-        await self._publish()
+        await self.publish()
         if self.checkpoint is not None and version:
-            state = await self.model_pool.state_for_people.remote()
+            state = await self.model_pool.checkpoint_summary.remote()
             await self._in_thread(self.checkpoint, version, state)
         self._telling = asyncio.create_task(self._tell(version))
 
     async def _tell(self, version: int) -> None:
-        """What may be done while the next batch is drawn and learned, but before that is saved."""
+        """Do what may overlap with drawing and learning the next batch, but must precede saving it."""
         if version:
             await self._track(version)
         in_use = await self.model_pool.paths_in_use.remote()
         await self._in_thread(self.trainer.tidy, in_use)
 
     async def _told(self) -> None:
-        """Everything about the saved version is said."""
+        """Wait until the saved version is completely announced."""
         if self._telling is not None:
             await self._telling
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Do slow work aside, so that the actor answers meanwhile."""
+        """Do slow work in a thread, so that the actor answers meanwhile."""
         return await asyncio.to_thread(work, *args)
 
-    async def _publish(self) -> None:
-        """Say which weights are the newest, and how many games' places are free again."""
+    async def publish(self) -> None:
+        """Announce the newest weights, and how many games are consumed so that others may start."""
         version = self.trainer.version
         consumed = await self.step_buffer.learned_batch.remote(version)
         await self.model_pool.publish.remote(self.trainer.path(), version, consumed)
 
     async def _join_pool(self, version: int) -> None:
-        """Before the new weights let games begin: those are to meet the pool as it is then."""
+        """Add the policy to the pool before the new weights start games: these must meet the new pool."""
         settled = False
         while not settled:
             settled = await self.model_pool.settled.remote()

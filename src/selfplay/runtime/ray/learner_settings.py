@@ -1,4 +1,4 @@
-"""What a learner actor runs: how its learner is built there, and in its helpers."""
+"""The learners that a learner actor runs: how they are built there, and in its workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SeedLearnerSettings:
-    """A learner as seed 000 describes it; see ``StandardLearner``."""
+class UnstableLearnerSettings:
+    """The settings of UnstableBaselines' ``StandardLearner``."""
 
     model: str
     algorithm: "BaseAlgo"
@@ -34,7 +34,7 @@ class SeedLearnerSettings:
 
 
 def learners_from_config(config: Config, policies: Sequence[str] = ("default",)) -> "dict[str, Learner]":
-    """The learners that a configuration describes, by their policies' names; they share one model."""
+    """Build the learners that a configuration describes, by policy; they share one model."""
     from selfplay.learning.policy import LoraSettings
     from selfplay.runtime.assembly import build_learner, build_policy
 
@@ -43,8 +43,8 @@ def learners_from_config(config: Config, policies: Sequence[str] = ("default",))
     return {policy: build_learner(config.learning, config, model, policy) for policy in policies}
 
 
-def learners_from_seed_settings(settings: SeedLearnerSettings) -> "dict[str, Learner]":
-    """The learner of seed 000, by its policy's name: a constant rate, no regulariser, no average."""
+def learners_from_unstable_settings(settings: UnstableLearnerSettings) -> "dict[str, Learner]":
+    """Build UnstableBaselines' learner, by policy: a constant rate, no regulariser, no average."""
     from selfplay.config.settings import ModelSettings
     from selfplay.learning.learner import Learner, Schedule
     from selfplay.learning.policy import TRAINED, LoraSettings

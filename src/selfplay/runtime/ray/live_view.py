@@ -1,7 +1,7 @@
-"""What a terminal shows of a run that goes on in a Ray cluster.
+"""Show a run of a Ray cluster in a terminal.
 
-The process that draws does not join the cluster itself: Ray ends every process of a cluster that is gone, and
-writes on its terminal. A process of its own joins, and hands on what the tracker says.
+The process that draws does not join the cluster itself: Ray ends every process of a cluster that is lost, and
+prints to its terminal. A separate process joins, and passes on the tracker's views.
 """
 
 import contextlib
@@ -13,19 +13,25 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from selfplay.core import InputError
-from selfplay.runtime.ray.addresses import KNOCK_SECONDS, knock, no_cluster, why_not_joined
+from selfplay.runtime.ray.addresses import (
+    KNOCK_SECONDS,
+    keep_loopback_addresses,
+    knock,
+    no_cluster,
+    why_not_joined,
+)
 from selfplay.tracking.watch_view import RunView
 
 TRACKER = "Tracker"
 NAMESPACE = "selfplay-"
 ANSWER_SECONDS = 10.0
-"""How long the tracker may take to answer."""
+"""Seconds that the tracker may take to answer."""
 JOIN_SECONDS = 60.0
-"""How long joining a cluster may take; the first import of Ray takes seconds."""
+"""Seconds that joining a cluster may take; the first import of Ray alone takes several."""
 
 
 class HandleSource:
-    """Asks a tracker by its Ray handle; see :class:`selfplay.tracking.watch_view.Source`.
+    """Reads from a tracker by its Ray handle; see :class:`selfplay.tracking.watch_view.Source`.
 
     Args:
         tracker: the handle of a :class:`TrackerService` actor.
@@ -36,7 +42,7 @@ class HandleSource:
         self._last = RunView("")
 
     def read(self) -> RunView:
-        """Ask the tracker; what was known stays when it does not answer."""
+        """Ask the tracker for a view; return the last one if it does not answer."""
         import ray
 
         try:
@@ -49,7 +55,7 @@ class HandleSource:
 
 
 class TerminalInterface:
-    """Shows a run whose tracker is a Ray actor, as seed 000 has it.
+    """Shows a run whose tracker is a Ray actor, like UnstableBaselines' class of this name.
 
     Args:
         tracker: the actor's handle.
@@ -59,7 +65,7 @@ class TerminalInterface:
         self.tracker = tracker
 
     def run(self) -> None:
-        """Show it until a key ends it; see docs/howto-watch.md."""
+        """Show the run until a key ends the view; see docs/howto-watch.md."""
         from selfplay.tracking import terminal_interface
 
         terminal_interface.TerminalInterface(HandleSource(self.tracker)).run()
@@ -69,7 +75,8 @@ class ClusterSource:
     """Follows a run of a cluster; see :class:`selfplay.tracking.watch_view.Source`.
 
     Args:
-        address: of the cluster: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for the one of this machine.
+        address: the cluster's address: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for a cluster on this
+            machine.
         run: the run's name; may be ``None`` if there is only one.
 
     Raises:
@@ -92,7 +99,7 @@ class ClusterSource:
             raise problem
 
     def read(self) -> RunView:
-        """Look again; when the cluster goes away ``trouble`` says so and what was known stays."""
+        """Return a new view; if the cluster is gone, return the last view with ``trouble`` set."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
             answer = self._answer(ANSWER_SECONDS + KNOCK_SECONDS)
@@ -108,7 +115,7 @@ class ClusterSource:
         self._connection.close()
 
     def _answer(self, seconds: float) -> Any:
-        """Return what the other process sends; ``None`` if it is gone or takes longer."""
+        """Return what the other process sends; ``None`` if it is gone or takes too long."""
         try:
             return self._connection.recv() if self._connection.poll(seconds) else None
         except (OSError, EOFError):
@@ -121,7 +128,7 @@ class _Joined:
 
 
 def _troubled(view: RunView, trouble: str) -> RunView:
-    """Return what was known, and why there is nothing new."""
+    """Return the last view, with the reason why there is no new one."""
     return replace(view, trouble=trouble, share_read=1.0)
 
 
@@ -132,7 +139,7 @@ def find_tracker(run: str | None) -> Any:
         run: its name, or its whole namespace; may be ``None`` if there is only one.
 
     Raises:
-        InputError: there is none, or there are several to choose from.
+        InputError: there is no such run, or there are several and none is named.
     """
     import ray
 
@@ -141,16 +148,18 @@ def find_tracker(run: str | None) -> Any:
     names = ", ".join(namespace.removeprefix(NAMESPACE) for namespace in namespaces)
     wanted = namespaces if run is None else [one for one in namespaces if one in (run, NAMESPACE + run)]
     if not namespaces:
-        raise InputError("--address", "no run goes on in this cluster", "Start one, or name another cluster.")
+        raise InputError(
+            "--address", "no run is active in this cluster", "Start one, or name another cluster."
+        )
     if not wanted:
-        raise InputError("RUN", f"no run {run!r} goes on in this cluster", f"There are: {names}")
+        raise InputError("RUN", f"no run {run!r} is active in this cluster", f"There are: {names}")
     if len(wanted) > 1:
-        raise InputError("RUN", "several runs go on in this cluster", f"Name one of: {names}")
+        raise InputError("RUN", "several runs are active in this cluster", f"Name one of: {names}")
     return ray.get_actor(TRACKER, namespace=wanted[0])
 
 
 def _follow(address: str, run: str | None, ours: Connection) -> None:
-    """Join a cluster, and send a view whenever one is asked for; the main function of a process."""
+    """Join a cluster, and send a view whenever one is requested; the main function of a process."""
     # The terminal belongs to the process that draws on it, and so does the key that interrupts.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -171,6 +180,7 @@ def _follow(address: str, run: str | None, ours: Connection) -> None:
 def _join(address: str, run: str | None) -> Any:
     import ray
 
+    keep_loopback_addresses()
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -1,4 +1,4 @@
-"""Places: which cores and GPUs the learners and engines of a run get, all together or not at all."""
+"""Places: reserve cores and GPUs for the learners and engines of a run, all together or not at all."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from selfplay.core import InputError
 class Places:
     """A placement group: a bundle for each learner, then one for each engine. Ray moves it if a node dies.
 
-    Without any cores and GPUs asked for there is nothing to reserve, and Ray decides.
+    If neither cores nor GPUs are requested, nothing is reserved, and Ray places the actors.
 
     Raises:
-        InputError: the cluster has not as much as is asked for, or does not give it in time.
+        InputError: the cluster does not have the requested resources, or does not grant them in time.
     """
 
     def __init__(self, settings: RaySettings) -> None:
@@ -32,20 +32,20 @@ class Places:
                 self.remove()
                 raise InputError(
                     "ray",
-                    f"the cluster did not give {_words(bundles)} in {settings.patience:g} s",
-                    "Wait until it is free, or ask for less",
+                    f"the cluster did not grant {_words(bundles)} in {settings.patience:g} s",
+                    "Wait until it is free, or request less",
                 )
 
     def learner(self) -> dict[str, Any]:
-        """Ray's options for the first learner."""
+        """Return Ray's options for the first learner."""
         return self._bundle_options(0)
 
     def engine(self, number: int) -> dict[str, Any]:
-        """Ray's options for an engine."""
+        """Return Ray's options for an engine."""
         return self._bundle_options(self.settings.learners + number)
 
     def remove(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         if self.group is not None:
             remove_placement_group(self.group)
 
@@ -61,13 +61,13 @@ class Places:
             if wanted > there.get(kind, 0):
                 raise InputError(
                     "ray",
-                    f"{wanted:g} {kind}s are asked for and the cluster has {there.get(kind, 0):g}",
+                    f"{wanted:g} {kind}s are requested and the cluster has {there.get(kind, 0):g}",
                     f"Lower ray.{kind.lower()}s_per_engine, ray.{kind.lower()}s_per_learner or their numbers",
                 )
 
 
 def cores_for(settings: RaySettings) -> float:
-    """Cores that all learners and engines ask for."""
+    """Return the number of cores that all learners and engines request."""
     return settings.cpus_per_learner * settings.learners + settings.cpus_per_engine * settings.engines
 
 

@@ -1,13 +1,14 @@
-"""PoolService: the model pool of a cluster, which also hands out the games and knows what became of each.
+"""PoolService: the model pool of a cluster, which also hands out the games and records the result of each.
 
-Everything that decides who plays next is in one place, so collectors have no state: one that is killed asks
-anew, and the games it had are handed out again.
+Everything that decides which game is next is in one place, so collectors have no state: one that is killed
+registers again, and the games it had are handed out again.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,25 +19,25 @@ from selfplay.collection.scheduler import UNTRAINED, GameScheduler, Job
 from selfplay.core import InputError, SelfplayError
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import ModelPool
+from selfplay.runtime.epoch import Epoch
+from selfplay.runtime.ray.api_models import refuse_credentials
 from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.runtime.ray.game_ledger import GameLedger, GameResult, PlaySettings
 from selfplay.runtime.ray.journal import Journal
 
-MODES_WITHOUT_OPPONENTS = ("mirror", "fixed")
-"""Modes in which no checkpoint is drawn."""
 SNAPSHOT_EVERY = 500
-"""Entries of the journal after which it is begun anew."""
+"""Entries of the journal after which a snapshot replaces them."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """An answer to a collector: games to play, and by whom.
+    """An answer to a collector: games to play, and the adapters that play them.
 
     Attributes:
         jobs: the games.
-        policy: the newest weights, for all that is under way too.
-        adapters: what plays under each other name in the jobs.
-        stopped: nothing is played any more; let go of what is under way.
+        policy: the newest weights, also for games in flight.
+        adapters: the adapter behind each other name in the jobs.
+        stopped: play has ended; games in flight are to be abandoned.
     """
 
     jobs: list[Job]
@@ -45,7 +46,7 @@ class Jobs:
     stopped: bool = False
 
     def __reduce__(self) -> "tuple[Callable[[bytes], Jobs], tuple[bytes]]":
-        """They travel between processes as msgpack: Ray's own way looks at every object by itself."""
+        """Serialise as msgpack: Ray's own serialisation inspects every object."""
         return _unpacked_jobs, (msgspec.msgpack.encode(self),)
 
 
@@ -57,12 +58,13 @@ _JOBS = msgspec.msgpack.Decoder(Jobs)
 
 
 class PoolService:
-    """See the module. Its methods run one at a time on one event loop, but for those that wait.
+    """See the module. Its methods run one at a time on one event loop, except those that wait.
 
     Args:
         sample_mode, max_active_lora, tracker, lag_range, seed: as for :class:`ModelPool`; the tracker is a
             handle.
-        directory: where the journal is kept; ``None`` keeps nothing.
+        directory: the journal's directory; ``None`` keeps no journal.
+        epoch: the run's epoch; see :class:`Journal`.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class PoolService:
         *,
         seed: int = 0,
         directory: str | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         self.pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed)
+        self.pool.add_policy()
         self.tracker = tracker
         self.ledger = GameLedger()
         self.settings: PlaySettings | None = None
@@ -86,15 +90,15 @@ class PoolService:
         self._registrations: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
         self._changed = asyncio.Event()
-        self._journal = None if directory is None else Journal(Path(directory))
+        self._journal = None if directory is None else Journal(Path(directory), epoch)
         self._replaying = False
         if self._journal is not None:
-            self._restore(*self._journal.load())
+            self._restore(self._journal)
 
-    # Members, as in seed 000
+    # Members, with the methods of UnstableBaselines' ModelPool
 
     def add_checkpoint(self, path: str | None, iteration: int) -> str:
-        """Register a checkpoint; see :meth:`ModelPool.add_checkpoint`. Saying it again changes nothing.
+        """Register a checkpoint; see :meth:`ModelPool.add_checkpoint`. A repeated call changes nothing.
 
         Raises:
             InputError: another checkpoint has this iteration.
@@ -102,8 +106,8 @@ class PoolService:
         uid = f"ckpt-{iteration}"
         if self.pool.ckpt_path(uid) == (path, "checkpoint"):
             return uid
-        self._add_checkpoint(path, iteration)
-        self._note("add_checkpoint", path, iteration)
+        with self._noted("add_checkpoint", path, iteration):
+            self._add_checkpoint(path, iteration)
         self._wake()
         return uid
 
@@ -119,38 +123,51 @@ class PoolService:
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
     ) -> str:
-        """Register a model that is not trained; see :meth:`ModelPool.add_fixed`. Again changes nothing."""
+        """Register a model that is not trained; see :meth:`ModelPool.add_fixed`.
+
+        A repeated call changes nothing.
+
+        Raises:
+            InputError: the name contains a password.
+        """
+        refuse_credentials(name, "name")
         uid = f"fixed-{name}"
         if self.pool.ckpt_path(uid) == (name, kind):
             return uid
-        self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
-        self._note("add_fixed", name, prior_mu, kind=kind, active=active)
+        with self._noted("add_fixed", name, prior_mu, kind=kind, active=active):
+            self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
+        return uid
+
+    def add_policy(self, uid: str) -> str:
+        """Register the policy's running average, which evaluations play. A repeated call changes nothing."""
+        if self.pool.ckpt_path(uid) is None:
+            with self._noted("add_policy", uid):
+                self.pool.add_policy(uid)
         return uid
 
     def current_uid(self) -> str | None:
-        """Uid of the latest checkpoint."""
+        """Return the uid of the latest checkpoint."""
         return self.pool.current_uid()
 
     def latest_ckpt(self) -> str | None:
-        """The same as :meth:`current_uid`."""
+        """Return the uid of the latest checkpoint, like :meth:`current_uid`."""
         return self.pool.current_uid()
 
     def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
-        """(path or name, kind) of a model; ``None`` for an unknown uid."""
+        """Return (path or name, kind) of a model; ``None`` for an unknown uid."""
         return self.pool.ckpt_path(uid)
 
     def sample(self, uid_me: str) -> str:
         """Choose an opponent by the sample mode."""
-        uid = self.pool.sample(uid_me)
-        self._note("sample", uid_me)
-        return uid
+        with self._noted("sample", uid_me):
+            return self.pool.sample(uid_me)
 
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
     ) -> None:
-        """Rate a two-player game that no collector played."""
-        self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
-        self._note("push_game_outcome", uid_me, uid_opp, final_reward, list(action_seq), env_id)
+        """Rate a two-player game that does not come from a collector."""
+        with self._noted("push_game_outcome", uid_me, uid_opp, final_reward, list(action_seq), env_id):
+            self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
 
     def push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
         """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
@@ -159,8 +176,8 @@ class PoolService:
         """
         if key in self.ledger.matches:
             return
-        self._push_match(key, games)
-        self._note("push_match", key, games)
+        with self._noted("push_match", key, games):
+            self._push_match(key, games)
 
     def _push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
         self.ledger.matches.add(key)
@@ -168,22 +185,23 @@ class PoolService:
             self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
 
     def snapshot(self) -> dict[str, Any]:
-        """The pool as JSON-able data, for people."""
+        """Return the pool as JSON-able data, for display."""
         return self.pool.snapshot()
 
     # Weights
 
     def publish(self, path: str | None, version: int, consumed: int = 0) -> None:
-        """The policy's newest weights: from now on they answer, also in the games that are under way.
+        """Announce the policy's newest weights: from now on they answer, also in games in flight.
 
-        ``consumed`` games of the run are learned or too old: as many may be started in their place.
+        ``consumed`` games of the run were learned or too old: as many others may start. The version goes
+        back if the newest one that was saved is damaged.
         """
         consumed = max(consumed, self.ledger.consumed)
         new = AdapterRef("default", version, path)
-        if version < self.policy.version or (new, consumed) == (self.policy, self.ledger.consumed):
+        if (new, consumed) == (self.policy, self.ledger.consumed):
             return
-        self._publish(path, version, consumed)
-        self._note("publish", path, version, consumed)
+        with self._noted("publish", path, version, consumed):
+            self._publish(path, version, consumed)
         self._wake()
         self._tell_tracker()
         self._snapshot_if_long()
@@ -193,41 +211,34 @@ class PoolService:
         self.policy, self.ledger.consumed = AdapterRef("default", version, path), consumed
 
     async def newest(self, known_version: int, wait: float = 5.0) -> Jobs:
-        """Wait until there are other weights than those known, or an end; after ``wait`` seconds answer."""
+        """Return the newest weights once they change, or play ends, or ``wait`` seconds pass."""
         await self._until(lambda: self.policy.version != known_version, wait)
         return Jobs([], self.policy, stopped=self.stopped)
 
     def paths_in_use(self) -> list[str]:
-        """Adapters that may still be asked for: the policy's, checkpoints', those of games under way.
-
-        Where checkpoints are drawn as opponents, one that is not active may become so again.
-        """
-        uids = {*self.pool.active_checkpoints(), *self.ledger.uids()}
-        if self.pool.sample_mode not in MODES_WITHOUT_OPPONENTS:
-            uids |= {one.uid for one in self.pool.opponents() if one.kind == "checkpoint"}
-        current = self.pool.current_uid()
-        if current is not None:
-            uids.add(current)
+        """Return the adapters still in use: by the policy, by checkpoints not retired, by games in flight."""
+        uids = {*self.pool.kept_checkpoints(), *self.ledger.uids()}
         paths = {self.policy.path} | {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
         return sorted(path for path in paths if path is not None)
 
     # Games
 
     def register(self, collector: str, settings: PlaySettings) -> int:
-        """A collector begins, or begins anew after it was killed; returns how many games it had.
+        """Register a collector, or register it again after a kill; return how many games it had.
 
         Raises:
-            InputError: an evaluation opponent is not in the pool, or other collectors play something else.
+            InputError: an evaluation opponent is not in the pool, or another collector has other settings.
         """
         if self.settings not in (None, settings):
-            raise InputError("collector", "another plays other games", "Give all collectors the same.")
+            raise InputError(
+                "collector", "another collector has other settings", "Give all of them the same."
+            )
         known = {one.uid for one in self.pool.opponents()}
         for _, uid in settings.evaluation:
             if uid not in known:
                 raise InputError("evaluation_opponent", f"{uid} is not in the pool", "Call add_fixed first.")
-        lost = self._register(collector, settings)
-        self._note("register", collector, settings)
-        return lost
+        with self._noted("register", collector, settings):
+            return self._register(collector, settings)
 
     def _register(self, collector: str, settings: PlaySettings) -> int:
         if self.scheduler is None:
@@ -250,22 +261,22 @@ class PoolService:
     async def next_jobs(
         self, collector: str, number: int, training: int, evaluation: int, wait: float = 5.0
     ) -> Jobs:
-        """Hand out up to so many games; waits until there is at least one, an end, or ``wait`` seconds pass.
+        """Hand out games, once there is at least one, or play ends, or ``wait`` seconds pass.
 
-        Who waits without getting any is also answered when games of theirs end: they have more room then.
+        A waiting collector is also woken when its own games end, because it can then take more.
 
         Args:
-            collector: who asks; it is registered.
-            number: of the question, rising by one. The last one asked again is answered the same.
-            training: most training games.
-            evaluation: most evaluation games.
-            wait: seconds.
+            collector: the calling collector, which must be registered.
+            number: number of the request, rising by one. A repeated last request gets the same answer.
+            training: maximum training games.
+            evaluation: maximum evaluation games.
+            wait: seconds to wait.
 
         Raises:
             SelfplayError: the collector is not registered.
         """
         if self.settings is None:
-            raise SelfplayError(f"{collector} asks for games but is not registered")
+            raise SelfplayError(f"{collector} requests games but is not registered")
         last = self._last_answer.get(collector)
         if last is not None and last[0] == number:
             return last[1]
@@ -273,12 +284,12 @@ class PoolService:
         ended = self._ended[collector]
         await self._until(lambda: self._room(training, evaluation) or self._ended[collector] > ended, wait)
         if self._registrations[collector] != registrations:
-            return Jobs([], self.policy, stopped=True)  # who asked is dead: its games would be lost
+            # The caller has been restarted; games handed to it now would be lost.
+            return Jobs([], self.policy, stopped=True)
         if self.stopped or not self._room(training, evaluation):
             return Jobs([], self.policy, stopped=self.stopped)
-        answer = self._next_jobs(collector, number, training, evaluation)
-        self._note("next_jobs", collector, number, training, evaluation)
-        return answer
+        with self._noted("next_jobs", collector, number, training, evaluation):
+            return self._next_jobs(collector, number, training, evaluation)
 
     def _next_jobs(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
         assert self.scheduler is not None
@@ -307,13 +318,14 @@ class PoolService:
         return self.scheduler.next_eval_job(place if pinned else None)
 
     def finish(self, results: list[GameResult]) -> None:
-        """Take in how games ended. What is known already changes nothing."""
+        """Record the results of games. Results that are already known change nothing."""
         new = [one for one in results if one.name in self.ledger.in_flight]
         if not new:
             return
-        self._ended.update(self.ledger.in_flight[one.name][0] for one in new)
-        self._finish(new)
-        self._note("finish", new)
+        collectors = [self.ledger.in_flight[one.name][0] for one in new]
+        with self._noted("finish", new):
+            self._finish(new)
+        self._ended.update(collectors)
         self._snapshot_if_long()
         self._wake()
 
@@ -328,14 +340,14 @@ class PoolService:
                 self._rate(job, result)
 
     async def settled(self, wait: float = 5.0) -> bool:
-        """Wait until every training game has ended; outside lockstep that never is, and nobody waits."""
+        """Wait until every training game has ended; outside lockstep return at once, as games always run."""
         await self._until(lambda: not self._in_lockstep() or not self.ledger.accounts.in_flight, wait)
         return not self._in_lockstep() or not self.ledger.accounts.in_flight
 
     def _rate_held_games(self) -> None:
-        """In lockstep games are rated when all of an update have ended, in the order of their numbers.
+        """Rate the games of an update in the order of their numbers; in lockstep, once all have ended.
 
-        So who is drawn and how they are rated does not depend on which game ended first.
+        Draws from the pool and ratings then do not depend on which game ended first.
         """
         for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].meta.index):
             self._rate(job, result)
@@ -349,34 +361,34 @@ class PoolService:
         return settings is not None and settings.games_per_step is not None and settings.max_staleness == 0
 
     def stop(self) -> None:
-        """Nothing is played any more."""
+        """End play."""
         if not self.stopped:
-            self.stopped = True
-            self._note("stop")
+            with self._noted("stop"):
+                self.stopped = True
         self._wake()
 
     def resume(self) -> None:
-        """Play again after a :meth:`stop`."""
+        """Resume play after a :meth:`stop`."""
         if self.stopped:
-            self.stopped = False
-            self._note("resume")
+            with self._noted("resume"):
+                self.stopped = False
 
     def accounts(self) -> dict[str, int]:
-        """What became of every game.
+        """Return the account of all games.
 
-        ``replayed`` games were begun anew because their collector was lost; ``consumed`` ones are learned or
-        were too old to be.
+        ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
+        were too old to be learned.
         """
         ledger, accounts = self.ledger, self.ledger.accounts
         more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
-        return accounts.to_dict() | more
+        return accounts.figures() | more
 
-    def state_for_people(self) -> dict[str, Any]:
-        """The pool and the accounts, JSON-able, as a checkpoint of a run in one process has them."""
+    def checkpoint_summary(self) -> dict[str, Any]:
+        """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process."""
         return {"pool": self.pool.state_dict(), "accounts": self.accounts()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as the journal keeps it."""
+        """Return the complete state for the journal."""
         return {
             "pool": self.pool.state_dict(),
             "ledger": self.ledger,
@@ -438,15 +450,18 @@ class PoolService:
         ratings = {one.uid: {"mu": one.rating[0], "sigma": one.rating[1]} for one in pool.opponents()}
         self.tracker.log_model_pool.remote(pool.matches.counts(), ratings, pool.exploration.summary())
 
-    def _note(self, method: str, *args: Any, **kwargs: Any) -> None:
-        if self._journal is not None and not self._replaying:
-            self._journal.append([method, args, kwargs])
+    def _noted(self, method: str, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+        """Note a call in the journal; the body executes it."""
+        if self._journal is None or self._replaying:
+            return nullcontext()
+        return self._journal.noted([method, args, kwargs])
 
     def _snapshot_if_long(self) -> None:
         if self._journal is not None and not self._replaying and self._journal.length >= SNAPSHOT_EVERY:
             self._journal.snapshot(self.state_dict())
 
-    def _restore(self, state: dict[str, Any] | None, entries: list[Any]) -> None:
+    def _restore(self, journal: Journal) -> None:
+        state, entries = journal.load()
         self._replaying = True
         if state is not None:
             self.pool.load_state_dict(state["pool"])
@@ -458,8 +473,7 @@ class PoolService:
             self.policy = AdapterRef(**state["policy"])
             self._last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
             self.stopped = state["stopped"]
-        for method, args, kwargs in entries:
-            self._repeat(method, args, kwargs)
+        journal.replay(entries, lambda entry: self._repeat(*entry))
         self._replaying = False
 
     def _repeat(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> None:

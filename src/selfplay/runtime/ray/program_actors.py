@@ -1,4 +1,4 @@
-"""The actors of a program's run: its engines, and the learner of all its policies."""
+"""The actors of a run on a program: its engines, and the learner of all its policies."""
 
 import functools
 from pathlib import Path
@@ -8,19 +8,25 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from selfplay.config.settings import Config
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.actors import ActorForm
 from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.learner_settings import learners_from_config
 from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.program_learner import ProgramLearner
-from selfplay.runtime.ray.run_engines import start_engines, with_threads
+from selfplay.runtime.ray.run_engines import start_engines
 
 
 class ProgramLearnerActor(ProgramLearner):
     """:class:`ProgramLearner` as an actor."""
 
     def __init__(
-        self, config: Config, run: str, policies: list[str], workers: PlacementGroup | None = None
+        self,
+        config: Config,
+        run: str,
+        policies: list[str],
+        workers: PlacementGroup | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         settings = config.ray
         group = LearnerGroup(
@@ -31,13 +37,15 @@ class ProgramLearnerActor(ProgramLearner):
             timeout_seconds=settings.patience,
             placement_group=workers,
         )
-        super().__init__(group, Path(run), config.model.name)
+        super().__init__(group, Path(run), config.model.name, epoch)
 
 
 class ProgramParts:
-    """See :class:`RunActors`. The arena itself is in the process of the command."""
+    """See :class:`RunActors`. The arena itself runs in the process of the command."""
 
-    def __init__(self, config: Config, run: Path, place: Places, policies: list[str]) -> None:
+    def __init__(
+        self, config: Config, run: Path, place: Places, policies: list[str], epoch: Epoch | None
+    ) -> None:
         settings = config.ray
         self.engines = start_engines(config, place, None)
         self.learner = (
@@ -48,14 +56,20 @@ class ProgramParts:
                 num_gpus=settings.gpus_per_learner,
                 **place.learner(),
             )
-            .remote(with_threads(config), str(run), policies, place.group if settings.learners > 1 else None)
+            .remote(
+                config,
+                str(run),
+                policies,
+                place.group if settings.learners > 1 else None,
+                epoch,
+            )
         )
 
     def by_name(self) -> dict[str, Any]:
-        """Handles, as they are called in errors."""
+        """Return the handles by the names that errors use."""
         return {"Learner": self.learner} | {f"Engine-{n}": one for n, one in enumerate(self.engines)}
 
     def end(self) -> None:
-        """Kill all of them."""
+        """Kill all actors."""
         for actor in self.by_name().values():
             ray.kill(actor)

@@ -1,12 +1,13 @@
-"""ProgramLearner: the learners of a program's policies on a cluster. What a step learned is saved with it.
+"""ProgramLearner: the learners of a program's policies on a cluster. Each step is saved with the run's state.
 
-A program plays and learns in turns. What must survive a kill lies in one place, ``learner/000012`` of the
-run's directory: the learners after update 12 and the state that the run gave with it. So whoever is killed,
-learner or command, the run goes on after the newest of these. What is slow is done in a thread: the actor
-answers meanwhile.
+A program plays and learns in turns. Everything that must survive a kill is in one place, ``learner/000012``
+of the run's directory: the learners after update 12 and the state that the run passed with it. So whether
+the learner or the command is killed, the run continues after the newest of these. Slow work is done in a
+thread, so that the actor answers meanwhile.
 """
 
 import asyncio
+import functools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +15,29 @@ from time import perf_counter
 from typing import Any
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
-from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
+from selfplay.core.files import finish_replacements
+from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, newest_whole, save_checkpoint
 from selfplay.learning.delivery import save_proven_adapter
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 
 KEPT = 2
-"""Steps, and versions of a policy, that stay."""
+"""How many steps, and versions of a policy, are kept."""
 
 
 @dataclass(frozen=True)
 class SavedStep:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
         step: updates of the run.
-        versions: updates of each policy; one that had nothing to learn from stays at its version.
+        versions: updates of each policy; a policy without records keeps its version.
         adapters: directory of the adapter that plays, by policy; ``None`` for an untrained one.
-        learned: metrics of the learners that had something to learn from, by policy.
-        learn_seconds: how long the step's updates took.
-        trained_records: of all steps.
-        state: what the run gave with it; empty before the first update.
+        learned: metrics of the learners that had records, by policy.
+        learn_seconds: duration of the step's updates.
+        trained_records: records trained on in all steps.
+        state: the state that the run passed with the step; empty before the first update.
+        notice: a line to show if the newest step was damaged and the one before was loaded.
     """
 
     step: int
@@ -43,6 +47,7 @@ class SavedStep:
     learn_seconds: float
     trained_records: int
     state: dict[str, Any]
+    notice: str | None = None
 
 
 class ProgramLearner:
@@ -50,11 +55,16 @@ class ProgramLearner:
 
     Args:
         group: the learners of all policies.
-        directory: of the run.
-        base_name: of the base model, for the adapters' configuration.
+        directory: the run's directory.
+        base_name: name of the base model, for the adapters' configuration.
+        epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
     """
 
-    def __init__(self, group: LearnerGroup, directory: Path, base_name: str) -> None:
+    def __init__(
+        self, group: LearnerGroup, directory: Path, base_name: str, epoch: Epoch | None = None
+    ) -> None:
+        self.epoch = epoch
+        self._check_epoch()
         self.group = group
         self.learners = group.learners
         self.model = next(iter(self.learners.values())).policy
@@ -67,42 +77,45 @@ class ProgramLearner:
             "trained_records": 0,
             "state": {},
         }
+        self.notice: str | None = None
+        finish_replacements(directory / "learner")
         steps = self._saved_steps()
         if steps:
-            self._load(steps[-1])
+            place = functools.partial(step_directory, directory)
+            _, self.notice = newest_whole(steps, place, self._load)
         else:
             self._save(self._last)
         group.start()
 
     def saved(self) -> SavedStep:
-        """What was saved last."""
+        """Return the step that was saved last."""
         versions = {policy: learner.version for policy, learner in self.learners.items()}
         adapters = {policy: self._adapter("versions", policy) for policy in self.learners}
-        return SavedStep(versions=versions, adapters=adapters, **self._last)
+        return SavedStep(versions=versions, adapters=adapters, notice=self.notice, **self._last)
 
     async def update(
         self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]
     ) -> SavedStep:
-        """Make the updates of one step and save them with ``state``; asked again, it changes nothing.
+        """Make the updates of one step and save them with ``state``; a repeated call changes nothing.
 
         Args:
             step: the number of this update.
-            records: of each policy that has something to learn from.
-            state: what the run needs to go on after this step, JSON-able.
+            records: the records of each policy that has any.
+            state: the state that the run needs to continue after this step, JSON-able.
 
         Raises:
-            SelfplayError: the update before is not saved, or there is nothing to learn.
+            SelfplayError: the previous update is not saved, or an update fails.
         """
         last: int = self._last["step"]
         if step == last:
             return self.saved()
         if step != last + 1:
-            raise SelfplayError(f"update {step} is asked for and the learner has saved update {last}")
+            raise SelfplayError(f"update {step} is requested but the last saved update is {last}")
         await asyncio.to_thread(self._learn, step, records, state)
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:
-        """Directory of the adapter that training produces, by policy: the average where there is one."""
+        """Return the directory of the adapter that training produces, by policy: the average if any."""
         return await asyncio.to_thread(self._results)
 
     def _learn(self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]) -> None:
@@ -130,7 +143,8 @@ class ProgramLearner:
         return results
 
     def _save(self, new: dict[str, Any]) -> None:
-        """Save what is in memory with ``new``; it is the last step from then on."""
+        """Save the learners with ``new``, which becomes the last step."""
+        self._check_epoch()
         learners = self.learners.items()
         state = new | {
             "versions": {policy: learner.version for policy, learner in learners},
@@ -151,7 +165,7 @@ class ProgramLearner:
                 "program",
                 f"{place} has the policies {', '.join(checkpoint.learners)}, the program has "
                 f"{', '.join(self.learners)}",
-                "Give it the policies that it had",
+                "Give the program the policies that it had",
             )
         for policy, learner in self.learners.items():
             versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
@@ -172,7 +186,12 @@ class ProgramLearner:
     def _adapter(self, kind: str, policy: str) -> str | None:
         return str(self._place(kind, policy)) if self.learners[policy].version else None
 
+    def _check_epoch(self) -> None:
+        if self.epoch is not None:
+            self.epoch.check()
+
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
+        self._check_epoch()
         place = self._place(kind, policy)
         save_proven_adapter(place, self.model, self.base_name, adapter, self.learners[policy].version)
         for old in sorted(path for path in place.parent.glob("*") if path.name.isdigit())[:-KEPT]:
@@ -180,5 +199,5 @@ class ProgramLearner:
 
 
 def step_directory(run: Path, step: int) -> Path:
-    """Where a step is saved; it is a checkpoint."""
+    """Return the directory of a saved step, which is a checkpoint."""
     return run / "learner" / f"{step:06d}"

@@ -1,7 +1,6 @@
-"""ProgramRun: a program on a cluster. Its arena is in this process; engines answer it, a learner learns."""
+"""ProgramRun: a program on a cluster. Its arena runs in this process; engines and a learner are actors."""
 
 import asyncio
-import shutil
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -10,10 +9,11 @@ from rich.console import Console
 
 from selfplay.config.settings import Config
 from selfplay.core import TrainingRecord
-from selfplay.learning.checkpoints import put_in_place
+from selfplay.core.files import copy_directory
 from selfplay.learning.policy import TRAINED
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
+from selfplay.runtime.answer_figures import answer_figures
 from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
@@ -37,7 +37,7 @@ LOOK_EVERY = 0.5
 class ProgramRun(ClusterRun[ProgramParts]):
     """See the module.
 
-    Each step is saved with the state of arena and tracker before its figures are written, so a command that
+    Each step is saved with the state of arena and tracker before its metrics are written, so a command that
     is killed at any moment writes the same lines when it is resumed.
     """
 
@@ -51,13 +51,15 @@ class ProgramRun(ClusterRun[ProgramParts]):
         sinks = assembly.build_sinks(config, self.metrics, directory.path)
         self.tracker = Tracker(directory.path.name, sinks=sinks)
         self.rollout_log = RolloutLog(directory.rollouts)
+        self.answers: dict[str, float] = {}
 
     def build_parts(self, places: Places) -> ProgramParts:
         """Start the actors."""
-        return ProgramParts(self.config, self.directory.path.absolute(), places, self.policies)
+        run, epoch = self.directory.path.absolute(), self.directory.epoch
+        return ProgramParts(self.config, run, places, self.policies, epoch)
 
     async def prepare(self, parts: ProgramParts) -> None:
-        """Connect the arena with the engines, and take up what is saved."""
+        """Connect the arena with the engines, and load the last saved step."""
         self.client = EngineClient(parts.engines, patience=self.config.ray.patience, adapters_only=True)
         results = {policy: f"result of {policy}" for policy in self.policies}
         self.source = ProgramSource(
@@ -66,9 +68,11 @@ class ProgramRun(ClusterRun[ProgramParts]):
             self.client,
         )
         self.saved: SavedStep = await parts.learner.saved.remote()
+        if self.saved.notice is not None:
+            self.console.print(self.saved.notice, markup=False)
 
     async def train(self, parts: ProgramParts, progress: RunProgress) -> None:
-        """Play, learn and save, in turns."""
+        """Play, learn and save in turns."""
         await self.source.startup()
         looking = asyncio.create_task(self._show_who_is_away(progress))
         try:
@@ -84,7 +88,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         self.tracker.close()
 
     async def finish(self, parts: ProgramParts) -> None:
-        """Say how it ended, and where everything is."""
+        """Print how the run ended, and where its results are."""
         step = self.saved.step
         if step < self.config.learning.steps:
             print_stopped(self.console, step, self.config.learning.steps, self.directory.path)
@@ -100,7 +104,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         )
 
     async def _begin(self, parts: ProgramParts, progress: RunProgress) -> None:
-        """Go on after what is saved; what was written later goes."""
+        """Continue after the saved step; delete everything that was written later."""
         step, state = self.saved.step, self.saved.state
         self._serve()
         self.rollout_log.truncate_after(step)
@@ -128,6 +132,8 @@ class ProgramRun(ClusterRun[ProgramParts]):
         for policy, of_policy in records.items():
             acted = [record.policy_version for record in of_policy]
             self.tracker.log(staleness_shares(acted, self.saved.versions[policy]))
+        self.answers = answer_figures(one for of_policy in records.values() for one in of_policy)
+        self.tracker.log(self.answers)
         self.source.log()
         await self._log_engines(parts)
         state: dict[str, Any] = {
@@ -138,31 +144,35 @@ class ProgramRun(ClusterRun[ProgramParts]):
             "played": progress.played,
         }
         step = self.saved.step + 1
+        progress.say("learning")
         self.saved = await parts.learner.update.remote(step, to_learn_from(records), state)
         self._serve()
         await self.source.learned(step)
         await self._tell(parts, progress)
 
     async def _tell(self, parts: ProgramParts, progress: RunProgress) -> None:
-        """Write the figures of the saved step; evaluate it and keep a checkpoint of it if that is due."""
+        """Write the metrics of the saved step; evaluate it and keep a checkpoint if either is due."""
+        self.directory.check_epoch()
         saved, config = self.saved, self.config
-        self.tracker.log(learned_figures(saved.learned, alone=len(self.policies) == 1))
+        learned = learned_figures(saved.learned, alone=len(self.policies) == 1)
+        self.tracker.log(learned)
         self.tracker.log(
             turn_figures(
                 saved.learned, saved.state["play_seconds"], saved.learn_seconds, saved.state["played"]
             )
         )
-        progress.updated(saved.step, self.tracker.flush(saved.step))
+        progress.updated(saved.step, self.answers | learned)
         every, ends = config.evaluation.every, saved.step == config.learning.steps
         if ends or (every and saved.step % every == 0):
             progress.say("evaluating")
             await self._evaluate(parts, progress, full=ends)
+        progress.warn(saved.step, self.tracker.flush(saved.step))
         if ends or saved.step % config.run.save_every == 0:
             await self._keep_checkpoint()
 
     async def _log_engines(self, parts: ProgramParts) -> None:
         for number, engine in enumerate(parts.engines):
-            load = await engine.load.options(max_task_retries=-1).remote()  # it may just be away
+            load = await engine.load.options(max_task_retries=-1).remote()  # it may only be away for a moment
             self.tracker.log_inference(f"Engine-{number}", [], load)
 
     async def _show_who_is_away(self, progress: RunProgress) -> None:
@@ -175,7 +185,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
             await asyncio.sleep(LOOK_EVERY)
 
     def _serve(self) -> None:
-        """Play with what is saved."""
+        """Play with the saved adapters."""
         refs = {
             policy: AdapterRef(policy, self.saved.versions[policy], self.saved.adapters[policy])
             for policy in self.policies
@@ -184,38 +194,40 @@ class ProgramRun(ClusterRun[ProgramParts]):
         self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, self.saved.step, None))
 
     async def _evaluate(self, parts: ProgramParts, progress: RunProgress, *, full: bool) -> None:
+        self.directory.check_epoch()
         results: dict[str, str | None] = await parts.learner.results.remote()
         for policy, path in results.items():
             name = self.source.parts.results[policy]
             self.client.adapters[name] = AdapterRef(name, self.saved.versions[policy], path)
+        started = perf_counter()
         try:
             summary = await self.source.evaluate(self.saved.step, full=full, progress=progress)
         finally:
             self._check_engines()
-        progress.evaluated(self.saved.step, summary)
+        seconds = perf_counter() - started
+        self.tracker.add({"time/evaluation_seconds": seconds})
+        progress.evaluated(self.saved.step, summary, seconds)
 
     def _check_engines(self) -> None:
-        """Say it where an engine is at its end: episodes take that for a failure of theirs.
+        """Raise the fatal error of an engine: episodes would treat it as their own failure.
 
         Raises:
-            SelfplayError: what the engine said, or that it is lost.
+            SelfplayError: the engine's error, or that the engine is lost.
         """
         if self.client.fatal is not None:
             raise self.client.fatal
 
     async def _keep_checkpoint(self) -> None:
-        """Copy what is saved to where people look for it."""
+        """Copy the saved step to the user-facing checkpoints."""
+        self.directory.check_epoch()
         await asyncio.to_thread(self._copy_checkpoint)
         self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
 
     def _copy_checkpoint(self) -> None:
-        final = self.directory.checkpoint(self.saved.step)
-        scratch = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(scratch, ignore_errors=True)
-        shutil.copytree(step_directory(self.directory.path, self.saved.step), scratch)
-        put_in_place(scratch, final)
+        saved = step_directory(self.directory.path, self.saved.step)
+        copy_directory(saved, self.directory.checkpoint(self.saved.step))
 
 
 def to_learn_from(records: dict[str, list[TrainingRecord]]) -> dict[str, list[TrainingRecord]]:
-    """Records for another process: without what the program noted, which may be of its own classes."""
+    """Return records without the program's own notes, whose classes another process may not know."""
     return {policy: [replace(one, meta={}) for one in some] for policy, some in records.items()}

@@ -1,4 +1,4 @@
-"""RecentLoad: how much of the last seconds an engine had nothing to do."""
+"""RecentLoad: an engine's idle share and token rate over the last seconds."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ WINDOW_SECONDS = 5.0
 
 
 class RecentLoad:
-    """How much of the last five seconds, or of the time since the start if that is less, was idle."""
+    """The load over the last five seconds, or over the time since the start if that is less."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.under_way = 0
@@ -20,7 +20,7 @@ class RecentLoad:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Run the body as a request that is under way."""
+        """Count the body as a request in progress."""
         if self.under_way == 0:
             self._idle.append((self._changed, self._clock()))
             self._forget()
@@ -32,7 +32,7 @@ class RecentLoad:
             self._changed = self._clock()
 
     def idle_share(self) -> float:
-        """Share of the window in which no request was under way, from 0 to 1."""
+        """Return the share of the window in which no request was in progress, from 0 to 1."""
         now = self._clock()
         first = max(self._started, now - WINDOW_SECONDS)
         idle = [*self._idle, (self._changed, now)] if self.under_way == 0 else self._idle
@@ -40,9 +40,9 @@ class RecentLoad:
         return seconds / (now - first) if now > first else 1.0
 
     def tokens_per_second(self, generated: int) -> float:
-        """Tokens a second of an engine that has generated so many in all.
+        """Return the tokens per second of an engine that has generated ``generated`` tokens in all.
 
-        Over the last five seconds, or since this was asked before if that is longer.
+        The rate is over the last five seconds, or since the previous call if that is longer ago.
         """
         now = self._clock()
         self._tokens.append((now, generated))
@@ -51,7 +51,7 @@ class RecentLoad:
         return (generated - count) / (now - before) if now > before else 0.0
 
     def _forget(self) -> None:
-        """Drop what is older than the window; the newest figure from before it is where it begins."""
+        """Drop entries older than the window; the newest count from before it marks its beginning."""
         first = self._clock() - WINDOW_SECONDS
         while self._idle and self._idle[0][1] < first:
             self._idle.popleft()

@@ -1,11 +1,11 @@
-"""RemoteLogger: a tracker that lives in another process, for those who do not wait for it."""
+"""RemoteLogger: log to a tracker in another process without waiting for it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 class RemoteLogger:
-    """Hands metrics on to a tracker's handle and does not wait."""
+    """Passes metrics on to a tracker's handle and does not wait."""
 
     def __init__(self, tracker: Any) -> None:
         self.tracker = tracker

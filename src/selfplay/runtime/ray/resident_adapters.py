@@ -1,4 +1,4 @@
-"""ResidentAdapters: which adapters an engine holds, each loaded once, the least recently used dropped."""
+"""ResidentAdapters: the adapters that an engine holds, each loaded once, the least recently used evicted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ from selfplay.inference.delivery import Delivery
 
 @dataclass(frozen=True)
 class AdapterRef:
-    """Whose answer is wanted.
+    """The adapter that is to answer a request.
 
     Attributes:
-        name: what it is called in errors: ``default``, or a pool uid.
-        version: the policy version that its answers are tagged with.
+        name: its name in errors: ``default``, or a pool uid.
+        version: the policy version that its answers carry.
         path: a directory in PEFT's format; None for the base model.
     """
 
@@ -24,12 +24,12 @@ class AdapterRef:
 
 
 Load = Callable[[AdapterRef, str, Delivery | None], Awaitable[Delivery]]
-"""(adapter, slot, proof of the one before it) -> its own proof"""
+"""(adapter, slot, proof of the adapter before it) -> its own proof"""
 
 
 @dataclass(eq=False)
 class _Resident:
-    """An adapter in its slot, or on its way there. ``requests`` are those that use it or wait for it."""
+    """An adapter that is loaded or being loaded; ``requests`` counts those that use it or wait for it."""
 
     name: str
     slot: str
@@ -49,13 +49,14 @@ class _Resident:
 class ResidentAdapters:
     """The adapters that an engine holds, in a fixed number of slots.
 
-    Requests for an adapter that is not here wait together for one load. A load that fails fails all of them;
-    who asks later tries again. If every slot is in use, whoever needs one waits at the head of a queue that
-    everybody stands in, so that no adapter is kept out by others that are asked for without a pause.
+    Requests for an adapter that is not loaded wait together for one load. A load that fails fails all of
+    them; later requests try again. If every slot is in use, a request that needs one waits at the head of a
+    queue through which all requests pass, so that an adapter is not starved by others that are requested
+    without a pause.
 
     Args:
-        slots: their names.
-        load: puts an adapter into an empty slot and proves that it answers, or leaves the slot empty.
+        slots: names of the slots.
+        load: loads an adapter into an empty slot and proves that it answers, or leaves the slot empty.
         drop: empties a slot that no request uses.
     """
 
@@ -63,18 +64,18 @@ class ResidentAdapters:
         self._empty = list(reversed(slots))
         self._load = load
         self._drop = drop
-        self._resident: dict[tuple[str | None, int], _Resident] = {}  # the last is the one asked for last
+        self._resident: dict[tuple[str | None, int], _Resident] = {}  # in order of last use
         self._emptying: set[asyncio.Task[None]] = set()
         self._queue = asyncio.Lock()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many adapters answer."""
+        """Return how many adapters are loaded."""
         return sum(one.delivery is not None for one in self._resident.values())
 
     @asynccontextmanager
     async def use(self, adapter: AdapterRef) -> AsyncIterator[str]:
-        """Run the body with an adapter loaded; gives its slot."""
+        """Run the body with an adapter loaded; yield its slot."""
         key = (adapter.path, adapter.version)
         async with self._queue:
             if key not in self._resident:
@@ -104,13 +105,13 @@ class ResidentAdapters:
         self._resident[key] = _Resident(adapter.name, slot, loading)
 
     async def _make_room(self) -> None:
-        """Empty the slot of the adapter that was not asked for the longest, if any is idle, or wait."""
+        """Evict the least recently used idle adapter; if there is none, wait for a change."""
         idle = next((key for key, one in self._resident.items() if one.idle), None)
         if idle is not None:
             emptying = asyncio.create_task(self._empty_slot(self._resident.pop(idle).slot))
             self._emptying.add(emptying)
             emptying.add_done_callback(self._emptied)
-            await asyncio.shield(emptying)  # whoever asked may go away: the slot is emptied all the same
+            await asyncio.shield(emptying)  # the request may be cancelled: the slot is emptied all the same
             return
         self._changed.clear()
         await self._changed.wait()
@@ -140,4 +141,4 @@ class ResidentAdapters:
     def _loaded(self, loading: asyncio.Task[Delivery]) -> None:
         self._changed.set()
         if not loading.cancelled():
-            loading.exception()  # those who asked may all be gone: then nobody else looks at it
+            loading.exception()  # all requests may be gone: then nothing else reads it

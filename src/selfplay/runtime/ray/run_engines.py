@@ -1,16 +1,16 @@
-"""The inference actors of a run, as its configuration describes them, and how the cores are shared."""
+"""Start the inference actors of a run, and share the cores between its actors."""
 
-import os
 from typing import Any
 
 from selfplay.config.settings import Config
 from selfplay.runtime.ray.actors import EngineForm
 from selfplay.runtime.ray.engine_settings import EngineSettings
 from selfplay.runtime.ray.places import Places
+from selfplay.runtime.threads import available_cores
 
 
 def start_engines(config: Config, place: Places, tracker: Any) -> list[Any]:
-    """The inference actors of a run, by number; the tracker may be ``None``."""
+    """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
     settings = config.ray
     return [
         EngineForm.options(
@@ -25,19 +25,19 @@ def start_engines(config: Config, place: Places, tracker: Any) -> list[Any]:
 
 
 def calls_of_each_client(config: Config) -> int:
-    """Most calls that a collector, or the evaluation, may have under way: engines refuse what is more."""
+    """Return how many calls a collector, or the evaluation, may have in progress: engines reject more."""
     return max(1, config.inference.max_queue // (config.ray.collectors + 1))
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """What the inference actors of a run hold."""
+    """Return the settings of a run's inference actors."""
     inference, model, lora = config.inference, config.model, config.lora
     return EngineSettings(
         model=model.name,
         engine=inference.engine,
         dtype=model.dtype,
         device=model.device,
-        threads=threads_of_each(config),
+        threads=model.threads,
         lora_rank=lora.rank,
         lora_alpha=float(lora.alpha),
         target_modules=tuple(lora.target_modules),
@@ -52,21 +52,10 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def threads_of_each(config: Config) -> int:
-    """CPU threads of an engine or learner: all cores where they take turns, else a share.
-
-    Threads that have no core of their own cost more than they give.
-    """
-    if config.model.threads is not None:
-        return config.model.threads
-    cores, settings = os.cpu_count() or 1, config.ray
+def cores_of_each(config: Config) -> int:
+    """Return the cores of an engine or learner: all of this machine if they take turns, else a share."""
+    settings = config.ray
     busy = max(settings.engines, settings.learners)
     if config.collection.max_staleness:
         busy = settings.engines + settings.learners
-    return max(1, cores // busy)
-
-
-def with_threads(config: Config) -> Config:
-    """The configuration that a learner gets: with the number of its threads."""
-    model = config.model.model_copy(update={"threads": threads_of_each(config)})
-    return config.model_copy(update={"model": model})
+    return max(1, available_cores() // busy)

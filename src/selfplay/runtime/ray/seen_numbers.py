@@ -1,4 +1,4 @@
-"""SeenNumbers: a set of numbers that nearly fill a range from 0, kept small."""
+"""SeenNumbers: a compact set of numbers that nearly fill a range from 0."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ class SeenNumbers:
         return self.floor + len(self.above)
 
     def state_dict(self) -> dict[str, Any]:
-        """As JSON-able data."""
+        """Return the set as JSON-able data."""
         return {"floor": self.floor, "above": sorted(self.above)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "SeenNumbers":
-        """The set that :meth:`state_dict` describes."""
+        """Return the set that :meth:`state_dict` describes."""
         return cls(state["floor"], set(state["above"]))

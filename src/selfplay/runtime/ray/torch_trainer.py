@@ -1,4 +1,4 @@
-"""TorchTrainer: a learner whose every update is saved, so that a kill costs one update at most."""
+"""TorchTrainer: a learner that saves every update, so that a kill costs at most one update."""
 
 import json
 import shutil
@@ -6,38 +6,60 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from selfplay.core import InputError, TrainingRecord
-from selfplay.learning.checkpoints import SavedLearner, load_adapter, save_checkpoint
+from selfplay.core import TrainingRecord
+from selfplay.core.files import finish_replacements, put_in_place, scratch_for
+from selfplay.learning.checkpoints import (
+    LEARNER_FILE,
+    STATE_FILE,
+    SavedLearner,
+    load_adapter,
+    newest_whole,
+    read_json,
+    read_tensors,
+    save_checkpoint,
+)
 from selfplay.learning.delivery import save_proven_adapter
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 
 AVERAGE = "average."
 KEPT_VERSIONS = 6
-"""Versions that stay although nobody said that they are in use: somebody may just be about to ask."""
+"""How many of the newest versions are kept even if they are not in use: a request may be about to come."""
 
 
 class TorchTrainer:
     """See :class:`Trainer`.
 
     ``directory/versions/000012`` holds the adapter that plays, ``directory/learner/000012`` the trained
-    weights, their average, the optimizer and the metrics; a version counts from the moment that the latter is
-    there. ``directory/averages/000012`` holds the averaged adapter of versions that others play against.
+    weights, their average, the optimizer and the metrics; a version is saved once the latter exists.
+    ``directory/averages/000012`` holds the averaged adapter of versions that play as opponents.
+
+    If the newest of the saved updates is damaged, the one before is loaded, and ``notice`` says so.
 
     Args:
         group: one learner or several.
-        directory: of the run.
-        base_name: of the base model, for the adapters' configuration.
-        initial_lora_path: an adapter to begin with.
+        directory: the run's directory.
+        base_name: name of the base model, for the adapters' configuration.
+        initial_lora_path: an adapter to start from.
+        epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
     """
 
     def __init__(
-        self, group: LearnerGroup, directory: Path, base_name: str, initial_lora_path: str | None = None
+        self,
+        group: LearnerGroup,
+        directory: Path,
+        base_name: str,
+        initial_lora_path: str | None = None,
+        *,
+        epoch: Epoch | None = None,
     ) -> None:
+        self.epoch = epoch
+        self._check_epoch()
         self.group = group
         self.learner: Learner = group.learners[TRAINED]
         self.directory = directory
@@ -47,9 +69,10 @@ class TorchTrainer:
         self._version = 0
         self._encoded: dict[str, list[int]] = {}
         self._started_from_adapter = initial_lora_path is not None
-        saved = self._saved()
-        if saved:
-            self._load(saved[-1])
+        self.notice: str | None = None
+        finish_replacements(directory / "learner")
+        if self._saved():
+            _, self.notice = newest_whole(self._saved(), self._learner_directory, self._load)
         elif initial_lora_path is not None:
             weights, _ = load_adapter(Path(initial_lora_path))
             self.learner.policy.load_adapter_state(weights, self.learner.adapter)
@@ -58,45 +81,43 @@ class TorchTrainer:
 
     @property
     def version(self) -> int:
-        """Updates that are saved."""
+        """Number of saved updates."""
         return self._version
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Make an update."""
+        """Make an update; return its metrics."""
         metrics = self.group.update(records)
         self.trained_records += int(metrics["records"])
         return metrics
 
     def save(self, metrics: dict[str, float]) -> None:
-        """Write the adapter, then the learner; the version counts when the latter is in its place."""
+        """Write the adapter, then the learner; the version is saved once the latter is in place."""
         version = self.learner.version
         self._save_adapter("versions", self.learner.adapter, version)
-        final = self._learner_directory(version)
-        scratch = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        save_file(self.learner.tensors() | self._average(), scratch / "learner.safetensors")
+        place = self._learner_directory(version)
+        scratch = scratch_for(place)
+        save_file(self.learner.tensors() | self._average(), scratch / LEARNER_FILE)
         state = {
             "version": version,
             "samples_seen": self.learner.samples_seen,
             "trained_records": self.trained_records,
             "metrics": metrics,
         }
-        (scratch / "state.json").write_text(json.dumps(state))
-        shutil.rmtree(final, ignore_errors=True)
-        scratch.rename(final)
+        (scratch / STATE_FILE).write_text(json.dumps(state))
+        self._check_epoch()
+        put_in_place(scratch, place)
         self._version, self.saved_metrics = version, dict(metrics)
         for older in self._saved()[:-2]:
             shutil.rmtree(self._learner_directory(older), ignore_errors=True)
 
     def path(self) -> str | None:
-        """Where the adapter that plays is."""
+        """Return the path of the adapter that plays."""
         if self._version == 0 and not self._started_from_adapter:
             return None
         return str(self._adapter_directory("versions", self._version))
 
     def opponent_path(self) -> str | None:
-        """Where the adapter is that others play against; it is written when somebody asks."""
+        """Return the path of the adapter that is played as an opponent; it is written on demand."""
         result = self.learner.result
         if result == self.learner.adapter:
             return self.path()
@@ -106,7 +127,8 @@ class TorchTrainer:
         return str(place)
 
     def tidy(self, paths_in_use: list[str]) -> None:
-        """Delete adapters that are neither in use nor among the newest."""
+        """Delete the adapters that are neither in use nor among the newest."""
+        self._check_epoch()
         used = {Path(path).resolve() for path in paths_in_use}
         for kind in ("versions", "averages"):
             old = sorted(path for path in (self.directory / kind).glob("*") if path.name.isdigit())
@@ -115,21 +137,27 @@ class TorchTrainer:
                     shutil.rmtree(path, ignore_errors=True)
 
     def encode_answer(self, text: str) -> list[int]:
-        """Token ids of an answer; a batch asks for the same few thousands of times."""
+        """Return the token ids of an answer, cached: a batch holds the same few answers many times."""
         ids = self._encoded.get(text)
         if ids is None:
             ids = self._encoded[text] = self.learner.policy.encode_answer(text)
         return ids
 
     def save_checkpoint(self, directory: Path, state: dict[str, Any]) -> None:
-        """Write what people keep: the adapter to use, the learner, and ``state``."""
+        """Write a user-facing checkpoint: the adapter to use, the learner, and ``state``."""
+        self._check_epoch()
         learner = self.learner
         saved = SavedLearner(learner.adapter, learner.result, learner.tensors())
         save_checkpoint(directory, learner.policy, self.base_name, [saved], state)
 
     def _save_adapter(self, kind: str, adapter: str, version: int) -> None:
+        self._check_epoch()
         place = self._adapter_directory(kind, version)
         save_proven_adapter(place, self.learner.policy, self.base_name, adapter, version)
+
+    def _check_epoch(self) -> None:
+        if self.epoch is not None:
+            self.epoch.check()
 
     def _average(self) -> dict[str, Tensor]:
         learner = self.learner
@@ -150,15 +178,7 @@ class TorchTrainer:
 
     def _load(self, version: int) -> None:
         directory = self._learner_directory(version)
-        try:
-            state = json.loads((directory / "state.json").read_text())
-            tensors = load_file(directory / "learner.safetensors")
-        except (OSError, ValueError) as error:
-            raise InputError(
-                "run directory",
-                f"{directory} is damaged ({error})",
-                "Delete it to go on from the one before.",
-            ) from error
+        state, tensors = read_json(directory / STATE_FILE), read_tensors(directory / LEARNER_FILE)
         learner = self.learner
         average = {
             name.removeprefix(AVERAGE): one for name, one in tensors.items() if name.startswith(AVERAGE)
@@ -177,13 +197,13 @@ KeepCheckpoint = Callable[[int, dict[str, Any]], None]
 def keep_checkpoints(
     trainer: TorchTrainer, directory: Path, due: Callable[[int], bool], keep: int = 0
 ) -> KeepCheckpoint:
-    """What a learner calls after each update: now and then a checkpoint for people is written.
+    """Return a function to call after each update, which writes a user-facing checkpoint when one is due.
 
     Args:
-        trainer: whose.
-        directory: of the checkpoints.
-        due: whether a version gets one.
-        keep: how many of the newest stay; 0 for all.
+        trainer: the trainer to save.
+        directory: the directory of the checkpoints.
+        due: whether a version gets a checkpoint.
+        keep: how many of the newest are kept; 0 for all.
     """
 
     def checkpoint(version: int, state: dict[str, Any]) -> None:

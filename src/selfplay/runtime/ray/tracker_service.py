@@ -1,7 +1,7 @@
-"""TrackerService: the tracker of a cluster. No number that it took in is lost or counted twice.
+"""TrackerService: the tracker of a cluster. It neither loses nor double-counts a number that it accepted.
 
-Everything goes into a journal before it is answered for. A flush writes its line and then a snapshot; after a
-kill between the two the line is cut off and the flush, which nobody got an answer to, is asked for again.
+Everything is written to a journal before it is acknowledged. A flush writes its line and then a snapshot;
+after a kill between the two the line is cut off and the flush, which was not answered, is requested again.
 """
 
 import math
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.core import InputError, Trajectory
+from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.journal import Journal
 from selfplay.runtime.run_names import RUNS, new_run_directory
 from selfplay.tracking.game_values import eval_values, trajectory_values
@@ -22,24 +23,25 @@ from selfplay.tracking.watch_view import RunView
 
 OWNER_FILE = ".tracker"
 SILENT_AFTER = 30.0
-"""Seconds after which an actor that sent no load is shown as silent."""
+"""Seconds without a load report after which an actor is shown as silent."""
 
 
 class TrackerService:
     """See the module, and :class:`selfplay.tracking.tracker.Tracker` for what is measured.
 
-    Answers that get lost are asked for again. So :meth:`put` knows its batches, :meth:`flush` its steps, and
-    what ``log``, ``log_learner`` and ``log_model_pool`` say twice is the same as once. ``add_trajectory``,
-    ``add_eval_episode`` and ``log_inference`` count each call.
+    A call whose answer is lost is repeated. So :meth:`put` recognises its batches and :meth:`flush` its
+    steps, and ``log``, ``log_learner`` and ``log_model_pool`` are idempotent. ``add_trajectory``,
+    ``add_eval_episode``, ``add`` and ``log_inference`` count each call.
 
     Args:
         run_name: the name shown by sinks and dashboards.
         wandb_project: also send everything to this Weights & Biases project.
-        directory: the run's directory, made if missing; ``None`` takes ``runs/<run_name>`` or, where that is
+        directory: the run's directory, created if missing; ``None`` takes ``runs/<run_name>`` or, if that is
             taken, ``runs/<run_name>-2`` and so on.
         tensorboard: also write TensorBoard scalars into the run's directory.
-        owner: who this is, the same after a restart, by which it finds the directory it chose. ``None``
-            chooses anew.
+        owner: an identity that is the same after a restart, by which the tracker finds the directory that it
+            chose. ``None`` chooses a new one.
+        epoch: the run's epoch; see :class:`Journal`.
 
     Raises:
         InputError: the directory cannot be written or is damaged, the name cannot be a directory's, or a
@@ -54,8 +56,10 @@ class TrackerService:
         directory: str | None = None,
         tensorboard: bool = False,
         owner: str | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         self._directory = _claim(run_name, directory, owner)
+        self._journal = Journal(self._directory / "state" / "tracker", epoch)
         self._metrics = JsonlSink(self._directory / "metrics.jsonl")
         sinks: list[Sink] = [self._metrics]
         if wandb_project is not None:
@@ -65,7 +69,6 @@ class TrackerService:
         self._tracker = Tracker(run_name, sinks=sinks)
         self._last_numbers: dict[str, int] = {}
         self._loads: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._journal = Journal(self._directory / "state" / "tracker")
         self._restore()
         lines = read_metrics(self._metrics.path)
         self._flushed = {int(line["step"]) for line in lines}
@@ -80,8 +83,8 @@ class TrackerService:
         """Record windowed values and count games; see :meth:`Tracker.put`.
 
         Args:
-            batch_id: ``<sender>:<number>``. A sender's numbers rise; one that is not above its last changes
-                nothing.
+            batch_id: ``<sender>:<number>``. A sender's numbers rise; a number that is not above its last one
+                changes nothing.
             values: new values by the metric's full name.
             games: how many new games, by prefix.
 
@@ -124,11 +127,15 @@ class TrackerService:
         """Record exact values under their full names; the last one given before a flush is sent."""
         self._record("log", _finite(name_value_dict))
 
-    def flush(self, step: int, metrics: Mapping[str, float] | None = None) -> Metrics:
-        """Send what arrived since the last flush to every sink, as the line of ``step``, and return it.
+    def add(self, values: Mapping[str, float]) -> None:
+        """Record exact values that are summed until the next flush, such as seconds."""
+        self._record("add", _finite(values))
 
-        ``metrics`` are exact values of this step. A step that has its line already takes and writes nothing
-        and returns that line.
+    def flush(self, step: int, metrics: Mapping[str, float] | None = None) -> Metrics:
+        """Send everything since the last flush to every sink, as the line of ``step``, and return the line.
+
+        ``metrics`` are exact values of this step. For a step that already has its line, this records and
+        writes nothing and returns that line.
         """
         if step not in self._flushed:
             self.log(metrics or {})
@@ -141,7 +148,7 @@ class TrackerService:
     def flush_if_due(self, step: int | None = None) -> Metrics | None:
         """Flush when ``Tracker.FLUSH_EVERY`` seconds have passed since the last time, else return ``None``.
 
-        Without a step it is the one after the highest, for those who count none.
+        Without a step, the step is the one after the highest so far.
         """
         if step is None:
             step = max(self._flushed, default=0) + 1
@@ -157,10 +164,10 @@ class TrackerService:
         return self._tracker.get_interface_info() | {"metrics": dict(self._last)}
 
     def heartbeat(self, actor: str, load: Mapping[str, Any]) -> None:
-        """Take note of what an actor does now; forgotten when this process ends.
+        """Record an actor's current load, in memory only.
 
         Args:
-            actor: its name.
+            actor: the actor's name.
             load: numbers and words: an engine's ``tok_s``, ``running``, ``queued`` and ``idle_share``, a
                 learner's ``state``, ``step`` and ``seconds``, a buffer's ``steps`` and ``games``, a
                 collector's ``in_flight`` and ``evaluating``.
@@ -168,9 +175,9 @@ class TrackerService:
         self._loads[actor] = time.monotonic(), dict(load)
 
     def view(self) -> RunView:
-        """Return what there is to see: the run's directory, and the load of every actor.
+        """Return a view of the run's directory and of the load of every actor.
 
-        An actor that has not been heard of for ``SILENT_AFTER`` seconds has ``silent_seconds`` in its load.
+        The load of an actor without a report for ``SILENT_AFTER`` seconds contains ``silent_seconds``.
         """
         now = time.monotonic()
         actors = {}
@@ -184,8 +191,8 @@ class TrackerService:
         self._tracker.close()
 
     def _record(self, *entry: Any) -> None:
-        self._journal.append(entry)
-        self._apply(list(entry))
+        with self._journal.noted(entry):
+            self._apply(list(entry))
 
     def _apply(self, entry: list[Any]) -> None:
         match entry:
@@ -201,6 +208,8 @@ class TrackerService:
                 self._tracker.log_model_pool(matches, ratings, exploration)
             case ["log", values]:
                 self._tracker.log(values)
+            case ["add", values]:
+                self._tracker.add(values)
             case _:
                 raise InputError(
                     "run directory", f"the tracker's journal has {entry[:1]}", "Start a new run."
@@ -223,13 +232,12 @@ class TrackerService:
     def _restore(self) -> None:
         state, entries = self._journal.load()
         if state is None:
-            self._snapshot()  # lines that are there already are not this tracker's to cut off
+            self._snapshot()  # existing lines are not this tracker's to cut off
             return
         self._metrics.truncate(state["offset"])
         self._last_numbers = state["last_numbers"]
         self._tracker.load_state_dict(_numbers(state["tracker"]))
-        for entry in entries:
-            self._apply(_numbers(entry))
+        self._journal.replay(entries, lambda entry: self._apply(_numbers(entry)))
 
 
 def _claim(run_name: str, directory: str | None, owner: str | None) -> Path:
@@ -237,7 +245,7 @@ def _claim(run_name: str, directory: str | None, owner: str | None) -> Path:
     if directory is not None:
         path = Path(directory)
     elif run_name in ("", ".", "..") or "/" in run_name:
-        raise InputError("run_name", f"{run_name!r} is no name for a directory", "Leave out slashes.")
+        raise InputError("run_name", f"{run_name!r} cannot name a directory", "Leave out slashes.")
     else:
         path = _owned_by(owner) or new_run_directory(RUNS, run_name)
     try:
@@ -266,7 +274,7 @@ def _parts_of(batch_id: str) -> tuple[str, int]:
 
 
 def _finite(value: Any) -> Any:
-    """Return nested values as plain ones; all that are not finite are NaN, for JSON has one null for them."""
+    """Return nested values as plain ones, with NaN for those that are not finite: JSON has only null."""
     if isinstance(value, Mapping):
         return {name: _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -277,7 +285,7 @@ def _finite(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """Return what was read from JSON with NaN in place of every null."""
+    """Return data read from JSON with NaN in place of every null."""
     if isinstance(value, dict):
         return {name: _numbers(one) for name, one in value.items()}
     if isinstance(value, list):

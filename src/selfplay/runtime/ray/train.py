@@ -1,10 +1,12 @@
-"""``selfplay train`` on a Ray cluster: connect, run, and say in a line what went wrong.
+"""``selfplay train`` on a Ray cluster: connect, run, and report errors in one line.
 
-What the actors know is in the run's directory, so this process may be killed like any of them:
-``selfplay train --resume RUN`` builds the actors again and they go on.
+The state of the actors is in the run's directory, so this process may be killed like any of them:
+``selfplay train --resume RUN`` rebuilds the actors and they continue.
 """
 
 import asyncio
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from ray.exceptions import RayError
@@ -13,19 +15,23 @@ from rich.console import Console
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.progress_views import print_line, working
 from selfplay.runtime.ray.cluster import connected, in_our_words
 from selfplay.runtime.ray.game_actors import TO_EVALUATE
 from selfplay.runtime.ray.game_run import GameRun
 from selfplay.runtime.ray.live_view import NAMESPACE
 from selfplay.runtime.ray.program_run import ProgramRun
+from selfplay.runtime.ray.run_engines import cores_of_each
 from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.sessions import note_session
+from selfplay.runtime.threads import with_chosen_threads
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run into ``run_dir`` on a cluster and print what came of it.
+    """Train a new run into ``run_dir`` on a cluster and print its results.
 
     Raises:
-        InputError: the configuration cannot be run here, or the directory is taken or not writable.
+        InputError: the configuration cannot run here, or the directory is taken or not writable.
         SelfplayError: the run had to stop; it can be resumed.
     """
     directory = RunDirectory.create(run_dir)
@@ -34,19 +40,18 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
         if config.program is None:
             (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
-    except (InputError, KeyboardInterrupt):
-        if not _has_learned(run_dir):
-            directory.remove_new()
+    except BaseException:
+        directory.remove_new()
         raise
     finally:
         directory.unlock()
 
 
 def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
-    """Continue a run of a cluster where it ended or was killed; at ``address``, if the cluster has moved.
+    """Continue a run on a cluster where it ended or was killed; at ``address`` if the cluster has moved.
 
     Raises:
-        InputError: there is no such run, it is in use or finished.
+        InputError: the run does not exist, is in use or is finished.
         SelfplayError: the run had to stop again.
     """
     directory = RunDirectory.open(run_dir)
@@ -61,31 +66,25 @@ def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
 
 
 def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bool = False) -> None:
-    """Join the cluster and go on; a run that has ``moved`` keeps its new address."""
-    resume_command = f"selfplay train --resume {directory.path}"
-    with connected(config.ray, f"{NAMESPACE}{directory.path.name}"):
+    """Join the cluster and run; a run that has ``moved`` saves its new address."""
+    where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
+    settled = with_chosen_threads(config, cores_of_each(config), partial(print_line, console))
+    with ExitStack() as stack:
+        with working(console, f"joining Ray {where}"):
+            stack.enter_context(connected(config.ray, f"{NAMESPACE}{directory.path.name}"))
         try:
-            if moved:
-                directory.write_config(dump_config(config))
-            asyncio.run(_build(config, directory, console).run())
+            if moved or settled is not config:
+                directory.write_config(dump_config(settled))
+            note_session(directory.path)
+            asyncio.run(_build(settled, directory, console).run())
         except InputError:
             raise
         except SelfplayError as error:
-            raise SelfplayError(
-                f"{error}. What was learned is saved; continue with: {resume_command}"
-            ) from error
+            raise directory.after_failure(str(error)) from error
         except RayError as error:
-            what = in_our_words(error, "the cluster")
-            raise SelfplayError(
-                f"{what}. What was learned is saved; continue with: {resume_command}"
-            ) from error
+            raise directory.after_failure(str(in_our_words(error, "the cluster"))) from error
         except OSError as error:
             raise directory.cannot_be_written(error) from error
-
-
-def _has_learned(run_dir: Path) -> bool:
-    steps = [path.name for path in (run_dir / "learner").glob("*")]
-    return any(name.isdigit() and int(name) for name in steps)
 
 
 def _build(config: Config, directory: RunDirectory, console: Console) -> GameRun | ProgramRun:

@@ -1,4 +1,4 @@
-"""Watchman: sees that every actor of a run answers, and for how long one has not."""
+"""Watchman: checks that every actor of a run answers, and measures how long one has not."""
 
 import asyncio
 from time import monotonic
@@ -12,16 +12,16 @@ from selfplay.runtime.ray.cluster import in_our_words
 
 ASK_EVERY = 2.0
 HEAD_PATIENCE = 30.0
-"""Seconds that a cluster's head may be away. After 60 Ray ends every process, without a word of ours."""
+"""Seconds that a cluster's head may be away. After 60, Ray ends every process without a report."""
 
 
 class Watchman:
-    """Asks every actor again and again whether it is there.
+    """Polls every actor for as long as a run lasts.
 
     Args:
         actors: handles by name.
-        patience: seconds that one may be away.
-        head: where the cluster's head answers; ``None`` does not look.
+        patience: maximum seconds that an actor may be away.
+        head: address of the cluster's head; ``None`` does not check the head.
     """
 
     def __init__(self, actors: dict[str, Any], patience: float, head: str | None = None) -> None:
@@ -32,10 +32,10 @@ class Watchman:
         self.away: dict[str, float] = {}
 
     async def ready(self) -> None:
-        """Wait until all are there for the first time.
+        """Wait until all actors have answered once.
 
         Raises:
-            SelfplayError: one cannot be made, or not in time.
+            SelfplayError: an actor cannot be built, or not in time.
         """
         await asyncio.gather(*(self._ready(name, actor) for name, actor in self.actors.items()))
 
@@ -48,11 +48,11 @@ class Watchman:
             raise in_our_words(error, name) from error
 
     async def watch(self) -> None:
-        """Never ends, but with an error.
+        """Poll all actors; end only with an error.
 
         Raises:
-            SelfplayError: an actor is dead for good, or away for longer than ``patience``, or the head is
-                lost: then nothing can be asked of Ray any more.
+            SelfplayError: an actor is permanently dead, or away for longer than ``patience``, or the head is
+                lost, after which no call to Ray can succeed.
         """
         watches = [self._watch(name, actor) for name, actor in self.actors.items()]
         if self.head is not None:

@@ -1,4 +1,4 @@
-"""Collector, StandardLearner and VLLMActor with the constructors of seed 000."""
+"""Collector, StandardLearner and VLLMActor with the constructors of UnstableBaselines."""
 
 import functools
 import math
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 DEFAULT_OPPONENT = "google/gemini-2.0-flash-lite-001"
 TRAIN_ALL = 6144
-"""Tokens of one forward pass of the learner, where prefix trees are packed."""
+"""Tokens of one forward pass of the learner, which packs prefix trees."""
 
 LEARNERS_WAIT = 600.0
-"""Seconds that learners wait for each other."""
+"""Maximum seconds that learners wait for each other."""
 
 Env = Sequence[Any]
-"""(environment id, number of players, prompt template), and how many seats are trained if it is not as the
-pool's mode says."""
+"""(environment id, number of players, prompt template), and optionally the number of trained seats, which
+otherwise follows from the pool's mode."""
 
 
 class VLLMActor(EngineActor):
-    """An inference actor from a ``vllm_config``; see seed 000."""
+    """An inference actor from a ``vllm_config`` with UnstableBaselines' keys."""
 
     def __init__(self, cfg: dict[str, Any], tracker: Any = None, name: str = "VLLMActor") -> None:
         super().__init__(from_vllm_config(cfg), name, tracker)
 
 
 def env_of(env: Env) -> EnvSpec:
-    """The scheduler's view of an environment as seed 000 names it.
+    """Return the scheduler's view of an environment given as UnstableBaselines gives it.
 
     Raises:
         InputError: there is no such environment or template.
@@ -59,12 +59,12 @@ def env_of(env: Env) -> EnvSpec:
 
 
 def episode_of(env: Env) -> Episode:
-    """What plays it."""
+    """Return the episode that plays an environment."""
     return GameEpisode(env[0], env[1], get_template(env[2]))
 
 
 def opponents_of(evaluation_envs: Sequence[Env], evaluation_opponent: str | Sequence[str]) -> list[str]:
-    """The opponent of each evaluation environment."""
+    """Return the opponent of each evaluation environment."""
     if isinstance(evaluation_opponent, str):
         return [evaluation_opponent] * len(evaluation_envs)
     return list(evaluation_opponent)
@@ -84,10 +84,10 @@ def check_collector(
     action_extraction: str = "default",
     **others: Any,
 ) -> None:
-    """Refuse what cannot work, before any process is started.
+    """Reject arguments that cannot work, before any process is started.
 
     Raises:
-        InputError: see there.
+        InputError: an argument is impossible, or an opponent is not available.
     """
     if num_actors < 1:
         raise InputError("num_actors", f"{num_actors} is not positive", "Give 1 or more")
@@ -108,11 +108,11 @@ def check_collector(
 
 
 class CollectorActor(CollectorService):
-    """The collector with seed 000's constructor; it starts ``num_actors`` inference actors.
+    """The collector with UnstableBaselines' constructor; it starts ``num_actors`` inference actors.
 
-    An inference actor gets one GPU where the cluster has any, and none elsewhere. Opponents are given by
-    name: ``random`` or ``optimal`` (scripted), ``base`` (the untrained model), the directory of an adapter,
-    or a model behind an API. With several environments to evaluate in, ``evaluation_opponent`` may be a list.
+    An inference actor gets one GPU if the cluster has any. Opponents are given by name: ``random`` or
+    ``optimal`` (scripted), ``base`` (the untrained model), the directory of an adapter, or a model behind an
+    API. With several evaluation environments, ``evaluation_opponent`` may be a list.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class CollectorActor(CollectorService):
 
 
 class StandardLearnerActor(LearnerService):
-    """The learner with seed 000's constructor.
+    """The learner with UnstableBaselines' constructor.
 
-    Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient and only bounds
-    what a forward pass holds if ``max_train_len`` is given too; activations are recomputed where that saves
-    memory, whatever the two checkpointing switches say, and no key-value cache is kept in training.
+    Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient; it only limits
+    the tokens of a forward pass, and only if ``max_train_len`` is given too. Activations are recomputed where
+    that saves memory, regardless of the two checkpointing switches, and training keeps no key-value cache.
 
-    ``temperature`` is the one at which the collector's engines draw.
+    ``temperature`` is the sampling temperature of the collector's engines.
     """
 
     def __init__(
@@ -208,10 +208,13 @@ class StandardLearnerActor(LearnerService):
         run: str | None = None,
     ) -> None:
         from selfplay.runtime.ray.learner_group import LearnerGroup
-        from selfplay.runtime.ray.learner_settings import SeedLearnerSettings, learners_from_seed_settings
+        from selfplay.runtime.ray.learner_settings import (
+            UnstableLearnerSettings,
+            learners_from_unstable_settings,
+        )
         from selfplay.runtime.ray.torch_trainer import TorchTrainer, keep_checkpoints
 
-        settings = SeedLearnerSettings(
+        settings = UnstableLearnerSettings(
             model=model_name,
             algorithm=algorithm,
             max_generation_len=max_generation_len,
@@ -225,7 +228,7 @@ class StandardLearnerActor(LearnerService):
         )
         directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
         group = LearnerGroup(
-            functools.partial(learners_from_seed_settings, settings),
+            functools.partial(learners_from_unstable_settings, settings),
             num_learners,
             gpus=len(ray.get_gpu_ids()),
             cpus=0,
