@@ -1,8 +1,9 @@
 """Whole runs in one process, with a tiny model and real games."""
 
+import asyncio
 import io
 import json
-import resource
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,13 +13,14 @@ from peft import PeftModel
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
+from file_limits import files_no_longer_than
 from selfplay.config import load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.replay import BatchLog
-from selfplay.runtime.local import resume, train
+from selfplay.runtime.local import LocalRun, resume, train
 from selfplay.runtime.run_directory import RunDirectory
-from tiny_models import tiny_model
+from tiny_models import roomy_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from kill_resume import accounts_balance, differences, fingerprint
@@ -41,14 +43,9 @@ SMALL = {
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory) -> Path:
+def model() -> Path:
     """A tiny model whose context is long enough for a few-shot prompt in bytes."""
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    shutil.copytree(tiny_model("llama"), directory)
-    config = json.loads((directory / "config.json").read_text())
-    config["max_position_embeddings"] = 16384
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
+    return roomy_model()
 
 
 def configure(model: Path, preset: str = "quickstart", **changes: str) -> Config:
@@ -107,6 +104,66 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode):
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
 
 
+def copies_of(path: Path) -> list[int]:
+    """Updates of which a frozen copy is on disk."""
+    return sorted(int(copy.name.removeprefix("ckpt-")) for copy in (path / "population").glob("ckpt-*"))
+
+
+@pytest.mark.parametrize("mode", ["random", "ts-dist"])
+def test_copies_that_cannot_be_drawn_again_are_deleted_and_every_checkpoint_can_be_resumed(
+    model, tmp_path, mode
+):
+    config = configure(
+        model,
+        population__sample_mode=mode,
+        population__add_every="1",
+        population__max_active_lora="2",
+        learning__steps="12",
+        evaluation__every="0",
+        run__save_every="4",
+        run__keep_checkpoints="2",
+    )
+    run(config, tmp_path / "whole")
+    kept = copies_of(tmp_path / "whole")
+    assert set(range(8, 13)) <= set(kept), "update 8 can be resumed, and all that was made since is needed"
+    assert len(kept) <= 5 + 2
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000012")
+    (tmp_path / "cut" / "report.html").unlink()
+    resume(tmp_path / "cut", Console(file=io.StringIO()))
+    assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
+
+
+def test_a_run_of_an_older_version_is_rejected_in_one_line(model, tmp_path):
+    """Its ratings mixed the policy with its copies. Nothing of it is touched."""
+    run(configure(model, learning__steps="1"), tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    for saved in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
+        state = json.loads(saved.read_text())
+        del state["format"]
+        saved.write_text(json.dumps(state))
+    before = metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        InputError, match="step-000001 is damaged or was written by another version"
+    ) as caught:
+        resume(tmp_path / "run", Console(file=io.StringIO()))
+    assert "\n" not in str(caught.value)
+    assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
+
+
+def test_matches_of_the_averaged_policy_rate_the_average(model, tmp_path):
+    config = configure(model, learning__steps="2", learning__average_decay="0.9")
+    run(config, tmp_path / "run")
+    games = {
+        name.split("/")[1]: value
+        for line in metrics_of(tmp_path / "run")
+        for name, value in line.items()
+        if name.startswith("model-pool/") and name.endswith("/games")
+    }
+    assert games["average"] == games["fixed-random"] > 0
+    assert games["default"] == 16, "of self-play"
+
+
 def test_concurrency_does_not_change_the_games(model, tmp_path):
     run(configure(model, collection__concurrency="2"), tmp_path / "two")
     run(configure(model, collection__concurrency="1000"), tmp_path / "many")
@@ -121,7 +178,7 @@ def test_concurrency_does_not_change_the_games(model, tmp_path):
     assert texts[0] == texts[1]
 
 
-def test_overlap_never_trains_on_what_is_too_old(model, tmp_path):
+def test_overlap_never_trains_on_steps_that_are_too_old(model, tmp_path):
     config = configure(
         model,
         collection__max_staleness="1",
@@ -153,6 +210,16 @@ def test_other_numbers_of_players_train_too(model, tmp_path, env_id, players):
     assert metrics_of(tmp_path / "run")[-1]["accounts/finished"] == 16
 
 
+@pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
+def test_an_environment_that_does_not_list_its_moves_trains_with_the_defaults(model, tmp_path, env_id):
+    (tmp_path / "mine.toml").write_text(f'[[envs]]\nid = "{env_id}"\n')
+    small = {name: value for name, value in SMALL.items() if name != "evaluation.opponents"}
+    small |= {"model.name": str(model), "learning.steps": "1", "collection.games_per_step": "2"}
+    run(load_config(str(tmp_path / "mine.toml"), small), tmp_path / "run")
+    evaluated = {path.name for path in (tmp_path / "run" / "evaluation").glob("*.json")}
+    assert f"step-000001-{env_id}-base.json" in evaluated
+
+
 def test_a_resume_that_fails_deletes_nothing(model, tmp_path):
     run(configure(model, learning__steps="1"), tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
@@ -162,6 +229,23 @@ def test_a_resume_that_fails_deletes_nothing(model, tmp_path):
     with pytest.raises(InputError, match="is not a directory"):
         resume(tmp_path / "run", Console(file=io.StringIO()))
     assert (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_resume_under_other_transforms_is_refused_and_deletes_nothing(model, tmp_path):
+    run(configure(model, learning__steps="2", run__save_every="1"), tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(re.sub(r"sampling = \[[^]]*\]", "sampling = []", config.read_text()))
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match="sampling_reward_transformation"):
+        resume(tmp_path / "run", Console(file=io.StringIO()))
+    after = contents(tmp_path / "run")
+    assert {path for path in before if after.get(path) != before[path]} <= {".epoch", "sessions.json"}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def test_a_run_whose_model_cannot_be_loaded_leaves_its_name_free(tmp_path):
@@ -174,12 +258,44 @@ def test_a_run_whose_model_cannot_be_loaded_leaves_its_name_free(tmp_path):
     assert (tmp_path / "other").exists()
 
 
-def test_a_resume_cuts_off_what_came_later(model, tmp_path):
+def test_a_resume_deletes_everything_written_after_its_checkpoint(model, tmp_path):
     run(configure(model), tmp_path / "run")
-    RunDirectory.open(tmp_path / "run").truncate_after(2)
-    left = sorted(path.name for path in (tmp_path / "run" / "batches").iterdir())
-    assert left == ["batch-000001.jsonl.gz", "batch-000002.jsonl.gz"]
-    assert not list((tmp_path / "run" / "evaluation").glob("step-000004*"))
+    cut_back(tmp_path / "run", to=2)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("\nsteps = 4\n", "\nsteps = 2\n"))
+    assert "continuing from update 2 of 2" in resumed(tmp_path / "run")
+    for kind in ("rollouts", "batches", "evaluation"):
+        names = [path.name for path in (tmp_path / "run" / kind).iterdir()]
+        assert any("-000002" in name for name in names)
+        assert [name for name in names if "-000003" in name or "-000004" in name] == []
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2]
+
+
+def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_accounts(model, tmp_path):
+    config = configure(model, learning__steps="6", run__keep_checkpoints="2", evaluation__every="0")
+    said = run(config, tmp_path / "run")
+    assert RunDirectory.open(tmp_path / "run").saved_steps() == [4, 6]
+    cut_back(tmp_path / "run", to=4)
+    again = resumed(tmp_path / "run")
+    assert RunDirectory.open(tmp_path / "run").saved_steps() == [4, 6]
+    accounts = [line for line in said.splitlines() if line.startswith(("trained on:", "games:", "steps:"))]
+    assert len(accounts) == 3
+    assert [line for line in accounts if line not in again] == []
+
+
+def cut_back(path: Path, to: int) -> None:
+    """A run that was killed before it saved its end."""
+    directory = RunDirectory.open(path)
+    directory.report_file.unlink()
+    for step in directory.saved_steps():
+        if step > to:
+            shutil.rmtree(directory.checkpoint(step))
+
+
+def resumed(path: Path) -> str:
+    text = io.StringIO()
+    resume(path, Console(file=text, width=100))
+    return text.getvalue()
 
 
 def test_a_finished_run_is_not_resumed(model, tmp_path):
@@ -197,29 +313,69 @@ def test_a_run_in_use_is_refused(model, tmp_path):
     holder.unlock()
 
 
-def test_a_damaged_checkpoint_is_named(model, tmp_path):
+def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_one_before(model, tmp_path):
     run(configure(model), tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004")
-    weights = tmp_path / "run" / "checkpoints" / "step-000002" / "learner.safetensors"
+    shutil.copytree(tmp_path / "run", tmp_path / "cut")
+    (tmp_path / "cut" / "report.html").unlink()
+    weights = tmp_path / "cut" / "checkpoints" / "step-000004" / "learner.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
+    said = resumed(tmp_path / "cut").replace("\n", "")
+    assert "step-000004/learner.safetensors is missing or damaged; going on from step-000002" in said
+    assert differences(fingerprint(tmp_path / "run"), fingerprint(tmp_path / "cut")) == []
+    assert RunDirectory.open(tmp_path / "cut").saved_steps() == [0, 2, 4]
+
+
+def test_if_every_checkpoint_is_damaged_the_newest_is_named(model, tmp_path):
+    run(configure(model, learning__steps="2"), tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    for weights in (tmp_path / "run" / "checkpoints").glob("*/learner.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match=r"step-000002/learner.safetensors is missing or damaged"):
         resume(tmp_path / "run", Console(file=io.StringIO()))
 
 
-def test_a_context_that_is_too_short_stops_the_run_with_the_reason(model, tmp_path):
-    with pytest.raises(SelfplayError, match=r"exceed the context of 100"):
-        run(configure(model, inference__max_context="100", evaluation__games="2"), tmp_path / "run")
+def test_a_run_that_was_resumed_elsewhere_saves_nothing_more(model, tmp_path):
+    directory = RunDirectory.create(tmp_path / "run")
+    run = LocalRun(configure(model, evaluation__games="2"), directory, Console(file=io.StringIO()))
+    directory.unlock()  # as if another machine did not see the lock
+    RunDirectory(tmp_path / "run").lock()
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        asyncio.run(run.run())
+    assert directory.saved_steps() == []
+    assert metrics_of(tmp_path / "run") == []
 
 
-def test_a_full_disk_is_said_in_one_line_and_the_run_can_go_on(model, tmp_path):
-    config = configure(model, learning__steps="2", run__save_every="1")
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))
-    try:
-        with pytest.raises(SelfplayError, match=r"cannot be written .* selfplay train --resume"):
-            run(config, tmp_path / "run")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+def test_the_lock_is_private_to_its_owner_and_not_executable(tmp_path):
+    RunDirectory.create(tmp_path / "run").unlock()
+    assert (tmp_path / "run" / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_is_reported_in_one_line_and_the_run_can_continue(model, tmp_path):
+    run(configure(model, learning__steps="2", run__save_every="1"), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000002")
+    (tmp_path / "run" / "report.html").unlink()
+    with (
+        files_no_longer_than(20_000),
+        pytest.raises(SelfplayError, match=r"cannot be written .* selfplay train --resume"),
+    ):
+        resume(tmp_path / "run", Console(file=io.StringIO()))
     resume(tmp_path / "run", Console(file=io.StringIO()))
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_its_name_free(model, tmp_path):
+    with (
+        files_no_longer_than(8_000),
+        pytest.raises(SelfplayError, match=r"cannot be written .*: free the disk") as raised,
+    ):
+        run(configure(model), tmp_path / "disk")
+    assert "--resume" not in str(raised.value)
+    with pytest.raises(SelfplayError, match="exceed the context of 100"):
+        run(configure(model, inference__max_context="100", evaluation__games="2"), tmp_path / "context")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_after_its_first_checkpoint_keeps_it(model, tmp_path):
+    with pytest.raises(SelfplayError, match="engine and learner disagree"):
+        run(configure(model, learning__max_mismatch="1e-12"), tmp_path / "run")
+    assert RunDirectory.open(tmp_path / "run").saved_steps() == [0]

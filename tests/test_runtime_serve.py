@@ -1,4 +1,4 @@
-"""``selfplay serve``: what it serves of a model or a run, adapters that come and go, and the command."""
+"""``selfplay serve``: models, runs, adapters that are loaded and unloaded, and the command."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,13 +59,23 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
 
 
 @pytest.fixture
-def serving_base() -> Iterator[Live]:
-    """What ``selfplay serve`` makes of a model without adapters."""
+def serving_base(tmp_path, adapters) -> Iterator[Live]:
+    """What ``selfplay serve --adapters`` makes of a model without adapters."""
+    for name, directory in adapters.items():
+        shutil.copytree(directory, tmp_path / name)
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
     engine = EmbeddedEngine(policy, max_tokens=16)
     source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
-    with running(build_app(engine, policy, source.model.name, source, TOKEN), engine) as live:
+    with running(build_app(engine, policy, source.model.name, source, TOKEN, tmp_path), engine) as live:
         yield live
+
+
+def load(live: Live, name: str, path: object, **options) -> httpx2.Response:
+    return live.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path), **options})
+
+
+def refusal_of(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["param"]
 
 
 def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
@@ -80,8 +91,7 @@ def test_an_adapter_loaded_at_run_time_answers_as_it_does_alone(serving_base, ad
     live = serving_base
     base, version = ask_logprobs(live, BASE_NAME)
     assert version == "0"
-    body = {"lora_name": "mine", "lora_path": str(adapters[name])}
-    response = live.post("/v1/load_lora_adapter", json=body)
+    response = load(live, "mine", name)
     assert response.status_code == 200
     assert response.text == "Success: LoRA adapter 'mine' added successfully."
     logprobs, version = ask_logprobs(live, "mine")
@@ -92,16 +102,14 @@ def test_an_adapter_loaded_at_run_time_answers_as_it_does_alone(serving_base, ad
     assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine"]
 
 
-def test_an_adapter_is_replaced_and_unloaded(serving_base, adapters):
+def test_an_adapter_is_replaced_and_unloaded(serving_base, tmp_path):
     live = serving_base
-    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
-    second = {"lora_name": "mine", "lora_path": str(adapters["second"])}
-    live.post("/v1/load_lora_adapter", json=first)
+    assert load(live, "mine", "first").status_code == 200
     before, _ = ask_logprobs(live, "mine")
-    refused = live.post("/v1/load_lora_adapter", json=second)
+    refused = load(live, "mine", "second")
     assert refused.status_code == 400
     assert "load_inplace" in refused.json()["error"]["message"]
-    assert live.post("/v1/load_lora_adapter", json={**second, "load_inplace": True}).status_code == 200
+    assert load(live, "mine", tmp_path / "second", load_inplace=True).status_code == 200
     after, version = ask_logprobs(live, "mine")
     assert after != before
     assert version == "2"
@@ -111,36 +119,108 @@ def test_an_adapter_is_replaced_and_unloaded(serving_base, adapters):
     with pytest.raises(openai.NotFoundError):
         ask_logprobs(live, "mine")
     assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 404
-    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
+    assert load(live, "mine", "first").status_code == 200
     assert ask_logprobs(live, "mine") == (before, "3")
 
 
-def test_what_is_no_adapter_of_this_model_is_refused_and_nothing_changes(serving_base, adapters, tmp_path):
+def change_config(directory: Path, **fields) -> None:
+    path = directory / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"r": 5},
+        {"r": 200_000_000_000},  # more memory than there is
+        {"r": "4"},
+        {"r": 4.0},
+        {"r": 0},
+        {"r": True},
+        {"r": None},
+        {"lora_alpha": "8"},
+        {"lora_alpha": None},
+        {"lora_alpha": [8]},
+        {"target_modules": 3},
+        {"target_modules": []},
+        {"target_modules": [3]},
+        {"target_modules": ["c_attn"]},
+        {"target_modules": ["q_proj"]},
+        {"use_dora": True},
+    ],
+    ids=str,
+)
+def test_an_invalid_adapter_is_rejected_and_nothing_changes(serving_base, tmp_path, fields):
+    live = serving_base
+    change_config(tmp_path / "second", **fields)
+    assert refusal_of(load(live, "mine", "second")) == (400, "adapter")
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+    assert load(live, "mine", "first").status_code == 200
+
+
+def test_an_adapter_of_another_model_or_with_damaged_weights_is_refused(serving_base, tmp_path):
     live = serving_base
     other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
     save_adapter(tmp_path / "layers", other, "other")
-    config = json.loads((tmp_path / "layers" / "adapter_config.json").read_text())
-    (tmp_path / "layers" / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "adapter_config.json").write_text(
-        json.dumps({**config, "target_modules": ["c_attn"]})
-    )
-    (tmp_path / "modules" / "adapter_model.safetensors").write_bytes(
-        (tmp_path / "layers" / "adapter_model.safetensors").read_bytes()
-    )
-    for path in ("layers", "modules", "nothing"):
-        body = {"lora_name": "mine", "lora_path": str(tmp_path / path)}
-        response = live.post("/v1/load_lora_adapter", json=body)
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "adapter")
-    body = {"lora_name": "mine", "lora_path": "~nosuch-user/x"}
-    response = live.post("/v1/load_lora_adapter", json=body)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "lora_path")
-    taken = {"lora_name": BASE_NAME, "lora_path": str(adapters["first"]), "load_inplace": True}
-    assert live.post("/v1/load_lora_adapter", json=taken).status_code == 400
-    assert live.post("/v1/unload_lora_adapter", json={"lora_name": BASE_NAME}).status_code == 400
+    change_config(tmp_path / "layers", target_modules=["q_proj", "v_proj"])
+    weights = tmp_path / "second" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    for path in ("layers", "second", "nothing", "", "~nosuch-user/x"):
+        assert refusal_of(load(live, "mine", path or ".")) == (400, "adapter")
     assert [model.id for model in live.client().models.list()] == [BASE_NAME]
-    first = {"lora_name": "mine", "lora_path": str(adapters["first"])}
-    assert live.post("/v1/load_lora_adapter", json=first).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["default", "base", BASE_NAME])
+def test_clients_cannot_use_the_names_of_the_server(serving_base, name):
+    live = serving_base
+    before = ask_logprobs(live, name)
+    for options in ({}, {"load_inplace": True}):
+        assert refusal_of(load(live, name, "first", **options)) == (400, "lora_name")
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code in (400, 404)
+    assert ask_logprobs(live, name) == before
+
+
+def test_clients_can_neither_replace_nor_unload_the_run_that_is_served(adapters, tmp_path):
+    shutil.copytree(adapters["second"], tmp_path / "second")
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy)
+    app = build_app(engine, policy, "kuhn", source_of(adapters["first"]), TOKEN, tmp_path)
+    with running(app, engine) as live:
+        before = ask_logprobs(live, "kuhn")
+        assert refusal_of(load(live, "kuhn", "second", load_inplace=True)) == (400, "lora_name")
+        unloaded = live.post("/v1/unload_lora_adapter", json={"lora_name": "kuhn"})
+        assert refusal_of(unloaded) == (400, "lora_name")
+        assert ask_logprobs(live, "kuhn") == before
+
+
+def test_only_adapters_inside_the_directory_can_be_loaded(serving_base, adapters, tmp_path):
+    live = serving_base
+    (tmp_path / "link").symlink_to(adapters["first"])
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    outside = [adapters["first"], f"../{tmp_path.name}/../nothing", "/", "link", "circle", "first\0"]
+    for path in outside:
+        assert refusal_of(load(live, "mine", path)) == (400, "lora_path")
+    assert load(live, "mine", tmp_path / "first").status_code == 200
+    assert load(live, "yours", "second/../first").status_code == 200
+
+
+def test_without_a_directory_no_adapter_can_be_loaded(adapters):
+    engine, app = served_by(BASE_NAME, ModelSource(ModelSettings(name=str(tiny_model("llama")))))
+    with running(app, engine) as live:
+        assert load(live, "mine", adapters["first"]).status_code == 404
+
+
+def test_other_requests_are_answered_while_an_adapter_is_read(serving_base):
+    """It is read in the loop's only thread, which is busy until another request has been answered."""
+    live, answered = serving_base, threading.Event()
+    with ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as client:
+        live.loop.call_soon_threadsafe(live.loop.set_default_executor, threads)
+        threads.submit(answered.wait, 60)
+        loading = client.submit(load, live, "mine", "first")
+        assert ask_logprobs(live, BASE_NAME)
+        assert not loading.done()
+        answered.set()
+        assert loading.result().status_code == 200
 
 
 # Runs
@@ -219,6 +299,15 @@ def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
 # The command
 
 
+@pytest.mark.parametrize("directory", ["nothing", "a-file"])
+def test_adapters_need_a_directory(directory, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").write_text("")
+    assert main(["serve", str(tiny_model("llama")), "--adapters", directory]) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: --adapters: {directory} is not a directory. Give one that holds adapters\n"
+
+
 def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -245,7 +334,7 @@ def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
         with contextlib.suppress(httpx2.ConnectError):
             connection = httpx2.get(f"{url}/health", timeout=60)
     printed = capsys.readouterr().out
-    assert printed.startswith(f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n")
+    assert f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n" in printed
     token = re.search(r"SELFPLAY_API_KEY=(\S+)\n", printed)[1]
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0)
     answer = client.chat.completions.create(model=BASE_NAME, messages=ASK)
@@ -261,10 +350,10 @@ def test_a_token_that_no_client_can_send_is_refused(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
-def test_other_machines_are_let_in_only_with_a_token_of_ones_own(host, monkeypatch, capsys):
+def test_other_machines_are_let_in_only_with_a_token_that_the_user_set(host, monkeypatch, capsys):
     monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
-    line = f"error: --host: {host} lets other machines in, and there is no token of yours."
+    line = f"error: --host: {host} lets other machines in, and you have set no token."
     assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
 
 
@@ -274,19 +363,22 @@ def test_a_port_in_use_is_one_line(capsys):
         assert main(["serve", str(tiny_model("llama")), "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error == (
-        f"error: --port: nothing can listen at 127.0.0.1:{port} (Address already in use). "
+        f"error: --port: the server cannot listen at 127.0.0.1:{port} (Address already in use). "
         "Choose another port or host\n"
     )
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
-def test_a_host_that_no_host_can_be_called_is_one_line(host, monkeypatch, capsys):
+def test_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
     monkeypatch.setenv("SELFPLAY_API_KEY", "a-token")
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
-    assert capsys.readouterr().err == f"error: --host: '{host}' is no host's name. Give one, or an address\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: --host: '{host}' is not a host name. Give a host name or an address\n"
+    )
 
 
-def test_without_the_extra_its_name_is_told(monkeypatch, capsys):
+def test_without_the_extra_the_error_names_it(monkeypatch, capsys):
     monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
     assert main(["serve", "smollm2-135m"]) == 2
     assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err

@@ -1,7 +1,6 @@
-"""From a configuration to the objects it describes."""
+"""Build the objects that a configuration describes."""
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
-from selfplay.core import Arena, InputError, derive_seed
+from selfplay.core import Arena, derive_seed
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
@@ -19,9 +18,9 @@ from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel, average_of
 from selfplay.population.environment_samplers import WeightedEnvSampler
-from selfplay.population.model_pool import ModelPool
+from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
 from selfplay.replay.transforms_final import (
@@ -44,6 +43,9 @@ from selfplay.replay.transforms_step import (
     RewardForFormat,
     StepRewardTransform,
 )
+from selfplay.runtime.devices import choose_device
+from selfplay.runtime.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
+from selfplay.runtime.threads import available_cores, base_dtype, chosen_threads
 from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.tracking.tracker import Tracker
 
@@ -58,13 +60,10 @@ def build_policy(
     """Load the base model with a fresh adapter for each policy.
 
     Raises:
-        InputError: the model cannot be loaded, or the device is not there.
+        InputError: the model cannot be loaded, or the device does not exist.
     """
-    torch.set_num_threads(model.threads or os.cpu_count() or 1)
-    has_gpu = torch.cuda.is_available()
-    if model.device.startswith("cuda") and not has_gpu:
-        raise InputError("model.device", "torch finds no CUDA device here", 'Take "cpu" or "auto".')
-    device = model.device if model.device != "auto" else "cuda" if has_gpu else "cpu"
+    torch.set_num_threads(chosen_threads(model, available_cores(), say))
+    device = choose_device(model.device)
     return PolicyModel(
         resolve_model(model.name, say),
         lora,
@@ -75,17 +74,8 @@ def build_policy(
     )
 
 
-def base_dtype(name: str, device: str) -> torch.dtype:
-    """The base model's type: ``auto`` is bfloat16 where the machine has instructions for it."""
-    if name != "auto":
-        return torch.float32 if name == "float32" else torch.bfloat16
-    if device.startswith("cuda"):
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
 def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
-    """The embedded engine over ``policy``."""
+    """Build the embedded engine that serves ``policy``."""
     settings = config.inference
     return EmbeddedEngine(
         policy,
@@ -102,7 +92,7 @@ def build_learner(
     model: PolicyModel,
     policy: str = TRAINED,
 ) -> Learner:
-    """The learner of one policy's adapter."""
+    """Build the learner of one policy's adapter."""
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
     algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
     algorithm.initialize(
@@ -133,7 +123,7 @@ def build_learner(
 
 
 def build_arena(config: Config, engine: EmbeddedEngine) -> Arena:
-    """An arena over the engine, with the limits of the configuration."""
+    """Build an arena that plays with the engine, with the limits of the configuration."""
     return Arena(
         engine,
         max_calls=config.inference.max_queue,
@@ -143,12 +133,12 @@ def build_arena(config: Config, engine: EmbeddedEngine) -> Arena:
 
 
 def unit_of_play(config: Config) -> tuple[str, int | None]:
-    """What is played in an update, and how many: ``("games", 1536)``; ``None`` where the program decides."""
+    """Return what an update plays, and how many: ``("games", 1536)``; ``None`` where the program decides."""
     return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
 
 
 def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
-    """Where a run's metrics go, its own file first."""
+    """Build the sinks of a run's metrics; its own file comes first."""
     sinks: list[Sink] = [metrics]
     project = config.tracking.wandb_project
     if project is not None:
@@ -159,12 +149,12 @@ def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sin
 
 
 def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
-    """Where the adapters of a checkpoint lie."""
+    """Return the directories of a checkpoint's adapters."""
     return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
 def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
-    """The replay buffer with its reward transforms."""
+    """Build the replay buffer with its reward transforms."""
     kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
     return kind(
         config.buffer.max_size,
@@ -182,7 +172,7 @@ def composed_transforms(
     ComposeStepRewardTransforms | None,
     ComposeSamplingRewardTransforms | None,
 ]:
-    """The stacks of the three families; ``None`` for an empty one."""
+    """Return the stacks of the three families of transforms; ``None`` for an empty one."""
     final, step, sampling = reward_transforms(rewards)
     return (
         ComposeFinalRewardTransforms(final) if final else None,
@@ -194,7 +184,7 @@ def composed_transforms(
 def reward_transforms(
     rewards: RewardSettings,
 ) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
-    """The transforms of the three families, in order."""
+    """Return the transforms of the three families, in order."""
     final: list[FinalRewardTransform] = []
     for one in rewards.final:
         if one.type == "win_draw_loss":
@@ -221,12 +211,12 @@ def reward_transforms(
 
 
 def env_spec(env: EnvSettings) -> EnvSpec:
-    """The scheduler's view of an environment."""
+    """Return the scheduler's view of an environment."""
     return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
 
 
 def build_episode(env: EnvSettings) -> GameEpisode:
-    """The episode that plays an environment."""
+    """Build the episode that plays an environment."""
     return GameEpisode(
         env.id,
         env.num_players,
@@ -238,7 +228,7 @@ def build_episode(env: EnvSettings) -> GameEpisode:
 
 @dataclass(frozen=True)
 class FixedMember:
-    """A member of the pool that is not trained; one that is not ``active`` only evaluates."""
+    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only."""
 
     name: str
     kind: Literal["fixed", "script"]
@@ -246,16 +236,21 @@ class FixedMember:
 
 
 def fixed_members(config: Config) -> list[FixedMember]:
-    """Opponents in training, and those that only evaluate."""
-    training, evaluating = config.population.fixed_opponents, config.evaluation.opponents
+    """Return the fixed opponents of training, and those that play in evaluations only."""
+    training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
     return [
         FixedMember(name, "script" if name in PLAYER_NAMES else "fixed", name in training)
         for name in dict.fromkeys([*training, *evaluating])
     ]
 
 
+def evaluated_uid(config: Config) -> str:
+    """Return the pool's member that evaluations play and rate: the policy, or its running average if any."""
+    return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
+
+
 def build_pool(config: Config, tracker: Tracker) -> ModelPool:
-    """The model pool with its fixed members: opponents in training, and those that only evaluate."""
+    """Build the model pool with the policy and the fixed members."""
     population = config.population
     pool = ModelPool(
         population.sample_mode,
@@ -264,13 +259,15 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
+    for uid in dict.fromkeys((POLICY_UID, evaluated_uid(config))):
+        pool.add_policy(uid)
     for one in fixed_members(config):
         pool.add_fixed(one.name, kind=one.kind, active=one.active)
     return pool
 
 
 def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
-    """The scheduler over the configured environments and evaluation opponents."""
+    """Build the scheduler of the configured environments and evaluation opponents."""
     environments = WeightedEnvSampler(
         [env_spec(env) for env in config.envs], [env.weight for env in config.envs]
     )
@@ -280,8 +277,7 @@ def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
         evaluation=[
             (env_spec(env), f"fixed-{name}")
             for env in config.envs
-            if env.num_players > 1
-            for name in config.evaluation.opponents
+            for name in evaluation_opponents(config, env)
         ],
         seed=config.seed,
         temperature=config.inference.temperature,
@@ -290,5 +286,5 @@ def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
 
 
 def answer_encoder(policy: PolicyModel) -> Callable[[str], list[int]]:
-    """``policy.encode_answer`` with a memory: a batch asks for the same few answers thousands of times."""
+    """Return ``policy.encode_answer`` with a cache: a batch holds the same few answers thousands of times."""
     return functools.lru_cache(maxsize=100_000)(policy.encode_answer)

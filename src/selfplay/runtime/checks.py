@@ -1,4 +1,4 @@
-"""What can be said of a configuration before anything is loaded: quick, without torch or a network."""
+"""Check a configuration before anything is loaded: quickly, without torch and without a network."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -7,23 +7,24 @@ from contextlib import contextmanager
 from selfplay.config.settings import Config, EnvSettings, TrackingSettings
 from selfplay.core import InputError
 from selfplay.envs.catalog import check_playable, describe, library_of
-from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
-from selfplay.envs.textarena_moves import family_of
 from selfplay.learning.model_files import check_model_name
+from selfplay.runtime.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
 from selfplay.runtime.programs import build_program, check_first_batch, policies_of
-
-OPPONENTS = (*PLAYER_NAMES, "base")
 
 
 def check_config(config: Config) -> list[str]:
-    """Check whether a run with this configuration can start; return what was found right, a line each.
+    """Check whether a run with this configuration can start; return one line for each check that passed.
 
     Raises:
-        InputError: it cannot. A model that has yet to be downloaded may still be missing.
+        InputError: the run cannot start. A model that has yet to be downloaded may still be missing.
     """
     with renaming({"model": "model.name"}):
         check_model_name(config.model.name)
+    if config.run.runtime == "local" and config.model.device.startswith("cuda"):
+        from selfplay.runtime.devices import choose_device  # torch takes seconds to import: only if needed
+
+        choose_device(config.model.device)
     found = [f"model {config.model.name}"]
     for index, env in enumerate(config.envs):
         found.append(_check_env(env, f"envs.{index}"))
@@ -41,7 +42,7 @@ def check_config(config: Config) -> list[str]:
 
 
 def _check_runtime(config: Config) -> list[str]:
-    """Whether what a cluster needs is installed; nothing is started."""
+    """Check that the packages a cluster needs are installed; start nothing."""
     if config.run.runtime == "local":
         return []
     needed = ["ray"] if config.inference.engine == "embedded" else ["ray", "vllm"]
@@ -53,7 +54,7 @@ def _check_runtime(config: Config) -> list[str]:
                 f"Run: pip install 'selfplay-rl[{package}]'",
             )
     settings = config.ray
-    where = f"{settings.address} (not looked at)" if settings.address else "this machine"
+    where = f"{settings.address} (not checked)" if settings.address else "this machine"
     parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
     if config.program is None:
         parts.append(f"{settings.collectors} collector(s)")
@@ -61,7 +62,7 @@ def _check_runtime(config: Config) -> list[str]:
 
 
 def default_seats(env_id: str) -> int:
-    """How many players a game has when nobody says: two where that is possible."""
+    """Return the default number of players of an environment: two where that is possible."""
     possible = describe(env_id).players
     return 2 if 2 in possible else possible[0]
 
@@ -76,10 +77,10 @@ def check_opponent(name: str, env_id: str) -> None:
     """Raise an InputError unless ``name`` is ``base`` or a scripted player that can play the environment."""
     if name not in OPPONENTS:
         raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(OPPONENTS)}")
-    if name == "random" and not _tells_moves(env_id):
+    if name == "random" and not tells_moves(env_id):
         raise InputError(
             "opponent",
-            f"nothing can play {env_id} at random: it does not tell its legal moves",
+            f"no player can play {env_id} at random: it does not list its legal moves",
             "Use base as the opponent",
         )
     if name == "optimal":
@@ -118,10 +119,11 @@ def _check_env(env: EnvSettings, field: str) -> str:
 
 
 def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
-    """One player has no opponent, so there nothing is checked."""
+    """Check the opponents of an environment; a game for one player has none."""
     if env.num_players == 1:
         return []
-    fields = [(f"evaluation.opponents.{i}", name) for i, name in enumerate(config.evaluation.opponents)]
+    opponents = evaluation_opponents(config, env)
+    fields = [(f"evaluation.opponents.{i}", name) for i, name in enumerate(opponents)]
     fields += [
         (f"population.fixed_opponents.{i}", name) for i, name in enumerate(config.population.fixed_opponents)
     ]
@@ -132,13 +134,15 @@ def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
     return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
 
 
-def _tells_moves(env_id: str) -> bool:
-    """Whether legal moves are known. TextArena is slow to import, but names its classes like its ids."""
-    return library_of(env_id) == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
+def notes_on(config: Config) -> list[str]:
+    """Return what a user who starts a run with this configuration should know, one line each."""
+    if config.evaluation.opponents is not None:
+        return []
+    return [why_base(env.id) for env in config.envs if "base" in evaluation_opponents(config, env)]
 
 
 def _check_optimal(env_id: str) -> None:
-    """Solving an OpenSpiel game can take seconds, so only what forbids it is looked for."""
+    """Check that the optimal player can exist; an OpenSpiel game is not solved, which can take seconds."""
     if library_of(env_id) == "openspiel":
         from selfplay.envs.solver import check_solvable
 

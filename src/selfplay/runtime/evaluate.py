@@ -2,10 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
 from selfplay.config.loading import load_config
 from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
@@ -19,8 +19,10 @@ from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.runtime import assembly
-from selfplay.runtime.checks import OPPONENTS, default_seats
+from selfplay.runtime.checks import default_seats
+from selfplay.runtime.evaluation_opponents import OPPONENTS
 from selfplay.runtime.evaluations import opponent_agent
+from selfplay.runtime.progress_views import print_line, view_of, working
 from selfplay.runtime.run_directory import RunDirectory
 from selfplay.runtime.run_names import paths_of
 from selfplay.runtime.served_adapters import ServedAdapters
@@ -30,7 +32,7 @@ OPPONENT = "opponent"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What a person named: a base model, and the adapter on it if there is one."""
+    """What a name on the command line means: a base model, and the adapter on it if there is one."""
 
     model: ModelSettings
     adapter: Path | None = None
@@ -38,7 +40,7 @@ class ModelSource:
     envs: tuple[EnvSettings, ...] = ()
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
-        """How ``env_id`` is played: as the run trained in it, where it did and nothing else is asked for."""
+        """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
         for env in self.envs:
             if env.id == env_id and num_players in (None, env.num_players):
                 return env.model_copy(update={"template": template or env.template})
@@ -47,10 +49,10 @@ class ModelSource:
 
 
 def find_model(name: str) -> ModelSource:
-    """Find what ``name`` means: a run (its newest checkpoint), an adapter directory, or a base model.
+    """Find the model that ``name`` means: a run (its newest checkpoint), an adapter or a base model.
 
     Raises:
-        InputError: a run without a checkpoint, or a name that is nothing known.
+        InputError: the run has no checkpoint, or the name is none of these.
     """
     for path in paths_of(name):
         if (path / "config.toml").is_file():
@@ -69,7 +71,7 @@ def find_model(name: str) -> ModelSource:
         raise InputError(
             "MODEL_OR_RUN",
             f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
-            "A Hugging Face id has the form organisation/name; runs are below ./runs.",
+            "A Hugging Face id has the form organisation/name; runs are in ./runs.",
         )
     return ModelSource(ModelSettings(name=name))
 
@@ -80,9 +82,12 @@ def build_engine(
     """Serve a model as ``default``, its base model as ``base``, and another adapter as ``opponent``.
 
     Raises:
-        InputError: it cannot be loaded, or an adapter is another model's.
+        InputError: a model cannot be loaded, or an adapter belongs to another model.
     """
-    policy = assembly.build_policy(source.model, LoraSettings(lora_rank=1), seed, console.print)
+    with working(console, f"loading {source.model.name}"):
+        policy = assembly.build_policy(
+            source.model, LoraSettings(lora_rank=1), seed, partial(print_line, console)
+        )
     engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
     engine.publish(BASE, BASE, 0)
     adapters = ServedAdapters(policy, engine)
@@ -95,10 +100,10 @@ def build_engine(
 
 
 def _only_adapter(checkpoint: Path) -> Path:
-    """The adapter of a checkpoint.
+    """Return the adapter of a checkpoint.
 
     Raises:
-        InputError: it has several.
+        InputError: the checkpoint has several.
     """
     policies = sorted(config.parent for config in checkpoint.glob(f"*/{ADAPTER_CONFIG}"))
     if policies:
@@ -108,10 +113,10 @@ def _only_adapter(checkpoint: Path) -> Path:
 
 
 def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]:
-    """The agent behind an opponent's name, and what to load for it.
+    """Return the agent that an opponent's name means, and the model to load for it.
 
     Raises:
-        InputError: it is an adapter of another base model.
+        InputError: the opponent has another base model.
     """
     if name in OPPONENTS:
         return opponent_agent(name), None
@@ -120,7 +125,7 @@ def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]
         raise InputError(
             "--opponent",
             f"the base model of {name} is {source.model.name}, not {base}",
-            "Name one of the same base.",
+            "Name an opponent with the same base model.",
         )
     return AgentSpec("model", OPPONENT), source
 
@@ -137,17 +142,21 @@ def evaluate(
     temperature: float,
     console: Console,
 ) -> MatchResult:
-    """Play a match, print its table and return it. What is ``None`` is as the run trained, or the default.
+    """Play a match, print its table and return it.
+
+    An argument that is ``None`` takes the value that the run trained with, or else the default.
 
     Raises:
-        InputError: the model, environment or opponent cannot be had.
+        InputError: the model, environment or opponent is not available.
     """
     source = find_model(model_or_run)
     env = source.environment(env_id, template, num_players)
     agent, other = _find_opponent(opponent, source.model.name)
     engine = build_engine(source, console, seed, other)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("games", total=games)
+    view = view_of(console, "games", games)
+    view.start()
+    try:
+        view.doing(f"playing {env.id} against {opponent if env.num_players > 1 else 'the environment'}")
         result = asyncio.run(
             play_match(
                 Arena(engine),
@@ -162,8 +171,10 @@ def evaluate(
                 max_tokens=source.max_tokens,
                 max_turns=env.max_turns,
                 error_allowance=env.error_allowance,
-                on_game=lambda done, total: progress.update(bar, completed=done, total=total),
+                on_game=view.count,
             )
         )
+    finally:
+        view.stop()
     console.print(match_table([result]))
     return result

@@ -1,4 +1,4 @@
-"""The evaluations of a run: matches and exact measures, written to its directory."""
+"""Run the evaluations of a run: matches and exact measures, written to its directory."""
 
 from pathlib import Path
 from typing import Protocol
@@ -6,27 +6,26 @@ from typing import Protocol
 from rich.console import Group
 
 from selfplay.config.settings import Config, EnvSettings
-from selfplay.core import AgentSpec, Arena, derive_seed
+from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.nash_conv import nash_conv
-from selfplay.evaluation.report_files import read_evaluation, write_evaluation
+from selfplay.evaluation.report_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
+from selfplay.replay.rollout_log import write_rollouts
+from selfplay.runtime.evaluation_opponents import evaluation_opponents
 from selfplay.runtime.progress import RunProgress
 
 
 def opponent_agent(name: str) -> AgentSpec:
-    """The agent behind an opponent's name: a scripted player, or a model that the engine serves."""
+    """Return the agent that an opponent's name means: a scripted player, or a model that is served."""
     return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
 
 
 class Ratings(Protocol):
     """The part of a model pool that evaluations use."""
-
-    def current_uid(self) -> str | None:
-        """Uid of the latest checkpoint."""
 
     def push_game_outcome(
         self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
@@ -38,29 +37,39 @@ class Evaluations:
     """Measures a served model against the configured opponents.
 
     Args:
-        config: of the run.
-        arena: whose client serves ``model``.
-        pool: its fixed members are rated by the matches against them.
-        model: which served model is measured.
-        directory: where results are written.
+        config: the run's configuration.
+        arena: an arena whose client serves ``model``.
+        pool: the pool whose members the matches rate.
+        model: the served model to measure.
+        uid: the pool's name for ``model``: the policy, or its running average.
+        directory: the directory that results are written to.
     """
 
-    def __init__(self, config: Config, arena: Arena, pool: Ratings, model: str, directory: Path) -> None:
+    def __init__(
+        self, config: Config, arena: Arena, pool: Ratings, model: str, uid: str, directory: Path
+    ) -> None:
         self.config = config
         self.arena = arena
         self.pool = pool
         self.model = model
+        self.uid = uid
         self.directory = directory
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
-        """Measure after update ``step``; returns the headline figures by name."""
+        """Measure after update ``step``; return the headline figures by name."""
         summary = {}
         for env in self.config.envs:
             of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
-            for opponent in self.config.evaluation.opponents if env.num_players > 1 else [None]:
+            alone: list[str | None] = [None]
+            for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
                 progress.say(f"{env.id}: {games} games against {opponent or 'the environment'}")
-                result = await self._match(env, opponent, games, progress)
-                write_evaluation(self.directory, step, f"{env.id}-{opponent or 'alone'}", result)
+                rollouts: dict[int, Rollout] = {}
+                result = await self._match(env, opponent, games, progress, rollouts)
+                name = f"{env.id}-{opponent or 'alone'}"
+                write_evaluation(self.directory, step, name, result)
+                shown = [rollouts[index] for index in sorted(rollouts)]
+                if shown:
+                    write_rollouts(evaluation_path(self.directory, step, name, ".jsonl"), step, shown)
                 self._rate(result, opponent)
                 won = f"win against {opponent}" if opponent else "solved"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%}"
@@ -72,11 +81,24 @@ class Evaluations:
                 )
                 write_evaluation(self.directory, step, f"{env.id}-nash-conv", exact)
                 summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
+                if not exact.is_playable:
+                    summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
         return summary
 
     async def _match(
-        self, env: EnvSettings, opponent: str | None, games: int, progress: RunProgress
+        self,
+        env: EnvSettings,
+        opponent: str | None,
+        games: int,
+        progress: RunProgress,
+        rollouts: dict[int, Rollout],
     ) -> MatchResult:
+        """Play a match and keep its first games in ``rollouts``, by number."""
+
+        def keep(index: int, rollout: Rollout) -> None:
+            if index < self.config.tracking.games_logged:
+                rollouts[index] = rollout
+
         return await play_match(
             self.arena,
             env.id,
@@ -92,25 +114,24 @@ class Evaluations:
             max_turns=env.max_turns,
             error_allowance=env.error_allowance,
             on_game=progress.evaluation_game,
+            on_rollout=keep,
         )
 
     def _rate(self, result: MatchResult, opponent: str | None) -> None:
-        """Let the pool learn from a match, game by game."""
-        current = self.pool.current_uid()
-        uid = f"fixed-{opponent}"
-        if opponent is None or current is None or result.num_players != 2:
+        """Rate the players of a match, game by game."""
+        if opponent is None or result.num_players != 2:
             return
         for outcome in result.outcomes:
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
-            self.pool.push_game_outcome(current, uid, reward, [], result.env_id)
+            self.pool.push_game_outcome(self.uid, f"fixed-{opponent}", reward, [], result.env_id)
 
     def tables(self) -> Group | str:
-        """First against last evaluation on disk."""
+        """Compare the first evaluation on disk with the last."""
         return comparison_of(self.directory)
 
 
 def comparison_of(directory: Path) -> Group | str:
-    """The first evaluation in a directory against the last, as a table."""
+    """Compare the first evaluation in a directory with the last, as a table."""
     results = [read_evaluation(path) for path in sorted(directory.glob("step-*.json"))]
     if not results:
         return "nothing was evaluated"

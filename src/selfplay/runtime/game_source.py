@@ -1,10 +1,11 @@
-"""GameSource: games against the pool, through the collector and the replay buffer."""
+"""GameSource: records of games against the pool, through the collector and the replay buffer."""
 
 from collections.abc import Callable
 from typing import Any
 
 from rich.console import Group
 
+from selfplay.collection.accounts import raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
 from selfplay.inference.engine import EmbeddedEngine
@@ -19,7 +20,7 @@ from selfplay.runtime.source import SourceParts
 
 
 class GameSource:
-    """See :class:`Source`. All trained seats belong to the policy ``default``."""
+    """A :class:`Source` of games. All trained seats belong to the policy ``default``."""
 
     def __init__(self, parts: SourceParts, model: PolicyModel, engine: EmbeddedEngine) -> None:
         config = self.config = parts.config
@@ -31,7 +32,12 @@ class GameSource:
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.arena = self._build_arena(engine)
         self.evaluations = Evaluations(
-            config, self.arena, self.pool, parts.results[TRAINED], parts.directory.evaluation
+            config,
+            self.arena,
+            self.pool,
+            parts.results[TRAINED],
+            assembly.evaluated_uid(config),
+            parts.directory.evaluation,
         )
         self.collector = Collector(
             self.arena,
@@ -62,8 +68,8 @@ class GameSource:
         """Nothing to do."""
 
     def begin(self) -> None:
-        """Register the untrained policy."""
-        self.pool.add_checkpoint(None, 0)
+        """Add the untrained model to the pool."""
+        self.opponents.add_untrained()
 
     async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
         """Play games and draw a batch from the buffer."""
@@ -87,7 +93,10 @@ class GameSource:
         return {TRAINED: records_from_steps(self._batch(), self.encode_answer)}
 
     def _enough(self) -> Callable[[], bool]:
-        """When an overlapping update begins: at ``batch_size`` entries or ``games_per_step`` more games."""
+        """Return the condition on which an overlapping update begins.
+
+        It is ``batch_size`` entries in the buffer if that is configured, else ``games_per_step`` more games.
+        """
         if self.config.buffer.batch_size is not None:
             wanted = self.config.buffer.batch_size
             return lambda: self.buffer.entries() >= wanted
@@ -106,45 +115,51 @@ class GameSource:
         self.parts.rollout_log.write(step + 1, games + failed)
 
     async def learned(self, step: int) -> None:
-        """Register the policy when it is time. Games in flight finish first if they may play who leaves."""
-        if step % self.config.population.add_every:
-            return
-        if self.opponents.keeps_copies:
+        """Freeze a copy every ``add_every`` updates.
+
+        Games in flight finish first, because they may be playing against a copy that retires.
+        """
+        if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
             await self.collector.drain()
-        self.opponents.add_policy(step, self.parts.results[TRAINED])
+            self.opponents.freeze(step, self.parts.results[TRAINED])
 
     def log(self) -> None:
-        """Accounts of games and steps, and the pool's ratings."""
+        """Log the accounts of games and steps, and the pool's ratings."""
         tracker = self.parts.tracker
-        tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.to_dict().items()})
+        tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
         tracker.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         self.pool.snapshot()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
-        """Matches and exact measures."""
+        """Play matches and compute exact measures."""
         settings = self.config.evaluation
         return await self.evaluations.run(step, settings.games if full else settings.games_during, progress)
 
     def ending(self) -> Group | str:
-        """First against last evaluation."""
+        """Compare the first evaluation with the last."""
         return self.evaluations.tables()
 
     def account_lines(self) -> list[str]:
-        """Games and steps."""
+        """Return the accounts of games and of steps."""
         accounts = self.collector.accounts
         steps = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
         return [
             f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
             f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
             f"steps: {steps}",
+            *raised_lines(accounts.figures()),
         ]
 
     def next_command(self) -> str:
-        """Play against it."""
+        """Return the command to play against the trained model."""
         return f"selfplay play {self.parts.directory.path} --env {self.config.envs[0].id}"
 
+    def tidy(self, oldest_step: int) -> None:
+        """Delete the copies of checkpoints that were retired by ``oldest_step``."""
+        self.opponents.delete_retired(oldest_step)
+
     def state_dict(self) -> dict[str, Any]:
-        """Accounts, scheduler, buffer and pool."""
+        """Return the state of accounts, scheduler, buffer and pool."""
         return {
             "accounts": self.collector.accounts.to_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -154,8 +169,8 @@ class GameSource:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`; the pool's active checkpoints are served again."""
+        self.pool.load_state_dict(state["pool"])
         self.collector.restore_accounts(state["accounts"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.buffer.load_state_dict(state["buffer"])
-        self.pool.load_state_dict(state["pool"])
         self.opponents.serve_active()

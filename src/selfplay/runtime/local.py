@@ -1,8 +1,9 @@
-"""A run in one process: play, learn, publish, evaluate, save; and go on after a kill as if nothing was."""
+"""A run in one process: play, learn, publish, evaluate, save; and resume after a kill without a trace."""
 
 import asyncio
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -12,29 +13,36 @@ from safetensors import SafetensorError
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError
-from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
+from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, newest_whole, save_checkpoint
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
+from selfplay.runtime.answer_figures import answer_figures
 from selfplay.runtime.game_source import GameSource
 from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
 from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
+from selfplay.runtime.progress_views import print_line, working
 from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.sessions import note_session
 from selfplay.runtime.source import Source, SourceParts
+from selfplay.runtime.threads import available_cores, with_chosen_threads
 from selfplay.runtime.update_figures import learned_figures, turn_figures
 from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
 
+STATE_FORMAT = 2
+"""Format of a checkpoint's state. In states without a number, ratings mixed the policy with its copies."""
+
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run into ``run_dir`` and print what came of it.
+    """Train a new run into ``run_dir`` and print its results.
 
     Raises:
-        InputError: the configuration cannot be run here, or the directory is taken or not writable.
-        SelfplayError: the run had to stop; what was saved can be resumed.
+        InputError: the configuration cannot run here, or the directory is taken or not writable.
+        SelfplayError: the run had to stop; it can be resumed from what was saved.
     """
     directory = RunDirectory.create(run_dir)
     _run(config, directory, console)
@@ -44,7 +52,7 @@ def resume(run_dir: Path, console: Console) -> None:
     """Continue a run from its newest checkpoint; from its beginning if it has none.
 
     Raises:
-        InputError: there is no such run, it is in use, finished or damaged.
+        InputError: the run does not exist, is in use, is finished or is damaged.
         SelfplayError: the run had to stop again.
     """
     directory = RunDirectory.open(run_dir)
@@ -62,15 +70,17 @@ def resume(run_dir: Path, console: Console) -> None:
 
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
     try:
-        if not directory.config_file.exists():
-            directory.write_config(dump_config(config))
-        run = LocalRun(config, directory, console)
+        settled = with_chosen_threads(config, available_cores(), partial(print_line, console))
+        if settled is not config or not directory.config_file.exists():
+            directory.write_config(dump_config(settled))
+        run = LocalRun(settled, directory, console)
+        note_session(directory.path)
         asyncio.run(run.run())
-    except (InputError, KeyboardInterrupt):
-        directory.remove_new()
-        raise
     except (OSError, SafetensorError) as error:
         raise directory.cannot_be_written(error) from error
+    except BaseException:
+        directory.remove_new()
+        raise
     finally:
         directory.unlock()
 
@@ -84,7 +94,7 @@ class _Phase:
 
 
 class LocalRun:
-    """Everything one run needs, assembled from its configuration and its newest checkpoint."""
+    """One run in this process, assembled from its configuration and its newest checkpoint."""
 
     def __init__(self, config: Config, directory: RunDirectory, console: Console) -> None:
         self.config = config
@@ -93,7 +103,12 @@ class LocalRun:
         program = build_program(config)
         policies = policies_of(program) if program is not None else [TRAINED]
         lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
-        self.model = assembly.build_policy(config.model, lora, config.seed, console.print, policies)
+        with working(console, f"loading {config.model.name}"):
+            self.model = assembly.build_policy(
+                config.model, lora, config.seed, partial(print_line, console), policies
+            )
+        for note in self.model.notes:
+            print_line(console, note)
         self.learners = {
             policy: assembly.build_learner(config.learning, config, self.model, policy) for policy in policies
         }
@@ -136,13 +151,14 @@ class LocalRun:
         with RunProgress(self.console, total, unit, size) as progress:
             if self.step == 0 and not self.directory.saved_steps():
                 progress.say("evaluating the untrained model")
-                progress.evaluated(0, await self._evaluate(progress, full=True))
+                await self._evaluate(progress, full=True)
                 self._save()
             progress.updated(self.step, {})
             while self.step < total and not self.stopping:
-                metrics = await self._update(progress)
-                progress.updated(self.step, metrics)
+                figures = await self._update(progress)
+                progress.updated(self.step, figures)
                 await self._evaluate_if_due(progress)
+                progress.warn(self.step, self.tracker.flush(self.step))
                 if self.step % self.config.run.save_every == 0 or self.step == total or self.stopping:
                     self._save()
         self.tracker.close()
@@ -152,11 +168,13 @@ class LocalRun:
         self._finish()
 
     def _begin(self) -> None:
-        """Start from the newest checkpoint, or from nothing."""
+        """Start from the newest checkpoint, or from scratch."""
         self.engine.publish(BASE, BASE, 0)
         saved = self.directory.saved_steps()
         if saved:
-            self._load(saved[-1])
+            _, notice = newest_whole(saved, self.directory.checkpoint, self._load)
+            if notice is not None:
+                self.console.print(notice, markup=False)
         else:
             self.metrics.truncate(0)
             self.rollout_log.truncate_after(0)
@@ -164,7 +182,7 @@ class LocalRun:
         self._publish()
 
     def _publish(self) -> None:
-        """Play with the newest weights: both adapters of a policy live where its learner changes them."""
+        """Play with the newest weights: the learner changes both adapters of a policy in place."""
         for policy, learner in self.learners.items():
             self.engine.publish(policy, policy, learner.version)
             self.engine.publish(learner.result, learner.result, learner.version)
@@ -176,13 +194,15 @@ class LocalRun:
         self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
 
     async def _update(self, progress: RunProgress) -> dict[str, float]:
-        """Play, learn, publish: one update of every policy that has something to learn from."""
+        """Play, learn and publish: one update of every policy that has records."""
         phase = _Phase()
         started = perf_counter()
         records = await self.source.collect(self.step, progress)
         phase.play = perf_counter() - started
+        answers = answer_figures(one for of_policy in records.values() for one in of_policy)
         started = perf_counter()
         learned = {}
+        progress.say("learning")
         for policy, learner in self.learners.items():
             if records.get(policy):
                 acted = [record.policy_version for record in records[policy]]
@@ -193,43 +213,49 @@ class LocalRun:
         self.step += 1
         self._publish()
         await self.source.learned(self.step)
-        return self._log_metrics(learned, phase, progress.played)
+        figures = answers | learned_figures(learned, alone=len(self.learners) == 1)
+        self._log_metrics(figures | turn_figures(learned, phase.play, phase.learn, progress.played), phase)
+        return figures
 
-    def _log_metrics(
-        self, learned: dict[str, dict[str, float]], phase: _Phase, played: int
-    ) -> dict[str, float]:
+    def _log_metrics(self, figures: dict[str, float], phase: _Phase) -> None:
         stats = self.engine.stats
-        self.tracker.log(learned_figures(learned, alone=len(self.learners) == 1))
-        self.tracker.log(turn_figures(learned, phase.play, phase.learn, played))
+        self.tracker.log(figures)
         self.tracker.log(
             {
                 "time/generated_tokens_per_second": stats.generated_tokens / max(phase.play, 1e-9),
                 "inference/generated_tokens": float(stats.generated_tokens),
                 "inference/computed_tokens": float(stats.computed_tokens),
                 "inference/forward_passes": float(stats.forward_passes),
+                "inference/spelled_control_tokens": float(stats.spelled_control_tokens),
             }
         )
         self.source.log()
         self.engine.reset_stats()
-        return self.tracker.flush(self.step)
+        self.directory.check_epoch()
 
     async def _evaluate_if_due(self, progress: RunProgress) -> None:
         every = self.config.evaluation.every
         if self.step == self.config.learning.steps:
             progress.say("evaluating the trained model")
-            progress.evaluated(self.step, await self._evaluate(progress, full=True))
+            await self._evaluate(progress, full=True)
         elif every and self.step % every == 0:
-            progress.evaluated(self.step, await self._evaluate(progress, full=False))
+            await self._evaluate(progress, full=False)
 
-    async def _evaluate(self, progress: RunProgress, *, full: bool) -> dict[str, str]:
+    async def _evaluate(self, progress: RunProgress, *, full: bool) -> None:
+        """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
+        started = perf_counter()
         summary = await self.source.evaluate(self.step, full=full, progress=progress)
+        seconds = perf_counter() - started
         self.engine.reset_stats()
-        return summary
+        self.tracker.add({"time/evaluation_seconds": seconds})
+        progress.evaluated(self.step, summary, seconds)
 
     def _save(self) -> None:
-        """Write a checkpoint; afterwards the engine knows as little as after a restart."""
+        """Write a checkpoint, and empty the engine's caches as a restart would."""
+        self.directory.check_epoch()
         learners = self.learners.items()
         state = {
+            "format": STATE_FORMAT,
             "step": self.step,
             "versions": {policy: learner.version for policy, learner in learners},
             "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
@@ -242,17 +268,18 @@ class LocalRun:
         path = self.directory.checkpoint(self.step)
         save_checkpoint(path, self.model, self.config.model.name, saved, state)
         self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
+        self.source.tidy(self.directory.saved_steps()[0])
         self.engine.forget_contexts()
 
     def _load(self, step: int) -> None:
         path = self.directory.checkpoint(step)
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        if set(checkpoint.learners) != set(self.learners) or "source" not in state:
+        if set(checkpoint.learners) != set(self.learners) or state.get("format") != STATE_FORMAT:
             raise InputError(
                 "checkpoint",
-                f"{path} is damaged or of another version",
-                "Delete it to go on from the one before.",
+                f"{path} is damaged or was written by another version",
+                "Take another checkpoint",
             )
         self.step = state["step"]
         for policy, learner in self.learners.items():
@@ -261,11 +288,12 @@ class LocalRun:
             if learner.result != policy:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
         self.trained_records = state["trained_records"]
+        self.source.load_state_dict(state["source"])
+        self.tracker.load_state_dict(state["tracker"])
+        # Only now: what does not fit this configuration is refused above, and nothing of the run is lost.
         self.metrics.truncate(state["metrics_offset"])
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
-        self.source.load_state_dict(state["source"])
-        self.tracker.load_state_dict(state["tracker"])
         self.console.print(f"continuing from update {step} of {self.config.learning.steps}")
 
     def _finish(self) -> None:

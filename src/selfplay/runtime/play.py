@@ -2,46 +2,60 @@
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Mapping
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
+from rich.text import Text
 
 from selfplay.core import InferenceClient, InputError, derive_seed
+from selfplay.core.text import printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
 from selfplay.envs.templates import PromptTemplate, get_template
+from selfplay.evaluation.match_result import outcome_of
 from selfplay.runtime.evaluate import build_engine, find_model
+
+_SAID = {"win": "won", "draw": "drew", "loss": "lost"}
 
 
 def play(
     run: str, env_id: str, *, template: str | None, seat: int | None, seed: int, console: Console
 ) -> None:
-    """Play games until the person has enough. The model holds all seats but one.
+    """Play games until the person stops. The model holds all seats but one.
 
-    Without ``template`` the game is put to the model as in its training.
+    An empty line or the end of the input ends the session at any question; after each game the person is
+    asked for another. Without ``template`` the model sees the game as in its training.
 
     Raises:
-        InputError: the model or environment cannot be had, or there is no such seat.
+        InputError: the model or environment is not available, or there is no such seat.
     """
     source = find_model(run)
     env = source.environment(env_id, template, None)
     num_players, prompts = env.num_players, get_template(env.template)
     if seat is not None and seat >= num_players:
-        raise InputError("--seat", f"{seat} is none of the {num_players} seats", "Seats count from 0.")
+        raise InputError(
+            "--seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
+        )
     engine = build_engine(source, console, seed)
     rng = random.Random(seed)
+    tally: Counter[str] = Counter()
     number = 0
     while True:
         game = make_game(env_id, num_players, derive_seed(seed, "play", number))
         mine = rng.randrange(num_players) if seat is None else seat
-        console.rule(f"game {number + 1}: you are player {mine} (empty answer or Ctrl-D ends)")
+        number += 1
+        console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
         asyncio.run(_game(game, mine, engine, prompts, source.max_tokens, seed + number, console))
         if not game.done:
-            return
-        outcome = ", ".join(f"player {pid}: {reward:+g}" for pid, reward in game.rewards().items())
-        console.print(f"[bold]over[/bold]: {outcome}")
-        number += 1
+            break
+        tally[outcome_of(game.rewards(), mine)] += 1
+        _print_outcome(game.rewards(), mine, console)
+        console.print(_tally_text(tally))
+        if not _wants_another(console):
+            break
+    console.print(_tally_text(tally))
 
 
 async def _game(
@@ -53,7 +67,7 @@ async def _game(
     seed: int,
     console: Console,
 ) -> None:
-    """Play one game; leaves it unfinished when the person stops."""
+    """Play one game; leave it unfinished when the person stops."""
     shown_rules = False
     turn = 0
     while not game.done:
@@ -63,7 +77,7 @@ async def _game(
         else:
             text = game.observation(pid) if shown_rules else f"{game.rules(pid)}\n\n{game.observation(pid)}"
             shown_rules = True
-            console.print(Panel(escape(text.strip()), title="your turn"))
+            console.print(Panel(Text(printable(text.strip())), title="your turn"))
             move = _ask_move(game, console)
             if move is None:
                 return
@@ -72,19 +86,39 @@ async def _game(
 
 
 def _ask_move(game: Game, console: Console) -> str | None:
-    """The person's move; ``None`` when there is none. Illegal ones are asked for again."""
+    """Ask for the person's move until it is legal; return ``None`` if the person stops."""
     legal = game.legal_actions()
     while True:
-        try:
-            typed = console.input("your move> ").strip()
-        except EOFError:
-            return None
+        typed = _ask("your move (an empty line or Ctrl-D ends)> ", console)
         if not typed:
             return None
         move = game.normalise(typed)
         if legal is None or move in legal:
             return move
-        console.print(f"not legal; choose one of: {escape(', '.join(legal))}")
+        console.print(Text(printable(f"not legal; choose one of: {', '.join(legal)}")))
+
+
+def _wants_another(console: Console) -> bool:
+    return _ask("another game? (y; an empty line or Ctrl-D ends)> ", console).lower() in ("y", "yes")
+
+
+def _ask(question: str, console: Console) -> str:
+    """Return the line that the person types, stripped; an empty one at the end of the input."""
+    try:
+        return console.input(question).strip()
+    except EOFError:
+        console.print()
+        return ""
+
+
+def _print_outcome(rewards: Mapping[int, float], mine: int, console: Console) -> None:
+    others = [f"player {pid} {reward:+g}" for pid, reward in sorted(rewards.items()) if pid != mine]
+    each = ", ".join([f"you {rewards[mine]:+g}", *others])
+    console.print(f"[bold]you {_SAID[outcome_of(rewards, mine)]}[/bold] ({each})", highlight=False)
+
+
+def _tally_text(tally: Counter[str]) -> str:
+    return f"you: {tally['win']} won, {tally['draw']} drawn, {tally['loss']} lost"
 
 
 async def _model_move(
@@ -103,7 +137,7 @@ async def _model_move(
     move = game.normalise(action)
     legal = game.legal_actions()
     valid = (legal is None or move in legal) and game.apply(move)
-    console.print(f"player {pid} (model): {escape(response.text.strip())}", highlight=False)
+    console.print(Text(printable(f"player {pid} (model): {response.text.strip()}")))
     if not valid and not game.done:
         console.print("that was not a legal move")
         game.forfeit(pid, "illegal move")

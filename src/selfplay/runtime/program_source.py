@@ -1,7 +1,7 @@
-"""ProgramSource: the episodes of an arena program, straight from ``Arena.play_step``."""
+"""ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,25 +11,29 @@ from rich.console import Group
 from selfplay.core import (
     Arena,
     GenerateResult,
+    GRPOCredit,
     InferenceClient,
     SelfplayError,
     TrainingBatch,
     TrainingRecord,
 )
+from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.learning.policy import BASE
 from selfplay.population.ratings import TrueSkillRatings
+from selfplay.replay.rollout_log import write_rollouts
 from selfplay.runtime.evaluations import comparison_of
 from selfplay.runtime.programs import policies_of
 from selfplay.runtime.progress import RunProgress
+from selfplay.runtime.progress_views import print_line
 from selfplay.runtime.source import SourceParts
 
 
 class ProgramSource:
-    """See :class:`Source`. Each role trains the policy that it names.
+    """A :class:`Source` of programs. Each role trains the policy that it names.
 
     Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
     """
@@ -47,10 +51,10 @@ class ProgramSource:
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
 
     async def startup(self) -> None:
-        """The arena's own.
+        """Call the arena's own ``startup``.
 
         Raises:
-            SelfplayError: it failed.
+            SelfplayError: the arena's ``startup`` failed.
         """
         try:
             await self.arena.startup()
@@ -60,14 +64,15 @@ class ProgramSource:
             raise SelfplayError(f"the program's startup failed: {error!r}") from error
 
     async def shutdown(self) -> None:
-        """The arena's own."""
+        """Call the arena's own ``shutdown``."""
         await self.arena.shutdown()
 
     def begin(self) -> None:
-        """Nothing to do: an arena starts as it was built."""
+        """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
+        self.arena.step_num = 1
 
     async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
-        """One step of the arena."""
+        """Play one step of the arena."""
         self.arena.on_result = lambda result: progress.played_one()
         started = self.arena.started
         try:
@@ -82,15 +87,27 @@ class ProgramSource:
         self._rate(results)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.parts.tracker.log({f"program/{name}": float(value) for name, value in figures.items()})
+        self._log_signal(results)
         records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
         for record in batch.records:
             if record.role_id not in self.policy_of:
-                raise SelfplayError(f"a step is by {record.role_id}, which is no role of the program")
+                raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
             records[self.policy_of[record.role_id]].append(record)
         return dict(records)
 
+    def _log_signal(self, results: list[GenerateResult]) -> None:
+        """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
+        tracker = self.parts.tracker
+        share = equal_group_share(results)
+        if share is not None and isinstance(self.arena.credit_assigner, GRPOCredit):
+            tracker.log({"program/equal_group_share": share})
+        rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+        acted = {step.role_id for rollout in rollouts for step in rollout.steps}
+        rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
+        tracker.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
+
     def _count(self, batch: TrainingBatch, started: int) -> None:
-        """Add a step to the accounts. Sub-episodes of attempts that failed were started, but are not kept."""
+        """Add a step to the accounts. Sub-episodes of failed attempts were started, but are not kept."""
         kept, failed = batch.meta["episodes"], batch.meta["failed"]
         self.counts["started"] += started
         self.counts["finished"] += kept - failed
@@ -99,10 +116,10 @@ class ProgramSource:
         self.counts["retried"] += batch.meta["retried"]
 
     def _check(self, batch: TrainingBatch) -> None:
-        """Refuse what cannot be trained on.
+        """Raise an error if the batch cannot be trained on.
 
         Raises:
-            SelfplayError: nothing was played, most of it failed, or steps have no tokens.
+            SelfplayError: no episode was played, too many failed, or steps have no tokens.
         """
         meta, limit = batch.meta, self.config.collection.max_failed_fraction
         if not meta["episodes"]:
@@ -132,7 +149,7 @@ class ProgramSource:
                     self.ratings.update(zip(names, rated, strict=True))
 
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
-        """Log some results, spread over the step's (neighbours may be one group), and all failures."""
+        """Log all failures, and some results spread over the step, since neighbours may be one group."""
         limit = self.config.tracking.games_logged
         apart = max(1, len(results) // max(limit, 1))
         shown = [rollout for result in results[::apart][:limit] for rollout in result.all_rollouts()]
@@ -145,7 +162,7 @@ class ProgramSource:
         """Nothing to do."""
 
     def log(self) -> None:
-        """Counts of episodes, and the policies' ratings if they meet."""
+        """Log the counts of episodes, and the ratings of the policies if there are several."""
         tracker = self.parts.tracker
         tracker.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
         if len(self.ratings) > 1:
@@ -153,10 +170,10 @@ class ProgramSource:
                 tracker.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
-        """What the arena measures with the adapters that training produces; the same whenever it is asked.
+        """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
 
         Raises:
-            SelfplayError: too many of its episodes failed, or a measure is not a finite number.
+            SelfplayError: too many of its episodes failed, or a measure is not a list of finite numbers.
         """
         seen: list[GenerateResult] = []
 
@@ -171,20 +188,31 @@ class ProgramSource:
             except SelfplayError:
                 raise
             except Exception as error:
+                self._report_failures(seen, progress)  # failed episodes may be why
                 raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
         self._report_failures(seen, progress)
         summary = {}
         for name, values in measures.items():
             if not isinstance(values, list) or not all(map(_is_number, values)):
-                raise SelfplayError(f"the program's evaluate gave {name!r} no list of finite numbers")
+                raise SelfplayError(f"the program's evaluate gave no list of finite numbers for {name!r}")
             result = MeasureResult(name, values)
             write_evaluation(self.parts.directory.evaluation, step, name, result)
             summary[name] = share_or_mean_text(result)
+        self._keep_evaluated(step, seen)
         return summary
+
+    def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
+        """Write the first episodes of an evaluation, ordered by seed because they end in any order."""
+        in_order = sorted(results, key=lambda result: str(result.rollout.meta.get("seed")))
+        kept = in_order[: self.config.tracking.games_logged]
+        rollouts = [rollout for result in kept for rollout in result.all_rollouts()]
+        if rollouts:
+            path = evaluation_path(self.parts.directory.evaluation, step, "conversations", ".jsonl")
+            write_rollouts(path, step, rollouts)
 
     @contextmanager
     def _results_play(self) -> Iterator[None]:
-        """Let every role answer with its policy's result: the averaged adapter, where there is one."""
+        """Let every role answer with its policy's result: the averaged adapter, if there is one."""
         for role in self.arena.roles.values():
             role.policy = self.parts.results[self.policy_of[role.id]]
         try:
@@ -200,14 +228,14 @@ class ProgramSource:
         line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
         if len(errors) > self.config.collection.max_failed_fraction * len(seen):
             raise SelfplayError(line)
-        progress.console.print(line, soft_wrap=True)
+        print_line(progress.console, line)
 
     def ending(self) -> Group | str:
-        """First against last evaluation."""
+        """Compare the first evaluation with the last."""
         return comparison_of(self.parts.directory.evaluation)
 
     def account_lines(self) -> list[str]:
-        """Episodes, sub-episodes included."""
+        """Return the account of episodes, sub-episodes included."""
         counts = self.counts
         return [
             f"episodes: {counts['started']} started = {counts['finished']} finished + "
@@ -216,11 +244,14 @@ class ProgramSource:
         ]
 
     def next_command(self) -> str:
-        """Ask the trained model."""
+        """Return the command that serves the trained model."""
         return f"selfplay serve {self.parts.directory.path}"
 
+    def tidy(self, oldest_step: int) -> None:
+        """Nothing to do."""
+
     def state_dict(self) -> dict[str, Any]:
-        """The arena's state, ratings and counts."""
+        """Return the arena's state, the ratings and the counts."""
         ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
         return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
 

@@ -1,4 +1,4 @@
-"""From the configuration of a program to its arena, and from an arena to its policies."""
+"""Build a program's arena from its configuration, and find the policies of an arena."""
 
 import importlib.util
 import inspect
@@ -34,7 +34,7 @@ def _too_early(messages: Messages, seed: int | None) -> str:
 
 
 def build_program(config: Config) -> Arena | None:
-    """The arena of the configured program, without its client; ``None`` if games are configured.
+    """Build the arena of the configured program, without its client; ``None`` if games are configured.
 
     Raises:
         InputError: the program cannot be built, or its roles do not fit the configuration.
@@ -60,10 +60,10 @@ def build_program(config: Config) -> Arena | None:
 
 
 def check_first_batch(arena: Arena) -> None:
-    """Ask an arena that will not be used for what it would play.
+    """Check the first batch of an arena that is not used afterwards.
 
     Raises:
-        InputError: nothing, or episodes that it does not have; or it fails.
+        InputError: the batch is empty or names an unknown episode, or ``get_batch`` fails.
     """
     try:
         requests = arena.get_batch()
@@ -78,12 +78,12 @@ def check_first_batch(arena: Arena) -> None:
 
 
 def policies_of(arena: Arena) -> list[str]:
-    """The policies that the roles of an arena name, in the order of the roles."""
+    """Return the policies that the roles of an arena name, in the order of the roles."""
     return list(dict.fromkeys(role.policy for role in arena.roles.values()))
 
 
 def build_credit(settings: CreditSettings) -> CreditAssigner:
-    """The credit assigner that the configuration describes."""
+    """Build the credit assigner that the configuration describes."""
     if settings.type == "grpo":
         return GRPOCredit(settings.normalize, settings.positive_only)
     if settings.type == "rae":
@@ -107,13 +107,15 @@ def _check_roles(arena: Arena, config: Config) -> None:
     for role in arena.roles.values():
         if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
             raise InputError(
-                "policy", f"{role.policy!r} of role {role.id} is no name for one", "Use letters, digits and -"
+                "policy",
+                f"role {role.id} has policy {role.policy!r}, which is not a valid name",
+                "Use letters, digits, _ and -",
             )
         if role.temperature != config.inference.temperature:
             raise InputError(
                 "inference.temperature",
-                f"is {config.inference.temperature} but role {role.id} draws at {role.temperature}",
-                "Make them equal: the learner must know at which temperature tokens were drawn",
+                f"is {config.inference.temperature} but role {role.id} samples at {role.temperature}",
+                "Make them equal: the learner must know the temperature at which tokens were sampled",
             )
 
 
@@ -121,7 +123,7 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     """Import the file and call its class.
 
     Raises:
-        InputError: the file or the class is not there, or one of them raises.
+        InputError: the file or the class does not exist, or one of them raises.
     """
     file, _, name = settings.path.partition(":")
     path = Path(os.path.expanduser(file))
@@ -133,7 +135,7 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     takes = inspect.signature(kind).parameters
     if "seed" not in takes:
         fix = "Write it as __init__(self, client, *, seed=0, ...)"
-        raise InputError("program.path", f"{name} takes no seed", fix)
+        raise InputError("program.path", f"{name} does not take a seed", fix)
     try:
         inspect.signature(kind).bind(client, seed=seed, **settings.options)
     except TypeError as error:
@@ -151,7 +153,7 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
 
 @lru_cache(maxsize=16)
 def _import_file(path: Path) -> Any:
-    """Run a file once, as a module whose name cannot be another's."""
+    """Run a file once, as a module whose name cannot clash with another's."""
     name = f"selfplay_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

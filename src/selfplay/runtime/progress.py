@@ -1,47 +1,37 @@
-"""What a person sees of a run: a bar while it goes, a table at its end."""
+"""The console output of a run: bars or lines while it goes on, a table at its end."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from selfplay.runtime.progress_views import print_line, view_of
+from selfplay.tracking.report_summary import duration_text
+from selfplay.tracking.run_warnings import WarningLog
 
 
 class RunProgress:
-    """A live bar of updates and one of what is played for an update; a line for each evaluation.
+    """Show how many updates are done and how much of an update is played; print a line for each evaluation.
 
     Args:
-        console: where it is drawn.
+        console: the console to draw on.
         total_steps: updates of the whole run.
         unit: what is played, in the plural: ``games``.
-        per_step: how many of them an update takes; ``None`` if nobody knows.
+        per_step: how many of them an update takes; ``None`` if that is not known.
     """
 
     def __init__(self, console: Console, total_steps: int, unit: str, per_step: int | None) -> None:
         self.console = console
         self.per_step = per_step
         self.played = 0
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-        )
-        self._steps = self._progress.add_task("updates", total=total_steps, status="")
-        self._games = self._progress.add_task(unit, total=per_step, status="")
+        self._warnings = WarningLog()
+        self._shown = 0
+        self._view = view_of(console, unit, per_step, total_steps)
 
     def __enter__(self) -> "RunProgress":
-        self._progress.start()
+        self._view.start()
         return self
 
     def __exit__(
@@ -50,51 +40,73 @@ class RunProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        self._view.stop()
 
     def say(self, text: str) -> None:
-        """Show what is being done besides playing and learning."""
-        self._progress.update(self._games, status=text, refresh=True)
+        """Show what the run does besides playing."""
+        self._view.doing(text)
 
     def played_one(self) -> None:
-        """One more game or episode of this update has ended."""
+        """Count one more finished game or episode of this update."""
         self.played += 1
-        self._progress.update(self._games, advance=1)
+        self._view.count(self.played, self.per_step)
 
     def evaluation_game(self, done: int, total: int | None) -> None:
-        """So many games of a match are done."""
-        self._progress.update(self._games, completed=done, total=total)
+        """Show that ``done`` games of a match are finished."""
+        self._view.count(done, total)
 
     def updated(self, step: int, metrics: dict[str, float]) -> None:
-        """An update is done; the next one's play begins."""
+        """Show that update ``step`` is done and the next one's play begins."""
         self.played = 0
-        self._progress.update(self._steps, completed=step, status=_figures(metrics), refresh=True)
-        self._progress.reset(self._games, total=self.per_step, status="")
+        self._view.updated(step, _figures(metrics))
+        self._view.begin(self.per_step)
 
     def show(self, step: int, played: int, metrics: dict[str, float], status: str) -> None:
-        """Where a run is that is looked at now and then, not told."""
-        if metrics:
-            self._progress.update(self._steps, completed=step, status=_figures(metrics))
-        self._progress.update(self._games, completed=played, total=self.per_step, status=status)
+        """Update the display of a run that is polled."""
+        if metrics and step != self._shown:
+            self._view.updated(step, _figures(metrics))
+            self._shown = step
+        self._view.count(played, self.per_step)
+        self._view.doing(status)
 
-    def evaluated(self, step: int, summary: dict[str, str]) -> None:
-        """Print an evaluation's headline figures."""
-        self._progress.reset(self._games, total=self.per_step, status="")
+    def evaluated(self, step: int, summary: dict[str, str], seconds: float) -> None:
+        """Print an evaluation's headline figures and how long it took."""
+        self._view.doing("")
+        self._view.begin(self.per_step)
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
-        self.console.print(f"update {step:>4}: {figures}", highlight=False, soft_wrap=True)
+        print_line(self.console, f"update {step:>4}: {figures} ({duration_text(seconds)})")
+
+    def warn(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Print the warnings that follow from an update's metrics, each cause once in a run."""
+        for warning in self._warnings.new(metrics):
+            print_line(self.console, f"warning after update {step}: {warning}")
 
 
 def _figures(metrics: dict[str, float]) -> str:
-    """The learner's figures that say most; their names may lack the prefix."""
-    shown = (("legal_mass", "legal"), ("legal_entropy", "entropy"), ("mismatch", "mismatch"))
-    found = [(label, metrics.get(f"learner/{name}", metrics.get(name))) for name, label in shown]
-    return ", ".join(f"{label} {value:.3g}" for label, value in found if value is not None)
+    """The most informative figures of an update; shares are in percent."""
+    found = [
+        f"{label} {metrics[name]:{form}}"
+        for name, label, form in (
+            ("answers/zero_advantage_share", "no advantage", ".0%"),
+            ("answers/cut_share", "cut", ".0%"),
+            ("answers/tokens", "tokens", ".3g"),
+            ("learner/legal_mass", "legal", ".0%"),
+            ("answers/entropy_estimate", "entropy", ".2g"),
+            ("learner/mismatch", "mismatch", ".1g"),
+            ("learner/stale_mismatch", "stale mismatch", ".1g"),
+        )
+        if name in metrics
+    ]
+    if "learner/loss" in metrics and "learner/mismatch" not in metrics:
+        found.append("mismatch not measured")
+    return ", ".join(found)
 
 
 def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
-    """Print that a run was interrupted, and how it goes on."""
-    console.print(
-        f"stopped after update {step} of {total}; saved. Continue with: selfplay train --resume {run}"
+    """Print that a run was interrupted, and the command that continues it."""
+    print_line(
+        console,
+        f"stopped after update {step} of {total}; saved. Continue with: selfplay train --resume {run}",
     )
 
 
@@ -107,8 +119,8 @@ def print_ending(
     report: Path,
     next_command: str,
 ) -> None:
-    """Print before and after, the accounts, where things lie, and what to try next."""
+    """Print the comparison of before and after, the accounts, the paths, and a command to try next."""
     console.print(comparison)
     lines = [*accounts, *(f"adapter: {path}" for path in adapters)]
     for line in [*lines, f"report:  {report}", f"next:    {next_command}"]:
-        console.print(line, soft_wrap=True)
+        print_line(console, line)

@@ -1,4 +1,4 @@
-"""Rebuilding a run's report."""
+"""Rebuild a run's report."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from selfplay.tracking.report import build_report
 
 
 def rebuild(run_dir: Path) -> Path:
-    """Build ``report.html`` anew from what the run wrote; returns its path.
+    """Rebuild ``report.html`` from the run's files; return its path.
 
     Raises:
         InputError: there is no run.

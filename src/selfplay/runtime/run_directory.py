@@ -1,4 +1,4 @@
-"""A run on disk: where everything lies, who may write, and what survives a kill."""
+"""A run on disk: where its files are, which process may write them, and what survives a kill."""
 
 import fcntl
 import os
@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.files import finish_replacements, write_file
+from selfplay.runtime.epoch import Epoch
 
 CHECKPOINT_PREFIX = "step-"
 
@@ -26,13 +28,14 @@ class RunDirectory:
         self.report_file = path / "report.html"
         self._made = False
         self._lock: int | None = None
+        self.epoch: Epoch | None = None
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
         """Make a new run directory and lock it.
 
         Raises:
-            InputError: it exists already, or cannot be written.
+            InputError: the run exists already, or the directory cannot be written.
         """
         run = cls(path)
         if run.config_file.exists():
@@ -57,7 +60,7 @@ class RunDirectory:
         """Open an existing run for reading.
 
         Raises:
-            InputError: there is no run.
+            InputError: ``path`` is not a run.
         """
         run = cls(path)
         if not run.config_file.is_file():
@@ -65,14 +68,17 @@ class RunDirectory:
         return run
 
     def lock(self) -> None:
-        """Take the run for writing until this process ends, however it ends.
+        """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
 
         Raises:
-            InputError: another process has it, or the directory cannot be written.
+            InputError: another process holds the lock, or the directory cannot be written.
         """
         try:
-            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.epoch = Epoch.begin(self.path)
+            for parent in (self.checkpoints, self.population):
+                finish_replacements(parent)
         except BlockingIOError as error:
             raise InputError(
                 "run directory", f"{self.path} is in use by another process", "Wait for it or stop it."
@@ -85,35 +91,55 @@ class RunDirectory:
             ) from error
 
     def unlock(self) -> None:
-        """Let go of the run."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def remove_new(self) -> None:
-        """Delete the directory if this process made it and nothing was saved, so that its name is free."""
-        if self._made and not self.saved_steps():
-            shutil.rmtree(self.path, ignore_errors=True)
+    def check_epoch(self) -> None:
+        """Raise a SelfplayError if another process has resumed the run since this one locked it."""
+        if self.epoch is not None:
+            self.epoch.check()
+
+    def remove_new(self) -> bool:
+        """Delete the directory if this process made it and nothing is saved in it, to free its name.
+
+        Returns whether it was deleted. A directory that a resume can start from stays: one with a checkpoint,
+        or with an update on a cluster.
+        """
+        updates = [path.name for path in (self.path / "learner").glob("*")]
+        learned = any(name.isdigit() and int(name) for name in updates)
+        if not self._made or learned or self.saved_steps():
+            return False
+        if self.epoch is not None and self.epoch.is_over():
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        return True
+
+    def after_failure(self, problem: str) -> SelfplayError:
+        """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed."""
+        if self.remove_new():
+            return SelfplayError(f"{problem}. Nothing was learned yet, so nothing is kept")
+        return SelfplayError(
+            f"{problem}. What was learned is saved; continue with: selfplay train --resume {self.path}"
+        )
 
     def cannot_be_written(self, error: Exception) -> SelfplayError:
-        """What to raise where writing failed in the middle of a run."""
-        return SelfplayError(
-            f"{self.path} cannot be written ({error}). Free the disk or fix its permissions, then: "
-            f"selfplay train --resume {self.path}"
+        """Return the error of a run in which a write failed."""
+        return self.after_failure(
+            f"{self.path} cannot be written ({error}): free the disk or fix its permissions"
         )
 
     def write_config(self, text: str) -> None:
-        """Write config.toml, whole or not at all."""
-        scratch = self.config_file.with_suffix(".partial")
-        scratch.write_text(text)
-        scratch.replace(self.config_file)
+        """Write config.toml completely or not at all."""
+        write_file(self.config_file, text.encode())
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of ``step`` lies."""
+        """Return the directory of the checkpoint of ``step``."""
         return self.checkpoints / f"{CHECKPOINT_PREFIX}{step:06d}"
 
     def saved_steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in self.checkpoints.glob("step-*")]
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -123,7 +149,7 @@ class RunDirectory:
             shutil.rmtree(self.checkpoint(step), ignore_errors=True)
 
     def truncate_after(self, step: int) -> None:
-        """Delete evaluations and batches of later steps, which a resumed run makes again."""
+        """Delete the evaluations and batches of later steps, which a resumed run produces again."""
         for path in [*self.evaluation.iterdir(), *self.batches.glob("*")]:
             number = re.match(r"(?:step|batch)-(\d+)", path.name)
             if number and int(number[1]) > step:

@@ -1,4 +1,4 @@
-"""From what a person calls a run to its directory."""
+"""Find the directory of a run by its name or path."""
 
 import difflib
 import os
@@ -15,11 +15,11 @@ def find_run(name: str, field: str = "RUN") -> Path:
     """Return the directory of an existing run.
 
     Args:
-        name: a name below ``runs``, or a path.
+        name: a name in ``runs``, or a path.
         field: how an error names this argument.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such run.
     """
     for path in paths_of(name):
         if (path / "config.toml").is_file():
@@ -37,7 +37,7 @@ def is_run_or_adapter(name: str) -> bool:
 
 
 def paths_of(name: str) -> tuple[Path, Path]:
-    """Where what a person calls ``name`` may lie: below ``runs``, or at that path."""
+    """Return the paths that ``name`` may mean: that directory in ``runs``, and the path itself."""
     return RUNS / name, Path(os.path.expanduser(name))
 
 
@@ -54,7 +54,7 @@ def named_run_directory(parent: Path, name: str) -> Path:
     """Return ``parent/name``.
 
     Raises:
-        InputError: it is not a plain name, or is taken.
+        InputError: the name is not plain, or is taken.
     """
     if not _NAME.fullmatch(name):
         raise InputError("--name", f"{name!r} is not a plain name", "Use letters, digits, '.', '_' and '-'")

@@ -1,9 +1,10 @@
-"""``selfplay serve``: a model or a run behind an OpenAI-compatible server."""
+"""``selfplay serve``: serve a model or a run with an OpenAI-compatible server."""
 
 import asyncio
 import os
 import secrets
 import socket
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,15 +20,16 @@ from selfplay.learning.checkpoints import ADAPTER_CONFIG, STATE_FILE
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluate import ModelSource, find_model
+from selfplay.runtime.progress_views import print_line
 from selfplay.runtime.run_directory import CHECKPOINT_PREFIX
-from selfplay.runtime.served_adapters import ServedAdapters
+from selfplay.runtime.served_adapters import ClientAdapters, ServedAdapters
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5
 
 
 class _State(msgspec.Struct):
-    """What is read of a checkpoint's state: its policies' versions."""
+    """The part of a checkpoint's state that is read: the versions of its policies."""
 
     versions: dict[str, int]
 
@@ -40,44 +42,54 @@ def serve(
     threads: int | None,
     max_tokens: int,
     max_queue: int,
+    adapters: Path | None,
     console: Console,
 ) -> None:
     """Serve until interrupted.
 
     Args:
-        model_or_run: a run (its newest checkpoint, every policy of it), an adapter directory, or a model.
-        host: address to listen at. One that other machines reach needs a token in SELFPLAY_API_KEY.
+        model_or_run: a run (every policy of its newest checkpoint), an adapter directory, or a model.
+        host: address to listen at. One that other machines can reach needs a token in SELFPLAY_API_KEY.
         port: port to listen at; 0 for any free one.
-        threads: of the model's computation; ``None`` for the run's setting, or all.
-        max_tokens: most tokens of an answer where a request does not say.
-        max_queue: most requests under way; one more is refused.
-        console: where the address, and a token made up here, are printed.
+        threads: threads of the model's computation; ``None`` for the run's setting, or the fastest number.
+        max_tokens: maximum tokens of an answer where a request gives no limit.
+        max_queue: maximum requests in progress; further ones are rejected.
+        adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
+        console: prints the address and, if this function generates it, the token.
 
     Raises:
-        InputError: the model cannot be had, or host or port cannot be used.
+        InputError: the model is not available, or host or port cannot be used.
     """
     chosen = _chosen_token()
     token = chosen or _new_token(host)
+    if adapters is not None and not adapters.expanduser().is_dir():
+        raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
     model = source.model if threads is None else source.model.model_copy(update={"threads": threads})
     with _listen(host, port) as listener:
-        policy = assembly.build_policy(model, LoraSettings(lora_rank=1), 0, console.print)
+        policy = assembly.build_policy(model, LoraSettings(lora_rank=1), 0, partial(print_line, console))
         engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
-        app = build_app(engine, policy, model_or_run, source, token)
+        app = build_app(engine, policy, model_or_run, source, token, adapters)
         address = f"http://{_in_url(host)}:{listener.getsockname()[1]}/v1"
-        _say(console, f"serving {', '.join(engine.names())} at {address} (Ctrl-C ends)")
+        print_line(console, f"serving {', '.join(engine.names())} at {address} (Ctrl-C ends)")
         if not chosen:
-            _say(console, f"clients need the token: export {TOKEN_VARIABLE}={token}")
+            print_line(console, f"clients need the token: export {TOKEN_VARIABLE}={token}")
         _run(app, listener)
-    _say(console, "stopped")
+    print_line(console, "stopped")
 
 
 def build_app(
-    engine: EmbeddedEngine, policy: PolicyModel, name: str, source: ModelSource, token: str | None
+    engine: EmbeddedEngine,
+    policy: PolicyModel,
+    name: str,
+    source: ModelSource,
+    token: str | None,
+    root: Path | None = None,
 ) -> FastAPI:
-    """Publish what ``source`` has and return the server's application.
+    """Publish the models of ``source`` and return the server's application.
 
-    ``default`` is another name of the first model served, and ``base`` of the base model.
+    ``default`` is an alias of the first model served, and ``base`` of the base model. Clients may load
+    adapters from ``root``, under names other than these.
     """
     adapters = ServedAdapters(policy, engine)
     found = adapter_directories(source, _last_part(name))
@@ -86,19 +98,17 @@ def build_app(
     base = _last_part(source.model.name)
     base = BASE if base in found else base
     engine.publish(base, BASE, 0)
-    return create_app(
-        engine,
-        token=token,
-        aliases={TRAINED: next(iter(found), base), BASE: base},
-        load_adapter=adapters.load,
-        unload_adapter=adapters.unload,
-    )
+    aliases = {TRAINED: next(iter(found), base), BASE: base}
+    reserved = frozenset([*aliases, *engine.names()])
+    of_clients = None if root is None else ClientAdapters(adapters, root.expanduser(), reserved)
+    return create_app(engine, token=token, aliases=aliases, adapters=of_clients)
 
 
 def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
-    """Adapters by the name that each is served under.
+    """Return adapters by the name that each is served under.
 
-    A run of one policy, or an adapter, goes by ``name``; the policies of a run that has several by their own.
+    The adapter of a run with one policy is served as ``name``, and so is an adapter directory; the policies
+    of a run with several are served under their own names.
     """
     if source.adapter is None:
         return {}
@@ -109,9 +119,9 @@ def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
 
 
 def _version_of(source: ModelSource, directory: Path) -> int:
-    """The policy version of an adapter: as its checkpoint's state says, else the checkpoint's step, else 0.
+    """Return the policy version of an adapter: from its checkpoint's state, else the step's number, else 0.
 
-    A policy that learned less often than the others is behind the step.
+    The version of a policy that learned less often than the others is lower than the step.
     """
     alone = directory == source.adapter
     checkpoint, policy = (directory, TRAINED) if alone else (directory.parent, directory.name)
@@ -123,7 +133,7 @@ def _version_of(source: ModelSource, directory: Path) -> int:
 
 
 def _versions_in(checkpoint: Path) -> dict[str, int]:
-    """Versions by policy, as far as a checkpoint says. An adapter that is no checkpoint says nothing."""
+    """Return the versions by policy that a checkpoint records; none for an adapter outside a checkpoint."""
     try:
         return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions
     except (OSError, msgspec.DecodeError):
@@ -131,32 +141,34 @@ def _versions_in(checkpoint: Path) -> dict[str, int]:
 
 
 def _last_part(name: str) -> str:
-    """The last part of a path; a name that is none as it is."""
+    """Return the last part of a path that exists; any other name unchanged."""
     path = Path(os.path.expanduser(name))
     return path.resolve().name if path.exists() else name
 
 
 def _chosen_token() -> str:
-    """The token that the user has set, or nothing."""
+    """Return the token that the user has set, or an empty one."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not is_sendable(token):
-        raise InputError(TOKEN_VARIABLE, "holds a character that no token has", "Use letters and digits.")
+        raise InputError(
+            TOKEN_VARIABLE, "holds a character that a token cannot have", "Use letters and digits."
+        )
     return token
 
 
 def _new_token(host: str) -> str:
-    """A token for this run of the server, where only this machine can reach it."""
+    """Generate a token for this run of the server, if only this machine can reach the server."""
     if not is_loopback(host):
         raise InputError(
             "--host",
-            f"{host} lets other machines in, and there is no token of yours",
+            f"{host} lets other machines in, and you have set no token",
             f"Set {TOKEN_VARIABLE} to a secret.",
         )
     return secrets.token_urlsafe(24)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Open the port. Clients that come while the model is loaded wait.
+    """Open the port. Clients that connect while the model is loaded wait.
 
     Raises:
         InputError: the port or the host cannot be used.
@@ -165,22 +177,19 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except UnicodeError as error:
-        raise InputError("--host", f"{host!r} is no host's name", "Give one, or an address.") from error
+        raise InputError(
+            "--host", f"{host!r} is not a host name", "Give a host name or an address."
+        ) from error
     except OSError as error:
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror
         raise InputError(
-            "--port", f"nothing can listen at {host}:{port} ({reason})", "Choose another port or host."
+            "--port", f"the server cannot listen at {host}:{port} ({reason})", "Choose another port or host."
         ) from error
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _say(console: Console, line: str) -> None:
-    """Print a line that can be copied: neither wrapped nor coloured."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _run(app: FastAPI, listener: socket.socket) -> None:

@@ -1,22 +1,58 @@
-"""Adapters that come and go while their model is served."""
+"""Adapters that are loaded and unloaded while their model is served."""
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import LoraConfig
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import load_adapter
+from selfplay.learning.checkpoints import ADAPTER_FILE, load_adapter, load_adapter_config
 from selfplay.learning.policy import TRAINED, PolicyModel
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The description of an adapter without its weights: the LoRA configuration and the tensors' shapes."""
+
+    lora: LoraConfig
+    shapes: Shapes
+
+    @classmethod
+    def read(cls, directory: Path) -> "AdapterFiles":
+        """Read the configuration and the header of the weights.
+
+        Raises:
+            InputError: files are missing or damaged, or the adapter is not a plain LoRA adapter.
+        """
+        config = load_adapter_config(directory)
+        lora = LoraConfig(
+            r=config["r"],
+            lora_alpha=config["lora_alpha"],
+            target_modules=config["target_modules"],
+            task_type="CAUSAL_LM",
+            inference_mode=True,
+        )
+        path = directory / ADAPTER_FILE
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        except (OSError, SafetensorError) as error:
+            raise InputError("adapter", f"{path} is missing or damaged", "Save it again.") from error
+        return cls(lora, shapes)
 
 
 class ServedAdapters:
     """LoRA adapters of one model, each of its own rank, scale and target modules.
 
-    Every adapter that is loaded is a new policy version.
+    Every load is a new policy version.
     """
 
     def __init__(self, policy: PolicyModel, engine: EmbeddedEngine) -> None:
@@ -27,22 +63,52 @@ class ServedAdapters:
         self._name_in_model: dict[str, str] = {}
 
     def load(self, name: str, directory: Path, version: int | None = None) -> int:
-        """Serve an adapter as ``name``, in the place of one of that name; returns its policy version.
+        """Serve an adapter as ``name``, replacing one of that name; return its policy version.
 
         Args:
-            name: what clients ask for.
-            directory: in PEFT's format, safetensors only.
-            version: what its answers are tagged with; one more than the newest by default.
+            name: the model name that clients request.
+            directory: an adapter in PEFT's format, safetensors only.
+            version: the version that its answers carry; one more than the newest by default.
 
         Raises:
-            InputError: it cannot be read or does not fit the model, or ``name`` is the base model's.
+            InputError: the adapter cannot be read or does not fit the model.
         """
-        if name in self.engine.names() and name not in self._name_in_model:
-            raise InputError("lora_name", f"{name} is the base model's name", "Give the adapter another.")
-        weights, config = load_adapter(_expanded(directory))
+        files = AdapterFiles.read(directory)
+        self.check_fits(files)
+        weights, _ = load_adapter(directory)
+        return self.put(name, files, weights, version)
+
+    def check_fits(self, files: AdapterFiles) -> None:
+        """Compare an adapter's shapes with the model's, before memory of its size is allocated.
+
+        Raises:
+            InputError: the adapter belongs to another model.
+        """
+        ranks = {shape[0] for name, shape in files.shapes.items() if "lora_A" in name and shape}
+        name, expected = "shapes-only", None
+        if ranks == {files.lora.r}:
+            try:
+                with torch.device("meta"):  # tensors there have a shape and no memory
+                    self._add(name, files.lora)
+            except ValueError as error:
+                raise _misfit() from error
+            expected = self.policy.adapter_shapes(name)
+            self.policy.drop_adapter(name)
+        if expected != files.shapes:
+            raise _misfit()
+
+    def put(
+        self, name: str, files: AdapterFiles, weights: dict[str, Tensor], version: int | None = None
+    ) -> int:
+        """Serve checked weights as ``name``; see :meth:`load`."""
         version = self._newest + 1 if version is None else version
         in_model = f"served-{self._loaded}"
-        _add_adapter(self.policy, in_model, weights, config)
+        self._add(in_model, files.lora)
+        self.policy.model.to(self.policy.device)
+        names, parameters = self.policy.adapter_shapes(in_model), self.policy.adapter_parameters(in_model)
+        with torch.no_grad():
+            for key, parameter in zip(names, parameters, strict=True):
+                parameter.copy_(weights[key])
         replaced = self._name_in_model.get(name)
         self._name_in_model[name] = in_model
         self._newest, self._loaded = max(self._newest, version), self._loaded + 1
@@ -52,53 +118,80 @@ class ServedAdapters:
         return version
 
     def unload(self, name: str) -> None:
-        """Stop serving adapter ``name`` and free its memory. Who waits for an answer of it gets an error.
-
-        Raises:
-            InputError: there is no such adapter.
-        """
-        if name not in self._name_in_model:
-            raise InputError("lora_name", f"{name} is no adapter", "Name one that was loaded.")
+        """Stop serving adapter ``name`` and free its memory. Pending requests for it fail."""
         self.engine.withdraw(name)
         self.policy.drop_adapter(self._name_in_model.pop(name))
 
-
-def _expanded(directory: Path) -> Path:
-    """The path with the home directory that "~" stands for.
-
-    Raises:
-        InputError: nobody here has that home.
-    """
-    try:
-        return directory.expanduser()
-    except RuntimeError as error:
-        raise InputError("lora_path", f"{directory} is in nobody's home", "Give the whole path.") from error
+    def _add(self, name: str, lora: LoraConfig) -> None:
+        with self.policy.adapter(TRAINED):
+            self.policy.model.add_adapter(name, lora)
 
 
-def _add_adapter(policy: PolicyModel, name: str, weights: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Add a frozen adapter whose shape is its own.
-
-    Raises:
-        InputError: it is another model's.
-    """
-    lora = LoraConfig(
-        r=config["r"],
-        lora_alpha=config["lora_alpha"],
-        target_modules=config["target_modules"],
-        task_type="CAUSAL_LM",
-        inference_mode=True,
+def _misfit() -> InputError:
+    return InputError(
+        "adapter", "its weights do not fit this base model", "Give the adapter's own base model."
     )
-    misfit = InputError("adapter", "its weights do not fit this base model", "Give the adapter's own base.")
-    try:
-        with policy.adapter(TRAINED):
-            policy.model.add_adapter(name, lora)
-            policy.model.to(policy.device)
-    except ValueError as error:
-        raise misfit from error
-    shapes = {key: value.shape for key, value in policy.adapter_state(name).items()}
-    if shapes != {key: value.shape for key, value in weights.items()}:
-        policy.drop_adapter(name)
-        raise misfit
-    with torch.no_grad():
-        for key, parameter in zip(shapes, policy.adapter_parameters(name), strict=True):
-            parameter.copy_(weights[key])
+
+
+class ClientAdapters:
+    """Adapters that clients load and unload: from one directory, under names that are not reserved.
+
+    Args:
+        adapters: serves them.
+        root: the only directory from which clients may load adapters.
+        reserved: names that clients may not take, replace or unload: the aliases, and the models served from
+            the start.
+    """
+
+    def __init__(self, adapters: ServedAdapters, root: Path, reserved: frozenset[str]) -> None:
+        self.adapters = adapters
+        self.root = root.resolve()
+        self.reserved = reserved
+        self._loading = asyncio.Lock()
+
+    async def load(self, name: str, path: str, *, replace: bool) -> int:
+        """Serve the adapter at ``path``, inside the root, as ``name``; return its policy version.
+
+        Files are read in a thread, so that other requests are answered meanwhile; adapters are loaded one at
+        a time.
+
+        Raises:
+            InputError: the adapter cannot be read, does not fit the model, is outside the root, or cannot
+                have this name.
+        """
+        async with self._loading:
+            self._check_name(name)
+            if name in self.adapters.engine.names() and not replace:
+                problem = f"{name} is served already"
+                raise InputError("lora_name", problem, "Unload it first, or set load_inplace to true.")
+            directory = self._below_root(path)
+            files = await asyncio.to_thread(AdapterFiles.read, directory)
+            self.adapters.check_fits(files)
+            weights, _ = await asyncio.to_thread(load_adapter, directory)
+            if {key: tuple(value.shape) for key, value in weights.items()} != files.shapes:
+                raise InputError("adapter", f"{path} was changed while it was loaded", "Load it again.")
+            return self.adapters.put(name, files, weights)
+
+    def unload(self, name: str) -> None:
+        """Stop serving adapter ``name``.
+
+        Raises:
+            InputError: no client loaded such an adapter.
+        """
+        self._check_name(name)
+        self.adapters.unload(name)
+
+    def _check_name(self, name: str) -> None:
+        if name in self.reserved:
+            raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
+
+    def _below_root(self, path: str) -> Path:
+        """Return the directory that a client names, relative or absolute; links cannot leave the root."""
+        try:
+            directory = (self.root / path).resolve()
+            if directory.is_relative_to(self.root):
+                return directory
+        except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a loop of links
+            pass
+        problem = f"{path!r} is outside the directory of adapters"
+        raise InputError("lora_path", problem, "Give a path relative to the directory that --adapters names.")

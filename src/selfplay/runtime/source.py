@@ -1,4 +1,4 @@
-"""Source: where an update's records come from. The run trains on them and is blind to everything else."""
+"""Source: produces the records of each update. The run trains on them and sees nothing else of the play."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from selfplay.tracking.tracker import Tracker
 
 @dataclass(frozen=True)
 class SourceParts:
-    """What a source works with. ``results`` names the adapter that training produces, by policy."""
+    """The parts of a run that a source uses; ``results`` maps a policy to the adapter that training gives."""
 
     config: Config
     directory: RunDirectory
@@ -25,44 +25,50 @@ class SourceParts:
 
 
 class Source(Protocol):
-    """Plays games or programs and gives the records of each update."""
+    """Plays games or programs and returns the records of each update."""
 
     async def startup(self) -> None:
-        """Called once before the run begins or goes on."""
+        """Called once before the run starts or resumes."""
 
     async def shutdown(self) -> None:
-        """Called once when the run ends, however it does."""
+        """Called once when the run ends, however it ends."""
 
     def begin(self) -> None:
-        """Start a run from nothing."""
+        """Start a run from scratch."""
 
     async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
-        """Play for the update after ``step``; returns the records of each policy.
+        """Play for the update after ``step``; return the records of each policy.
 
         Raises:
-            SelfplayError: nothing trainable came of it.
+            SelfplayError: the play gave no record to train on.
         """
 
     async def learned(self, step: int) -> None:
-        """Called after update ``step``, when the new weights are served."""
+        """Called after update ``step``, once the new weights are served."""
 
     def log(self) -> None:
-        """Give the tracker what is known of this update's play."""
+        """Log the metrics of this update's play."""
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
-        """Measure, write to the run's directory and return headline figures; ``full`` before and after."""
+        """Measure, write to the run's directory and return headline figures.
+
+        ``full`` evaluations are those before the first update and after the last.
+        """
 
     def ending(self) -> Group | str:
-        """Before and after, as a table."""
+        """Return a table of the figures before and after."""
 
     def account_lines(self) -> list[str]:
-        """What became of everything, in words that add up."""
+        """Return lines that account for every game or episode."""
 
     def next_command(self) -> str:
-        """What is worth trying now."""
+        """Return a command that is worth trying after the run."""
+
+    def tidy(self, oldest_step: int) -> None:
+        """Delete files that only checkpoints before ``oldest_step`` needed; those checkpoints are gone."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a checkpoint, JSON-able."""
+        """Return the state that a checkpoint must keep, as JSON-able data."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""

@@ -1,15 +1,15 @@
-"""An update's figures, for runs in which play and learning take turns."""
+"""Figures of an update, for runs in which play and learning take turns."""
 
 from collections.abc import Mapping
 
 from selfplay.runtime.overlap import idle_share
 
 Learned = Mapping[str, Mapping[str, float]]
-"""What each policy's learner says of its update."""
+"""The metrics of each policy's update."""
 
 
 def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
-    """The learners' figures without times: under ``learner/`` and the policy, unless it is ``alone``."""
+    """Return the learners' figures without times, under ``learner/POLICY/``, or ``learner/`` if ``alone``."""
     figures: dict[str, float] = {}
     for policy, metrics in learned.items():
         prefix = "learner" if alone else f"learner/{policy}"
@@ -19,7 +19,7 @@ def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
 
 
 def turn_figures(learned: Learned, play: float, learn: float, played: int) -> dict[str, float]:
-    """How long the turns took, in seconds, and what was done in them; ``played`` games or episodes."""
+    """Return the seconds of the two turns and the rates in them; ``played`` counts games or episodes."""
     tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
     return {
         "overlap/learner_idle_share": idle_share(play, learn),

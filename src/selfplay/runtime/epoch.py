@@ -1,0 +1,47 @@
+"""Epoch: the number of a run's start. Processes left over from an earlier start write nothing more."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfplay.core import SelfplayError
+from selfplay.core.files import write_file
+
+EPOCH_FILE = ".epoch"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A number that each start of a run increments, and that is checked before shared state is written.
+
+    The lock of a run belongs to one process, and on some file systems it holds on one machine only. After a
+    cluster loses its head node, its other nodes continue for a while, and the run may meanwhile be resumed
+    elsewhere.
+
+    Attributes:
+        file: ``.epoch`` of the run.
+        number: the number of this start, from 1.
+    """
+
+    file: Path
+    number: int
+
+    @classmethod
+    def begin(cls, run: Path) -> "Epoch":
+        """Begin a new epoch of the run; call it with the run locked.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        file = run / EPOCH_FILE
+        number = int(file.read_text()) + 1 if file.exists() else 1
+        write_file(file, str(number).encode())
+        return cls(file.absolute(), number)
+
+    def is_over(self) -> bool:
+        """Whether the run has been started again since."""
+        return int(self.file.read_text()) != self.number
+
+    def check(self) -> None:
+        """Raise a SelfplayError if the run has been started again since."""
+        if self.is_over():
+            raise SelfplayError(f"{self.file.parent} was resumed by another process, so this one stops")

@@ -1,0 +1,39 @@
+"""The opponents of evaluations: the configured ones, or those that an environment allows."""
+
+from selfplay.config.settings import Config, EnvSettings
+from selfplay.envs.catalog import library_of
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.envs.textarena_moves import family_of
+
+OPPONENTS = (*PLAYER_NAMES, "base")
+
+
+def evaluation_opponents(config: Config, env: EnvSettings) -> list[str]:
+    """Return the opponents in the matches of ``env``; a game for one player has none."""
+    if env.num_players == 1:
+        return []
+    given = config.evaluation.opponents
+    return [default_opponent(env.id)] if given is None else list(given)
+
+
+def all_evaluation_opponents(config: Config) -> list[str]:
+    """Return the opponents in the matches of any environment, each once."""
+    return list(dict.fromkeys(name for env in config.envs for name in evaluation_opponents(config, env)))
+
+
+def default_opponent(env_id: str) -> str:
+    """Return ``random`` where the legal moves are known; elsewhere ``base``, the untrained model."""
+    return "random" if tells_moves(env_id) else "base"
+
+
+def tells_moves(env_id: str) -> bool:
+    """Whether legal moves are known.
+
+    TextArena is slow to import, but its classes are named like its ids, so the id alone decides.
+    """
+    return library_of(env_id) == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
+
+
+def why_base(env_id: str) -> str:
+    """Return one line for a user who gave no opponent and gets ``base``."""
+    return f"{env_id} does not list its legal moves, so it is evaluated against base, not random"

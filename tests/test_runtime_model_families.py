@@ -1,0 +1,26 @@
+"""Families that differ most from Llama, through ``selfplay train``."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from model_families import LARGEST_MISMATCH, outcome
+
+
+@pytest.mark.parametrize(
+    "family", ["Mistral, window of 32", "Gemma 2", "gpt-oss", "DeepSeek-V3", "Qwen3-MoE"]
+)
+def test_engine_and_learner_agree_through_two_updates(family, tmp_path):
+    mismatch, refusal = outcome(family, tmp_path)
+    assert refusal == ""
+    assert mismatch < LARGEST_MISMATCH
+
+
+def test_a_hybrid_is_refused_before_anything_is_written(tmp_path):
+    mismatch, refusal = outcome("Qwen3-Next", tmp_path)
+    assert mismatch is None
+    assert "cannot be trained" in refusal
+    assert "\n" not in refusal
+    assert list(tmp_path.iterdir()) == []
