@@ -1,16 +1,17 @@
-"""How soon a version answers in an inference actor: from the end of the optimizer's step to its first token.
+"""Time until an inference actor answers with a new version, from the end of the optimizer's step.
 
 The learner's weights are in memory when the clock starts. It writes them to disk with their hash and its own
-log-probability of the canary; the engine host, asked for a path that it never saw, reads, loads and proves
-them, and answers with one token. Meanwhile clients ask the adapters that are resident, the version before
-among them, and every answer of theirs is counted. The optimizer steps are AdamW's on random gradients: what
-they cost is not measured. Learner and host share this process; vLLM computes in one of its own.
+log-probability of the canary. The engine host gets a request for a new path, reads, loads and checks the
+files, and answers with one token. Meanwhile clients send requests to the resident adapters, including the
+previous version, and all their answers are counted. The optimizer steps are AdamW's on random gradients;
+their cost is not measured. Learner and host share this process; vLLM computes in a process of its own.
 
-Nothing is timed before some versions have answered a few prompts with log-probabilities that are the
-learner's, within what rounding explains, and no request was lost. Every timed answer is checked as well.
+Before anything is timed, some versions must answer a few prompts with the learner's log-probabilities up to
+rounding, without losing a request. Every timed answer is checked as well.
 
 Command:  OMP_NUM_THREADS=1 python benchmarks/adapter_swap.py [--engine embedded|vllm|both] [--swaps 40]
-Needs:    for vLLM, an environment as scripts/test-vllm makes it. Some five minutes on two free cores.
+Needs:    for vLLM, an environment as scripts/test-vllm makes it. It takes about five minutes on two free
+cores.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Games a second and memory on Ray: our collector beside unstable-rl's, with the same answers.
+"""Games per second and memory on Ray: our collector and unstable-rl's, with the same answers.
 
 Both play TextArena's KuhnPoker-v0-train in mirror mode on a Ray cluster of this machine, with the prompt
 template ``qwen3-zs``, no error allowance and answers from peers/mock_answers.py at no cost; tracker, ratings

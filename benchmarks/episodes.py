@@ -1,4 +1,4 @@
-"""What a game costs besides the model: the Collector and the Arena with a mock model against bare TextArena.
+"""The cost of a game without its model: Collector and Arena with a mock model against bare TextArena.
 
 - bare: ``while not done: get_observation, choose, step``, one game after the other, nothing kept;
 - collector: ``Collector.collect`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,

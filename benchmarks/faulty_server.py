@@ -1,8 +1,8 @@
-"""What becomes of requests to a server that misbehaves: OpenAIClient, 1,000 requests, 64 in flight.
+"""Outcomes of OpenAIClient's requests to a faulty server: 1,000 requests, 64 in flight.
 
-A server on loopback draws a fault for each request (seeded) and how long it lasts: for one or two tries, or
-for ever (one request in ten). Every request must end in its own answer or in one line that says what was
-wrong. A request that takes longer than the client's own limits allow counts as hung.
+A server on loopback draws a fault for each request (seeded) and its duration: one or two tries, or for ever
+(one request in ten). Every request must end in its own answer or in an error of one line that names the
+fault. A request that takes longer than the client's own limits counts as hung.
 
 Command:  python benchmarks/faulty_server.py [--requests 1000] [--in-flight 64] [--seed 0]
 Needs:    this package.

@@ -20,6 +20,7 @@ Needs:    an environment with this package and trl==1.16.0 (without TRL its colu
 import argparse
 import importlib.util
 import tempfile
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -32,7 +33,8 @@ from plain_model import load_both, pad
 from record_batches import BATCHES, auto_dtype, load_batch
 from selfplay.core import TrainingRecord
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.policy import PolicyModel
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import TRAINED, PolicyModel
 
 Records = list[TrainingRecord]
 
@@ -43,14 +45,19 @@ def longest_completion(records: Records) -> int:
 
 
 class Tree:
-    """Ours."""
+    """Ours. Records get this model's log-probabilities, so that importance weights are 1 as in the others."""
 
     def __init__(self, policy: PolicyModel, records: Records) -> None:
         self.parameters = policy.adapter_parameters()
-        self.records = records
         self.packed_tokens = 0
         self.algorithm = Reinforce()
         self.algorithm.initialize(policy, max_generation_len=longest_completion(records))
+        self.records = [replace(record, logprobs=list(record.logprobs)) for record in records]
+        for plan in self.algorithm.prepare_batch(records).plans:
+            with torch.no_grad(), policy.adapter(TRAINED):
+                logprobs_S = plan_logprobs(policy, plan)[torch.from_numpy(plan.prediction_S)]
+            for sample, offset, logprob in zip(plan.sample_S, plan.offset_S, logprobs_S, strict=True):
+                self.records[sample].logprobs[offset] = float(logprob)
 
     def __call__(self) -> None:
         batch = self.algorithm.prepare_batch(self.records)

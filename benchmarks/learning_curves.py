@@ -1,10 +1,10 @@
-"""Print the learning curves of runs, as they were evaluated, side by side.
+"""Print the learning curves of several runs side by side, from their evaluations.
 
     for seed in 0 1 2; do selfplay train quickstart --seed $seed --name seed-$seed; done
     python benchmarks/learning_curves.py runs/seed-0 runs/seed-1 runs/seed-2
 
-Reads evaluation/ and metrics.jsonl of each run; prints a table for NashConv, one for each match before and
-after, and the seconds of the updates.
+It reads evaluation/ and metrics.jsonl of each run and prints a table of NashConv, a table of each match
+before and after training, and the seconds per update.
 """
 
 import sys

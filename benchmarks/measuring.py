@@ -1,7 +1,8 @@
-"""How the benchmarks measure: contenders in turn within one process, one thread, ratios of each round.
+"""Measure contenders in turn, within one process and on one thread, and compare them within each round.
 
-This machine's speed changes from minute to minute, so only times taken next to each other are compared: every
-round runs each contender once, and the figure is the median over rounds of the ratio within a round.
+The speed of a shared machine changes from minute to minute, so only times taken next to each other are
+compared: every round runs each contender once, and the figure is the median over rounds of the ratio within a
+round.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The memory model (``selfplay.learning.memory``) against what the learner takes on a CPU.
+"""The memory model (``memory_formulas.py``) against what the learner takes on a CPU.
 
 Each measurement is a process of its own: it loads a model, makes a first small update so that the optimizer's
 state exists and libraries are warm, and then one update on made-up records that make one pass of the wanted
@@ -21,24 +21,26 @@ import argparse
 import ctypes
 import gc
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from measuring import peak_memory_mb, pin_one_thread, print_table, resident_mb
-from selfplay.learning.memory import (
-    RECOMPUTE_ABOVE,
+from memory_formulas import (
     SHAPES,
     LoraShape,
     ModelShape,
     PassSize,
     PlayMemory,
+    as_run,
     base_bytes,
     largest_pass,
     play_memory,
@@ -70,6 +72,7 @@ class Case:
     tokens: int
     rank: int = 16
     layers: int = 0
+    recomputed: bool = False
     default_allocator: bool = False
     fit: bool = False
 
@@ -89,18 +92,18 @@ SMALL, QWEN, LLAMA = "SmolLM2-135M", "Qwen3-0.6B", "Llama-3.2-1B"
 CASES = [
     Case(SMALL, "bfloat16", "single", 1024, default_allocator=True),
     Case(SMALL, "float32", "single", 1024, default_allocator=True),
-    Case(SMALL, "bfloat16", "few sampled", 4096, fit=True),
+    Case(SMALL, "bfloat16", "few sampled", 4096, recomputed=True, fit=True),
     Case(SMALL, "bfloat16", "single", 512),
     Case(SMALL, "bfloat16", "single", 1536),
-    Case(SMALL, "bfloat16", "single", 2048),
+    Case(SMALL, "bfloat16", "single", 2048, recomputed=True),
     Case(SMALL, "bfloat16", "single", 1024, rank=64),
     Case(SMALL, "bfloat16", "shared", 1024),
-    Case(SMALL, "bfloat16", "shared", 2048, default_allocator=True),
+    Case(SMALL, "bfloat16", "shared", 2048, recomputed=True, default_allocator=True),
     Case(SMALL, "float32", "single", 512),
-    Case(SMALL, "float32", "single", 2048),
+    Case(SMALL, "float32", "single", 2048, recomputed=True),
     Case(SMALL, "float32", "shared", 1536),
     Case(LLAMA, "bfloat16", "single", 1536, layers=2, fit=True),
-    Case(QWEN, "bfloat16", "shared", 2048, layers=8),
+    Case(QWEN, "bfloat16", "shared", 2048, layers=8, recomputed=True),
     Case(QWEN, "bfloat16", "single", 1024),
 ]
 
@@ -115,7 +118,15 @@ def made_up_records(case: Case, records: str, tokens: int) -> list[Any]:
         return [draw.randrange(3, 40_000) for _ in range(count)]
 
     def record(prompt: list[int], completion: list[int]) -> TrainingRecord:
-        return TrainingRecord("nobody", "", prompt, completion, [0.0] * len(completion), 1.0, 1.0)
+        return TrainingRecord(
+            role_id="nobody",
+            rollout_id="",
+            prompt_token_ids=prompt,
+            completion_token_ids=completion,
+            logprobs=[0.0] * len(completion),
+            reward=1.0,
+            advantage=1.0,
+        )
 
     if records == "shared":
         prefix = ids(PREFIX)
@@ -175,6 +186,7 @@ def measure(case: Case) -> dict[str, Any]:
     policy = load(case)
     algorithm = Reinforce()
     algorithm.initialize(policy, max_generation_len=16, max_batch_tokens=case.tokens + BRANCH)
+    algorithm.memory.limit = 0.0 if case.recomputed else math.inf
     warm = made_up_records(case, "single", 16)
     algorithm.update(algorithm.prepare_batch(warm))
     for parameter in policy.adapter_parameters():
@@ -194,20 +206,22 @@ def measure(case: Case) -> dict[str, Any]:
     records = made_up_records(case, case.records, case.tokens)
     plans = algorithm.prepare_batch(records).plans
     peak = peak_memory_mb(lambda: learner.update(records))
-    return {"megabytes": peak - loaded, "passes": [asdict(pass_size(plan)) for plan in plans]}
+    passes = [asdict(pass_size(plan, case.recomputed)) for plan in plans]
+    return {"megabytes": peak - loaded, "passes": passes}
 
 
-def pass_size(plan: Any) -> PassSize:
+def pass_size(plan: Any, recomputed: bool) -> PassSize:
     """What the memory model wants to know of a plan."""
     import numpy as np
     import torch
 
     from selfplay.learning.tree_attention import RunAttention
 
-    runs = RunAttention(plan, torch.float32, torch.device("cpu")).runs
+    attend = RunAttention(plan, torch.float32, torch.device("cpu"))
+    runs = attend.runs
     copied = sum(len(run.context_K) + run.stop - run.start for run in runs if len(run.context_K))
-    masked = sum(run.mask_QK.numel() for run in runs if run.mask_QK is not None)
-    return PassSize(plan.num_tokens, len(np.unique(plan.predict_node_C)), copied, masked)
+    masked = sum(mask.numel() for run in runs if (mask := attend.mask(run, None)) is not None)
+    return PassSize(plan.num_tokens, len(np.unique(plan.predict_node_C)), copied, masked, recomputed)
 
 
 def computed(case: Case, passes: list[PassSize]) -> int:
@@ -279,13 +293,17 @@ def what_fits(
     shape: ModelShape, dtype: str, lora: LoraShape, memory_gb: int, engine: PlayMemory | None
 ) -> list[str]:
     """Two cells: the largest ``learning.max_batch_tokens``, and which passes are then recomputed."""
-    usable = round(USABLE * memory_gb * GB)
-    tokens = largest_pass(shape, lora, dtype, usable, average=True, play=engine, most=MOST_TOKENS)
+    memory = memory_gb * GB
+    tokens = largest_pass(
+        shape, lora, dtype, memory, usable=USABLE, average=True, play=engine, most=MOST_TOKENS
+    )
     if not tokens:
         return ["nothing", ""]
     at_least = " or more" if tokens == MOST_TOKENS else ""
-    recomputed = f"above {RECOMPUTE_ABOVE:,}" if tokens > RECOMPUTE_ABOVE else "none"
-    return [f"{tokens:,}{at_least}", recomputed]
+    kept = bisect_left(
+        range(1, tokens + 1), True, key=lambda size: as_run(shape, lora, dtype, memory, size).recomputed
+    )
+    return [f"{tokens:,}{at_least}", f"above {kept:,}" if kept < tokens else "none"]
 
 
 def main() -> None:

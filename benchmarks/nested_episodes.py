@@ -1,10 +1,10 @@
-"""What an arena costs besides the model, with episodes inside episodes: 1,000 with 8 children each.
+"""The cost of an arena without its model, with nested episodes: 1,000 episodes with 8 children each.
 
-Every episode makes one call to a mock model that takes 20 ms, and 64 calls may be in flight: the ideal is
-9,000 * 20 ms / 64 = 2.8 s. Each round first checks what came of it: every episode left the record it should,
-under the parent it should, and never were more than 64 calls in flight. Then the wall time of the whole step
-(play, credit, batch) counts. The bare loop is what an event loop needs for the calls alone on this machine:
-64 workers that call the same mock and do nothing with the answers.
+Every episode makes one call to a mock model that takes 20 ms, and at most 64 calls are in flight, so the
+ideal is 9,000 * 20 ms / 64 = 2.8 s. Each round first checks the result: every episode must have the right
+record under the right parent, and there must never have been more than 64 calls in flight. Then the wall time
+of the whole step (play, credit, batch) counts. The bare loop measures the time that an event loop needs for
+the calls alone: 64 workers call the same mock and ignore the answers.
 
 Command:  python benchmarks/nested_episodes.py [--rounds 5]
 Needs:    this package.

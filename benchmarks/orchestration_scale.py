@@ -1,4 +1,5 @@
-"""How many games Ray keeps in flight: episodes a second, memory and CPU time with simulated engines.
+"""Scale of orchestration on Ray: episodes per second, memory and CPU time by games in flight, simulated
+engines.
 
 The actors are those of a run without its learner (see simulated_cluster.py): tracker, buffer, model pool with
 their journals, collectors with their engine clients, engines. Nobody learns: games are started without bound,

@@ -1,4 +1,4 @@
-"""Play and learning at the same time: seconds an update on Ray, over those of the ideal pipeline.
+"""Overlap of play and learning: seconds per update on Ray, divided by those of the ideal pipeline.
 
 The actors are those of a run (see simulated_cluster.py); the engine answers each call after a fixed delay and
 the learner sleeps for the time of an update, so neither takes a core from what is measured.

@@ -1,4 +1,4 @@
-"""The model as transformers and peft load it, with the weights that ours has: what we are compared with."""
+"""The model as loaded by plain transformers and peft with the same weights, as a baseline of comparisons."""
 
 from typing import Any
 

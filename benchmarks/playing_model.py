@@ -1,6 +1,6 @@
-"""A tiny Llama that answers in Kuhn poker's words, so that its games go on for some moves.
+"""A tiny Llama that answers with the words of Kuhn poker, so that its games last for several moves.
 
-Which word it says is nearly random, which is all that tests of the machinery around it need.
+Its choice of words is nearly random, which suffices for tests of everything around the model.
 """
 
 import json

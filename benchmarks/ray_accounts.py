@@ -1,8 +1,8 @@
-"""Whether a run of a cluster adds up: nothing trained twice, nothing lost, every update made once.
+"""Check the accounts of a run on a cluster: nothing trained twice, nothing lost, every update made once.
 
     python benchmarks/ray_accounts.py RUN [RUN ...]
 
-Everything is read from the run's directory, from copies of what the actors keep there.
+It reads copies of the files that the actors keep in the run's directory.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Kill the parts of a run on Ray at random moments: does it end by itself, with balanced accounts?
+"""Kill parts of a run on Ray at random moments, and check that it still ends with balanced accounts.
 
     python benchmarks/ray_faults.py [--kills 10] [--victims engine ...] [--seed 0] [--keep DIRECTORY]
 
 The runs are ``selfplay train`` of Kuhn poker with a tiny model, half of the kills in lockstep and half with
 play and learning at the same time, on Ray's own test cluster on this machine. ``node`` kills one of three
-nodes; ``driver`` the command itself, which is then resumed. ``lost`` kills the only node that has room: the
-command must end and say so in a line, and the run must be resumable.
+nodes; ``driver`` the command itself, which is then resumed. ``lost`` kills the only node with enough
+resources: the command must end with an error of one line, and the run must be resumable.
 
 Seconds count from the kill until the actor answers again (for a node: all of them; for the driver: all that
 the resumed command has made; for a lost node: until the command has ended), and until an update is saved.

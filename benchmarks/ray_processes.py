@@ -1,4 +1,4 @@
-"""What the processes that Ray has started for this one use, read from Linux's ``/proc``."""
+"""Memory and CPU time of the processes that Ray has started for this one, read from Linux's ``/proc``."""
 
 import os
 from collections import defaultdict

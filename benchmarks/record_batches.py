@@ -1,6 +1,6 @@
-"""Self-play batches to measure on, recorded once with the real model.
+"""Record the self-play batches on which other benchmarks measure, once and with the real model.
 
-Nothing is compared here. The untrained SmolLM2-135M plays OpenSpiel's kuhn_poker and TextArena's
+This script compares nothing. The untrained SmolLM2-135M plays OpenSpiel's kuhn_poker and TextArena's
 TicTacToe-v0-train against itself with the embedded engine and the few-shot template, as a run does, until
 there are enough actions; they become training records by way of the replay buffer. A third batch is
 synthetic: random token sequences that share nothing, which prefix trees cannot help.
@@ -96,7 +96,15 @@ def unshared(vocabulary: int, sequences: int, low: int, high: int) -> list[Train
         logprobs = [0.0] * len(completion)
         advantage = draw.uniform(-1, 1)
         records.append(
-            TrainingRecord("nobody", str(index), prompt, completion, logprobs, advantage, advantage)
+            TrainingRecord(
+                role_id="nobody",
+                rollout_id=str(index),
+                prompt_token_ids=prompt,
+                completion_token_ids=completion,
+                logprobs=logprobs,
+                reward=advantage,
+                advantage=advantage,
+            )
         )
     return records
 

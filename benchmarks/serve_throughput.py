@@ -6,7 +6,7 @@ first words are shared. Answers are drawn at temperature 1 and end by themselves
 tokens are counted, those of prompts are not. Both levels are measured in turn, ``--alone`` requests one after
 the other and 64 together; the ratio is the median over rounds of that within a round.
 
-That answers are the same whatever else is asked is held by tests/test_inference_server.py.
+tests/test_inference_server.py checks that answers do not depend on other requests.
 
 Command:  python benchmarks/serve_throughput.py [--rounds 5] [--threads 1]
 Needs:    this package with its extra ``serve``. About a minute a round on one core. Linux, for the memory.

@@ -1,4 +1,4 @@
-"""The actors of a run on a Ray cluster of this machine, with engines and a learner that only take time.
+"""The actors of a run on a local Ray cluster, with a simulated learner and engines that only take time.
 
 Tracker, buffer, model pool, collectors, engine clients and journals are those of a run; the engines' host and
 the learner's trainer are the simulated ones of the tests.
@@ -23,7 +23,7 @@ import ray  # noqa: E402
 from ray_simulation import SimulatedHost, SimulatedTrainer  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
-from selfplay.core.garbage import look_for_garbage_seldom  # noqa: E402
+from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
@@ -78,7 +78,7 @@ class Engine(EngineService):
     """An inference actor with a simulated host."""
 
     def __init__(self, delay: float, answer: AnswerFn, name: str, tracker: Any) -> None:
-        look_for_garbage_seldom()  # like the inference actor of a run
+        raise_collection_thresholds()  # like the inference actor of a run
         self.simulated = Host(delay, answer)
         super().__init__(self.simulated, name, found(tracker))
 

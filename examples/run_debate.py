@@ -1,4 +1,4 @@
-"""Let a model debate with itself, and a judge name the winner.
+"""Let a model debate with itself and a judge name the winner.
 
     selfplay serve smollm2-135m --port 8000
     python examples/run_debate.py "Cities should ban cars" "Homework helps" --local --port 8000
@@ -18,6 +18,7 @@ from rich.text import Text
 from server import connect, run
 
 from selfplay.core import GenerateResult, Rollout, VerboseLogger
+from selfplay.core.text import one_line, printable
 from selfplay.programs.debate import DebateArena
 
 LOG = "debate_run.log"
@@ -28,10 +29,10 @@ MAX_TOKENS = 80
 def main(
     topics: Annotated[list[str], typer.Argument(help="The motions to debate.")],
     local: Annotated[bool, typer.Option("--local", help="Ask a server on this machine.")] = False,
-    port: Annotated[int, typer.Option(help="Of that server.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port of that server.")] = 8000,
     model: Annotated[str | None, typer.Option(help="Name of the served model.")] = None,
-    num_steps: Annotated[int, typer.Option(min=1, help="How many batches.")] = 1,
-    batch_size: Annotated[int, typer.Option(min=1, help="Debates in a batch.")] = 4,
+    num_steps: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Debates per batch.")] = 4,
     verbose: Annotated[bool, typer.Option("--verbose", help=f"Write {LOG}.")] = False,
 ) -> None:
     """Debate TOPICS and print a transcript of each batch and a table of results."""
@@ -75,27 +76,28 @@ async def _debate(
             logger.close()
     console.print(table)
     if verbose:
-        console.print(f"Everything that was said: {LOG}")
+        console.print(f"Full log: {LOG}")
 
 
 def _print_transcript(console: Console, results: list[GenerateResult]) -> None:
-    """The first debate of a batch that was held."""
+    """Print the first debate of a batch that did not fail."""
     held = [result.rollout for result in results if result.rollout.error is None]
     if not held:
-        console.print(f"No debate was held: {results[0].rollout.error}", markup=False)
+        console.print(f"All debates failed: {one_line(results[0].rollout.error or '')}", markup=False)
         return
     rollout = held[0]
     console.rule(Text(rollout.artifact["topic"]))
     for step in rollout.steps:
         colour = "green" if step.role_id == "Aff" else "magenta"
-        console.print(Panel(Text(step.completion_text.strip()), title=step.role_id, border_style=colour))
+        said = Text(printable(step.completion_text.strip()))
+        console.print(Panel(said, title=step.role_id, border_style=colour))
     console.print(_verdict(rollout), markup=False)
 
 
 def _verdict(rollout: Rollout) -> str:
     verdict = rollout.extras["verdict"]
     if verdict is None:
-        return "The judge gave no verdict that can be read."
+        return "The judge gave no readable verdict."
     return f"The judge: {verdict['winner']} wins, score {verdict['score']:.2f}"
 
 

@@ -1,12 +1,12 @@
-"""Let a model write questions and solve them; the best question is one that it half solves.
+"""Let a model write questions and solve them; the best question is one that it solves half of the time.
 
     selfplay serve smollm2-135m --port 8000
     python examples/run_proposer_solver.py --local --port 8000
     python examples/run_proposer_solver.py --questions '[{"question": "What is 2+2?", "ground_truth": "4"}]'
 
-With ``--questions`` the proposer writes questions in words, and their answers, after these examples; without
-them it writes arithmetic, whose answers are computed. Without ``--local`` OpenRouter answers; its key is read
-from OPENROUTER_API_KEY. Nothing is trained: ``selfplay train proposer-solver`` does that.
+With ``--questions`` the proposer follows these examples and writes questions in words and their answers.
+Without them it writes arithmetic, whose answers are computed. Without ``--local`` OpenRouter answers; its key
+is read from OPENROUTER_API_KEY. Nothing is trained: ``selfplay train proposer-solver`` does that.
 """
 
 import json
@@ -20,6 +20,7 @@ from rich.text import Text
 from server import connect, run
 
 from selfplay.core import GenerateResult, InputError, VerboseLogger
+from selfplay.core.text import one_line, printable
 from selfplay.programs.proposer_solver import ProposerSolverArena
 from selfplay.programs.questions import Question, check_questions
 
@@ -31,14 +32,14 @@ def main(
         str | None, typer.Option(help='JSON: [{"question": "...", "ground_truth": "..."}, ...]')
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Ask a server on this machine.")] = False,
-    port: Annotated[int, typer.Option(help="Of that server.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port of that server.")] = 8000,
     model: Annotated[str | None, typer.Option(help="Name of the served model.")] = None,
-    num_steps: Annotated[int, typer.Option(min=1, help="How many batches.")] = 1,
-    batch_size: Annotated[int, typer.Option(min=1, help="Proposals in a batch.")] = 4,
-    solver_rollouts: Annotated[int, typer.Option(min=1, help="How often a question is asked.")] = 4,
+    num_steps: Annotated[int, typer.Option(min=1, help="Number of batches.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Proposals per batch.")] = 4,
+    solver_rollouts: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 4,
     verbose: Annotated[bool, typer.Option("--verbose", help=f"Write {LOG}.")] = False,
 ) -> None:
-    """Propose and solve; print what was proposed in each batch, and a table of results."""
+    """Propose and solve questions; print the proposals of each batch and a table of results."""
     run(_propose(questions, local, port, model, num_steps, batch_size, solver_rollouts, verbose))
 
 
@@ -83,14 +84,14 @@ async def _propose(
             logger.close()
     console.print(table)
     if verbose:
-        console.print(f"Everything that was said: {LOG}")
+        console.print(f"Full log: {LOG}")
 
 
 def _questions(text: str) -> list[Question]:
-    """What ``--questions`` gives.
+    """Parse the value of ``--questions``.
 
     Raises:
-        InputError: it is no list of questions.
+        InputError: the value is not a list of questions.
     """
     try:
         return check_questions(json.loads(text))
@@ -101,18 +102,19 @@ def _questions(text: str) -> list[Question]:
 def _print_proposal(console: Console, result: GenerateResult) -> None:
     rollout = result.rollout
     if rollout.error is not None:
-        console.print(f"failed: {rollout.error}", style="red", markup=False)
+        console.print(f"failed: {one_line(rollout.error)}", style="red", markup=False)
         return
     question = rollout.extras["question"]
     if question is None:
-        said = rollout.steps[0].completion_text.strip()
+        said = printable(rollout.steps[0].completion_text.strip())
         console.print(Text(f"not a question: {said}", style="yellow"))
         return
     rewards = rollout.extras["solver_rewards"]
-    console.print(Text(f"{question['question']}  ({question['ground_truth']})", style="bold"))
+    asked = printable(f"{question['question']}  ({question['ground_truth']})")
+    console.print(Text(asked, style="bold"))
     console.print(f"  solved {sum(rewards):g} of {len(rewards)}, reward {rollout.rewards['Proposer']:+.2f}")
-    answers = [child.rollout.steps[0].completion_text for child in result.children if child.rollout.steps]
-    console.print(Text("  " + " | ".join(" ".join(answer.split())[:60] for answer in answers), style="dim"))
+    steps = [child.rollout.steps[0] for child in result.children if child.rollout.steps]
+    console.print(Text("  " + " | ".join(one_line(step.completion_text)[:60] for step in steps), style="dim"))
 
 
 def _row(results: list[GenerateResult]) -> list[str]:

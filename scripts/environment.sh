@@ -1,7 +1,7 @@
-# Sourced by scripts/train and scripts/test, from the root of the clone: makes .venv and installs into it.
+# Sourced by scripts/train and scripts/test, from the root of the clone: creates .venv and installs into it.
 
-# On Linux a plain torch from PyPI brings the CUDA build (gigabytes). pip takes a CPU wheel instead wherever
-# its own configuration (find-links, extra index) offers one. TORCH_SPEC says what is asked for, and may hold
+# On Linux a plain torch from PyPI brings the CUDA build (gigabytes). pip installs a CPU wheel instead if its
+# own configuration (find-links, extra index) offers one. TORCH_SPEC is the requirement, and may contain
 # further arguments of pip.
 TORCH_SPEC="${TORCH_SPEC:-torch==2.13.0}"
 
@@ -18,7 +18,7 @@ find_python() {
     return 1
 }
 
-# Run a pip command: on a terminal its latest line is shown in place, the whole output is kept in .venv.
+# Run a pip command: a terminal shows its latest line in place, and .venv keeps the whole output.
 run_pip() {
     local log=".venv/install.log" line
     if ! .venv/bin/python -m pip install "$@" 2>&1 | tee "$log" | while IFS= read -r line; do
@@ -46,7 +46,7 @@ prepare() {
     echo "==> installing $TORCH_SPEC (once)" >&2
     # shellcheck disable=SC2086 # split into words on purpose
     run_pip $TORCH_SPEC
-    echo "==> installing selfplay and what it needs (once, a minute or two)" >&2
+    echo "==> installing selfplay and its dependencies (once, a minute or two)" >&2
     run_pip -e "$requirement"
     { echo "$TORCH_SPEC"; cat pyproject.toml; } >"$stamp"
     echo "==> installed in $((SECONDS - started)) s" >&2

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from family_models import family_model
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
@@ -30,6 +31,7 @@ def make_files(folder: Path) -> None:
     (folder / "a-file").write_text("")
     (folder / "no-model").mkdir()
     (folder / "tiny-model").symlink_to(tiny_model("llama"))
+    (folder / "hybrid-model").symlink_to(family_model("LFM2"))
     shutil.copytree(folder / "tiny-model", folder / "cut-model")
     _cut(folder / "cut-model" / "model.safetensors")
     _make_adapter(folder / "other-adapter")

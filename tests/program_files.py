@@ -1,4 +1,4 @@
-"""A program of two policies for tests of whole runs: a hider names a vowel, seekers guess it."""
+"""A program of two policies for tests of whole runs: each earns by the letters it writes."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
 
 
 def letters(role_id, sign):
-    def share_of_vowels(rollout, arena):
+    def share_of_odd_letters(rollout, arena):
         text = rollout.steps[-1].completion_text
-        return {role_id: sign * sum(letter in "aeiou" for letter in text) / 4}
+        return {role_id: sign * sum(ord(letter) % 2 for letter in text) / max(len(text), 1)}
 
-    return Rubric([share_of_vowels])
+    return Rubric([share_of_odd_letters])
 
 
 class Hide(SingleTurnEpisode):
@@ -60,7 +60,7 @@ class HideAndSeek(Arena):
 
     async def evaluate(self):
         results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": 5})] * 3)
-        return {"vowels": [result.rewards["Hider"] for result in results]}
+        return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
 class NoArena:

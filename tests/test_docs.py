@@ -5,10 +5,8 @@ import doctest
 import importlib
 import importlib.util
 import io
-import json
 import re
 import shlex
-import shutil
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
 from selfplay.runtime.checks import check_config
 from selfplay.runtime.local import train
-from tiny_models import tiny_model
+from tiny_models import roomy_model
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "selfplay"
@@ -80,7 +78,7 @@ def inline_code(page: Path) -> list[str]:
 
 
 def table_rows(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the table whose first column has this heading, without the two head lines."""
+    """Return the cells of the table whose first column has this heading, without the two head lines."""
     lines = page.read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
     rows = []
@@ -92,19 +90,14 @@ def table_rows(page: Path, heading: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def model_directory(tmp_path_factory) -> Path:
-    """A tiny model with room for a few-shot prompt of bytes."""
-    directory = tmp_path_factory.mktemp("docs") / "model"
-    shutil.copytree(tiny_model("llama"), directory)
-    config = json.loads((directory / "config.json").read_text())
-    config["max_position_embeddings"] = 16384
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
+def model_directory() -> Path:
+    """Make a tiny model whose context holds a few-shot prompt of bytes."""
+    return roomy_model()
 
 
 @pytest.fixture(scope="session")
 def finished_run(model_directory, tmp_path_factory) -> Path:
-    """A run of two updates with everything switched on that writes files."""
+    """Run two updates with every option that writes files."""
     overrides = {
         "model.name": str(model_directory),
         "model.threads": "1",
@@ -147,7 +140,7 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
-def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path, monkeypatch):
+def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
     """A block without an environment or a program is a part of a configuration."""
     monkeypatch.chdir(tmp_path)
     save_named_blocks(block.page, tmp_path)
@@ -160,8 +153,8 @@ def test_toml_blocks_are_configurations_that_can_be_run(block, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=str)
-def test_console_blocks_can_be_typed(block, tmp_path, monkeypatch, capsys):
-    """Output that is shown below a quick command is compared; ``...`` stands for anything."""
+def test_commands_in_console_blocks_are_valid(block, tmp_path, monkeypatch, capsys):
+    """The output shown below a quick command is compared; ``...`` matches anything."""
     monkeypatch.chdir(tmp_path)
     save_named_blocks(block.page, tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -190,7 +183,7 @@ def check_selfplay(words: list[str], expected: str, capsys: pytest.CaptureFixtur
     if words[0] == "train" and "--resume" not in words:
         words = [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
     elif words[0] != "envs":
-        # It needs a run. Reading its arguments says whether it could be typed.
+        # The command needs a run, so only its arguments are parsed.
         typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])
         return
     capsys.readouterr()
@@ -203,15 +196,41 @@ def check_selfplay(words: list[str], expected: str, capsys: pytest.CaptureFixtur
 
 
 def slug(heading: str) -> str:
-    """GitHub's anchor of a heading."""
+    """Return GitHub's anchor for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+def links_of(page: Path) -> list[str]:
+    """Return the targets of the links to other pages and to headings."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [target for target in targets if not target.startswith("https://")]
+
+
+def fields_in(page: Path) -> list[str]:
+    """Return the dotted names that begin with a section of the configuration."""
+    names = [re.match(r"(\w+)\.\w[\w.]*", code) for code in inline_code(page)]
+    return [name[0] for name in names if name and name[1] in Config.model_fields]
+
+
+def modules_in(page: Path) -> list[str]:
+    """Return the dotted names of the package's modules and of their contents."""
+    return [code for code in inline_code(page) if re.fullmatch(r"selfplay(\.\w+)+", code)]
+
+
+def files_in(page: Path) -> list[str]:
+    """Return the paths of programs and scripts, relative to the root or to the package."""
+    file = r"(src|tests|scripts|benchmarks|\.ci|\w+)(/[\w.-]+)*/([\w-]+\.py|run|test|train)"
+    return [code for code in inline_code(page) if re.fullmatch(file, code)]
+
+
+@pytest.mark.parametrize("found_in", [links_of, fields_in, modules_in, files_in])
+def test_the_search_patterns_find_something_in_the_text(found_in):
+    assert sum(len(found_in(page)) for page in PAGES) >= 10
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if target.startswith("https://"):
-            continue
+def test_links_have_targets(page):
+    for target in links_of(page):
         name, _, anchor = target.partition("#")
         path = page.parent / name if name else page
         assert path.exists(), f"{page.name} links to {target}"
@@ -222,35 +241,28 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_configuration_fields_in_the_text_exist(page):
-    known = {".".join(field.path) for field in config_fields()}
-    for code in inline_code(page):
-        name = re.match(r"(\w+)\.\w[\w.]*", code)
-        if name and name[1] in Config.model_fields:
-            assert name[0] in known, f"{page.name} speaks of {name[0]}"
+    unknown = set(fields_in(page)) - {".".join(field.path) for field in config_fields()}
+    assert not unknown, f"{page.name} speaks of {unknown}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_and_classes_in_the_text_exist(page):
-    for code in inline_code(page):
-        if re.fullmatch(r"selfplay(\.\w+)+", code):
-            parent, _, name = code.rpartition(".")
-            owner = importlib.import_module(parent)
-            assert hasattr(owner, name) or importlib.import_module(code), code
+    for code in modules_in(page):
+        parent, _, name = code.rpartition(".")
+        owner = importlib.import_module(parent)
+        assert hasattr(owner, name) or importlib.import_module(code), code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_in_the_text_exist(page):
-    for code in inline_code(page):
-        if re.fullmatch(
-            r"(src|tests|scripts|benchmarks|\.ci|\w+)(/[\w.-]+)*/([\w-]+\.py|run|test|train)", code
-        ):
-            assert (ROOT / code).exists() or (PACKAGE / code).exists(), f"{page.name} speaks of {code}"
+    missing = [code for code in files_in(page) if not ((ROOT / code).exists() or (PACKAGE / code).exists())]
+    assert not missing, f"{page.name} speaks of {missing}"
 
 
 @pytest.mark.parametrize("page", [DOCS / "concepts.md", ROOT / "AGENTS.md"], ids=lambda page: page.name)
-def test_the_rooms_are_those_of_the_source(page):
-    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert {row[0].strip("`") for row in table_rows(page, "room")} == rooms
+def test_the_packages_are_those_of_the_source(page):
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert {row[0].strip("`") for row in table_rows(page, "package")} == packages
 
 
 def test_the_readme_has_every_command_and_every_preset():
@@ -260,7 +272,7 @@ def test_the_readme_has_every_command_and_every_preset():
     assert set(preset_names()) <= set(inline_code(page))
 
 
-def test_every_dependency_is_justified():
+def test_every_dependency_is_documented():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     page = DOCS / "dependencies.md"
     assert [row[0] for row in table_rows(page, "package")] == list(map(package_name, project["dependencies"]))

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from live_server import TOKEN, engine_over, running
+from selfplay.inference.server import create_app
+from tiny_models import tiny_policy
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 QUESTIONS = '[{"question": "What is 2+2?", "ground_truth": "4"}]'
 
@@ -22,12 +26,12 @@ def answer_to(messages: list[dict[str, str]]) -> str:
     if first.startswith("You judge debates"):
         return "Winner: Neg, score: 0.75"
     if first.startswith("A debate."):
-        return "I speak [b]for[/b] it." if "Argue for the motion" in first else "I speak against it."
+        return "I speak [b]for[/b] it.\x1b[2J" if "Argue for the motion" in first else "I speak against it."
     if last == "Write an arithmetic question.":
         return "20 + 3"
     if last.startswith("Write a new question"):
         return "Question: How many days has a week?\nAnswer: 7"
-    return "20 + 3 = 23" if last == "20 + 3" else "The answer is: 8"
+    return "20 + 3 = 23" if last == "20 + 3" else "The answer is: 8\x1b[2J"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -63,9 +67,13 @@ def port() -> Iterator[str]:
         thread.join()
 
 
-def run_example(directory: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_example(
+    directory: Path, script: str, *arguments: str, key: str | None = None
+) -> "subprocess.CompletedProcess[str]":
     keys = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SELFPLAY_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in keys}
+    if key is not None:
+        environment["SELFPLAY_API_KEY"] = key
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script), *arguments],
         cwd=directory,
@@ -88,6 +96,7 @@ def test_debate_prints_a_transcript_the_verdict_and_a_table_and_writes_the_log(
     done = run_example(tmp_path, "run_debate.py", "Cars are bad", "Homework [helps]", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.index("I speak [b]for[/b] it.") < done.stdout.index("I speak against it.")
+    assert "\x1b" not in done.stdout
     assert "The judge: Neg wins, score 0.75" in done.stdout
     assert last_row(done.stdout) == ["2", "3", "0", "0", "0 of 3", "4.0"]
     log = (tmp_path / "debate_run.log").read_text()
@@ -100,8 +109,9 @@ def test_proposer_solver_prints_questions_and_pass_rates(tmp_path: Path, port: s
     done = run_example(tmp_path, "run_proposer_solver.py", *options)
     assert done.returncode == 0, done.stderr
     assert "20 + 3  (23)" in done.stdout
-    assert "solved 3 of 3, reward +0.00" in done.stdout
-    assert last_row(done.stdout) == ["1", "2", "0", "2", "1.00", "+0.00", "17"]
+    # Both proposals are the same question: one earns 0 at pass rate 1, the copy -0.5, and they share the sum.
+    assert "solved 3 of 3, reward -0.25" in done.stdout
+    assert last_row(done.stdout) == ["1", "2", "0", "2", "1.00", "-0.25", "17"]
     assert "Solver< 20 + 3 = 23" in (tmp_path / "proposer_solver_run.log").read_text()
 
 
@@ -111,6 +121,7 @@ def test_proposer_solver_takes_questions_in_words(tmp_path: Path, port: str) -> 
     assert done.returncode == 0, done.stderr
     assert "How many days has a week?  (7)" in done.stdout
     assert "solved 0 of 4" in done.stdout
+    assert "\x1b" not in done.stdout
     assert not (tmp_path / "proposer_solver_run.log").exists()
 
 
@@ -133,3 +144,23 @@ def test_what_is_wrong_is_one_line_and_status_2(
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("another-token", "was rejected by 127.0.0.1:{port} (401)"),
+        (None, "is not set, but 127.0.0.1:{port} requires a key (401)"),
+    ],
+)
+@pytest.mark.parametrize("script", ["run_debate.py", "run_proposer_solver.py"])
+def test_a_server_that_rejects_the_key_did_answer(
+    tmp_path: Path, script: str, key: str | None, problem: str
+) -> None:
+    engine = engine_over(tiny_policy())
+    topics = ("Cars are bad",) if script == "run_debate.py" else ()
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        done = run_example(tmp_path, script, *topics, "--local", "--port", str(live.port), key=key)
+    said = problem.format(port=live.port)
+    assert done.stderr == f"SELFPLAY_API_KEY: {said}. Set it to a key that this server accepts\n"
+    assert done.returncode == 2

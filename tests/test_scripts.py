@@ -1,4 +1,4 @@
-"""scripts/train, scripts/test and .ci/run, in a clone whose tools only note what they were asked."""
+"""scripts/train, scripts/test and .ci/run, in a clone whose tools only record their calls."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def run(clone: Path, script: str, *arguments: str, **environment: str) -> subpro
 
 
 def ran(clone: Path) -> list[str]:
-    """What the tools were asked since the last time."""
+    """The calls of the tools since the last time."""
     lines = (clone / "ran").read_text().splitlines()
     (clone / "ran").unlink()
     return lines
@@ -111,7 +111,7 @@ def test_a_check_that_fails_ends_the_test_command(clone):
     assert ran(clone) == ["ruff check .", "ruff format --check ."]
 
 
-def test_it_installs_anew_when_the_project_or_the_wanted_torch_changes(clone):
+def test_the_scripts_install_again_when_the_project_or_the_torch_requirement_changes(clone):
     run(clone, "scripts/train")
     ran(clone)
     with (clone / "pyproject.toml").open("a") as file:
@@ -141,7 +141,7 @@ def test_without_a_python_new_enough_there_is_one_line(clone, script):
     assert not (clone / ".venv").exists()
 
 
-def test_the_scripts_are_executable_and_name_no_place():
+def test_the_scripts_are_executable_and_contain_no_url():
     for name in ("scripts/train", "scripts/test", ".ci/run"):
         assert os.access(ROOT / name, os.X_OK)
     for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:

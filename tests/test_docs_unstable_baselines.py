@@ -1,4 +1,4 @@
-"""docs/seed-000.md is true: names are where it says, tests exist, no name of the seed is missing."""
+"""docs/unstable-baselines.md is true: names are where it says, tests exist, no specified name is missing."""
 
 import ast
 import dataclasses
@@ -13,13 +13,13 @@ import selfplay.ray
 from selfplay.runtime.ray.actors import ActorForm
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "seed-000.md"
+PAGE = ROOT / "docs" / "unstable-baselines.md"
 
 BUFFER = (
     "max_buffer_size tracker final_reward_transformation step_reward_transformation "
     "sampling_reward_transformation buffer_strategy"
 )
-# Parameters of the seed's constructors, in its order.
+# Parameters of the constructors of UnstableBaselines, in their order.
 CONSTRUCTORS = {
     "VLLMActor": "cfg tracker name",
     "Collector": "num_actors step_buffer model_pool tracker vllm_config training_envs evaluation_envs "
@@ -34,7 +34,7 @@ CONSTRUCTORS = {
     "Tracker": "run_name wandb_project",
 }
 # Its public names: classes with their methods and fields.
-SEED = {
+SPECIFIED = {
     "VLLMActor": "submit_prompt",
     "Collector": "collect",
     "ModelPool": "add_checkpoint add_fixed current_uid latest_ckpt ckpt_path sample push_game_outcome "
@@ -75,7 +75,7 @@ def code(cell):
 
 
 def rows(columns):
-    """Cells of every row of the tables by name that have so many columns."""
+    """Return the cells of every row of the tables with this many columns."""
     found, inside = [], False
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -90,7 +90,7 @@ NOT_HERE = [name for names, _ in rows(2) for name in code(names)]
 
 
 def found(owner, file):
-    """What the seed calls so: behind its actor form if it has one."""
+    """Return the object that UnstableBaselines calls by this name: the class behind an actor, if any."""
     module = importlib.import_module("selfplay." + file.removesuffix(".py").replace("/", "."))
     there = getattr(selfplay.ray, owner, None)
     return there.cls if isinstance(there, ActorForm) else getattr(module, owner)
@@ -102,7 +102,7 @@ def has(owner, member):
 
 
 @pytest.mark.parametrize(("names", "files"), [row[:2] for row in ROWS], ids=lambda cell: ", ".join(cell)[:60])
-def test_what_is_named_is_in_its_file(names, files):
+def test_named_things_are_in_their_files(names, files):
     assert names
     (file,) = files
     for name in names:
@@ -119,7 +119,7 @@ def test_what_is_named_is_in_its_file(names, files):
 
 
 @pytest.mark.parametrize("tests", [row[2] for row in ROWS], ids=", ".join)
-def test_what_holds_it_is_a_test(tests):
+def test_named_tests_exist(tests):
     assert tests
     for test in tests:
         file, _, function = test.partition("::")
@@ -128,20 +128,20 @@ def test_what_holds_it_is_a_test(tests):
         assert function in functions, test
 
 
-def test_no_name_of_the_seed_is_missing():
+def test_no_specified_name_is_missing():
     named = {name.partition("(")[0] for names, *_ in ROWS for name in names} | set(NOT_HERE)
-    wanted = {f"{owner}.{member}" for owner, members in SEED.items() for member in members.split()}
-    assert wanted | set(SEED) <= named, sorted((wanted | set(SEED)) - named)
+    wanted = {f"{owner}.{member}" for owner, members in SPECIFIED.items() for member in members.split()}
+    assert wanted | set(SPECIFIED) <= named, sorted((wanted | set(SPECIFIED)) - named)
 
 
-def test_the_constructors_take_the_seeds_parameters():
+def test_the_constructors_take_the_specified_parameters():
     named = {name for names, *_ in ROWS for name in names}
     for owner, parameters in CONSTRUCTORS.items():
         assert f"{owner}({', '.join(parameters.split())})" in named
 
 
 @pytest.mark.parametrize("name", NOT_HERE)
-def test_what_is_said_not_to_be_here_is_not(name):
+def test_names_listed_as_missing_are_missing(name):
     owner, _, member = name.partition(".")
     there = getattr(selfplay.ray, owner, None)
     assert there is None if not member else not has(there.cls, member)

@@ -1,0 +1,352 @@
+"""Formulas for the bytes that training and play need, without loading a model or measuring.
+
+The learner itself does not use them: ``selfplay.learning.memory`` measures the bytes that a pass keeps.
+
+The tensors that autograd keeps for the gradient are counted one by one, as the code makes them: transformers'
+Llama and Qwen3 layers, PEFT's LoRA layers (float32 weights, so a layer over a bfloat16 base keeps a float32
+copy of its own input), ``tree_attention`` and ``logprobs``. ``tests/test_memory_formulas.py`` compares the
+count with autograd's own. Temporary memory inside a layer and among the logits is not counted, but estimated
+as a multiple of one tensor; ``benchmarks/memory_model.py`` fits those two factors. The formulas assume that
+attention keeps no scores, as on a CPU.
+
+Letters: H hidden size, Q = query heads x head size, K = key-value heads x head size, I intermediate size,
+V vocabulary, r LoRA rank, s bytes of a number of the base (bfloat16 2, float32 4).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from selfplay.core import InputError
+from selfplay.learning.memory import SHARE_OF_MEMORY
+
+BYTES = {"float32": 4, "bfloat16": 2}
+FLOAT32 = 4
+ROWS_AT_ONCE = 256
+"""As in ``logprobs``: logits of this many tokens exist at once."""
+STORED_DISTRIBUTIONS = 512
+"""As in ``inference.engine``: this many rows of float32 log-probabilities are kept, in the host's memory."""
+LOGITS_COPIES = 5.0
+"""Float32 arrays of [rows, V] that exist at once in the backward pass of the logits; fitted."""
+WORKING_COPIES = 4.0
+"""Float32 arrays of [tokens, max(I, Q)] that exist for a moment in the backward pass of a layer; fitted."""
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a Llama-like decoder, under the names of ``config.json`` where they have one.
+
+    ``tied``: embedding and output layer are one matrix. ``qk_norm``: queries and keys are normalised, as in
+    Qwen3.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocabulary: int
+    tied: bool = True
+    qk_norm: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "ModelShape":
+        """Read the contents of a ``config.json`` (``AutoConfig.to_dict()``) of a Llama or Qwen3 model.
+
+        Raises:
+            InputError: a size is missing.
+        """
+        try:
+            heads = int(config["num_attention_heads"])
+            hidden = int(config["hidden_size"])
+            return cls(
+                hidden_size=hidden,
+                num_layers=int(config["num_hidden_layers"]),
+                num_heads=heads,
+                num_kv_heads=int(config.get("num_key_value_heads") or heads),
+                head_dim=int(config.get("head_dim") or hidden // heads),
+                intermediate_size=int(config["intermediate_size"]),
+                vocabulary=int(config["vocab_size"]),
+                tied=bool(config.get("tie_word_embeddings", False)),
+                qk_norm=config.get("model_type") == "qwen3",
+            )
+        except KeyError as error:
+            raise InputError(
+                "config", f"has no {error.args[0]}", "Give the config.json of a Llama or Qwen3 model."
+            ) from error
+
+    @property
+    def query_size(self) -> int:
+        """Q."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """K."""
+        return self.num_kv_heads * self.head_dim
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of each linear layer in one decoder layer, by name."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        return {
+            "q_proj": (hidden, self.query_size),
+            "k_proj": (hidden, self.kv_size),
+            "v_proj": (hidden, self.kv_size),
+            "o_proj": (self.query_size, hidden),
+            "gate_proj": (hidden, inner),
+            "up_proj": (hidden, inner),
+            "down_proj": (inner, hidden),
+        }
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the base model, a tied matrix once."""
+        linear = sum(inputs * outputs for inputs, outputs in self.linear_shapes().values())
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        matrices = 1 if self.tied else 2
+        return (
+            matrices * self.vocabulary * self.hidden_size
+            + self.num_layers * (linear + norms)
+            + self.hidden_size
+        )
+
+
+SHAPES = {
+    "SmolLM2-135M": ModelShape(576, 30, 9, 3, 64, 1536, 49_152),
+    "Qwen3-0.6B": ModelShape(1024, 28, 16, 8, 128, 3072, 151_936, qk_norm=True),
+    "Qwen3-1.7B": ModelShape(2048, 28, 16, 8, 128, 6144, 151_936, qk_norm=True),
+    "Qwen3-4B": ModelShape(2560, 36, 32, 8, 128, 9728, 151_936, qk_norm=True),
+    "Qwen3-8B": ModelShape(4096, 36, 32, 8, 128, 12_288, 151_936, tied=False, qk_norm=True),
+    "Llama-3.2-1B": ModelShape(2048, 16, 32, 8, 64, 8192, 128_256),
+    "Llama-3.2-3B": ModelShape(3072, 28, 24, 8, 128, 8192, 128_256),
+}
+"""Sizes of some public models, from their ``config.json``."""
+
+
+@dataclass(frozen=True)
+class LoraShape:
+    """An adapter's rank and the linear layers that it is on."""
+
+    rank: int = 16
+    target_modules: Sequence[str] = ALL_LINEAR
+
+
+@dataclass(frozen=True)
+class PassSize:
+    """What is fed in one forward and backward pass of the learner.
+
+    ``rows`` are the tokens after which something is predicted. ``copied_keys`` and ``mask_entries`` come from
+    shared prefixes (``tree_attention``): keys of all runs that have a context, and entries of all runs'
+    masks. A single sequence has none of either. ``recomputed``: layers are computed again for the gradient
+    (activation checkpointing).
+    """
+
+    tokens: int
+    rows: int = ROWS_AT_ONCE
+    copied_keys: int = 0
+    mask_entries: int = 0
+    recomputed: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes of one update at its peak.
+
+    ``adapter`` weights, their running ``average``, ``gradient`` and AdamW's two ``moments`` are float32.
+    ``kept`` is what the forward pass leaves for the gradient, ``passing`` what lives for a moment on top.
+    """
+
+    base: int
+    adapter: int
+    average: int
+    gradient: int
+    moments: int
+    kept: int
+    passing: int
+
+    @property
+    def total(self) -> int:
+        """Everything."""
+        return (
+            self.base + self.adapter + self.average + self.gradient + self.moments + self.kept + self.passing
+        )
+
+
+@dataclass(frozen=True)
+class PlayMemory:
+    """Bytes that the embedded engine adds to the weights: its cache, its distributions, a forward pass."""
+
+    cache: int
+    distributions: int
+    passing: int
+
+    @property
+    def lasting(self) -> int:
+        """What stays while the learner works."""
+        return self.cache + self.distributions
+
+
+def base_bytes(shape: ModelShape, dtype: str) -> int:
+    """Bytes of the frozen weights.
+
+    Raises:
+        InputError: an unknown type, here and in all functions below.
+    """
+    return shape.parameters * _bytes_of(dtype)
+
+
+def adapter_parameters(shape: ModelShape, lora: LoraShape) -> int:
+    """LoRA puts r x inputs and outputs x r numbers on each target (Hu et al. 2021, arXiv 2106.09685)."""
+    return shape.num_layers * sum(lora.rank * sum(_linear(shape, name)) for name in lora.target_modules)
+
+
+def layer_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
+    """Bytes that one decoder layer keeps for the gradient if it is not recomputed."""
+    number = _bytes_of(dtype)
+    query, kv, inner = shape.query_size, shape.kv_size, shape.intermediate_size
+    norms = 2 * (FLOAT32 * shape.hidden_size + FLOAT32)  # inputs in float32, and 1 / root mean square
+    if shape.qk_norm:
+        norms += FLOAT32 * (query + kv) + FLOAT32 * (shape.num_heads + shape.num_kv_heads)
+    attention = 2 * number * query + FLOAT32 * shape.num_heads  # queries, outputs, log of the normaliser
+    keys_and_values = 2 * number * kv
+    mlp = 3 * number * inner  # gate, silu(gate), up
+    per_token = norms + attention + keys_and_values + mlp + _lora_bytes(shape, lora, number)
+    return size.tokens * per_token + size.copied_keys * keys_and_values
+
+
+def kept_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
+    """Bytes that the whole forward pass keeps for the gradient, down to the last norm."""
+    number = _bytes_of(dtype)
+    final_norm = FLOAT32 * shape.hidden_size + FLOAT32
+    rotations = 2 * number * shape.head_dim  # cosines and sines, shared by all layers
+    shared = size.tokens * (final_norm + rotations) + size.mask_entries * number
+    if size.recomputed:
+        return shared + shape.num_layers * size.tokens * number * shape.hidden_size
+    return shared + shape.num_layers * layer_bytes(shape, lora, size, dtype)
+
+
+def training_memory(
+    shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str, *, average: bool = False
+) -> TrainingMemory:
+    """Bytes of an update whose largest pass is ``size``; ``average``: with ``learning.average_decay``.
+
+    The backward pass begins with the logits, ``ROWS_AT_ONCE`` at a time, and goes on layer by layer; a layer
+    that is recomputed then keeps what it would have kept. The larger of the two counts.
+    """
+    adapter = FLOAT32 * adapter_parameters(shape, lora)
+    rows = min(size.rows, ROWS_AT_ONCE)
+    logits = LOGITS_COPIES * FLOAT32 * rows * shape.vocabulary
+    working = _working_bytes(shape, size.tokens)
+    if size.recomputed:
+        working += layer_bytes(shape, lora, size, dtype)
+    return TrainingMemory(
+        base=base_bytes(shape, dtype),
+        adapter=adapter,
+        average=adapter if average else 0,
+        gradient=adapter,
+        moments=2 * adapter,
+        kept=kept_bytes(shape, lora, size, dtype),
+        passing=round(max(logits, working)),
+    )
+
+
+def play_memory(
+    shape: ModelShape, dtype: str, *, max_cached_tokens: int = 32_768, max_batch_tokens: int = 2048
+) -> PlayMemory:
+    """Bytes of the embedded engine for one served model.
+
+    Keys and values of a token are 2 L K numbers. Their store grows by doubling, so it may be twice as large
+    as what is in it.
+    """
+    number = _bytes_of(dtype)
+    logits = (number + 2 * FLOAT32) * ROWS_AT_ONCE * shape.vocabulary  # as computed, in float32, normalised
+    return PlayMemory(
+        cache=2 * max_cached_tokens * 2 * shape.num_layers * shape.kv_size * number,
+        distributions=STORED_DISTRIBUTIONS * shape.vocabulary * FLOAT32,
+        passing=round(max(logits, _working_bytes(shape, max_batch_tokens))),
+    )
+
+
+def as_run(shape: ModelShape, lora: LoraShape, dtype: str, memory: int, tokens: int) -> PassSize:
+    """A pass of a single sequence as the learner runs it on a device of ``memory`` bytes.
+
+    It is recomputed if it would keep more than a share of what the weights leave; see
+    ``selfplay.learning.memory``.
+    """
+    size = PassSize(tokens)
+    limit = SHARE_OF_MEMORY * (memory - base_bytes(shape, dtype) - FLOAT32 * adapter_parameters(shape, lora))
+    return replace(size, recomputed=kept_bytes(shape, lora, size, dtype) > limit)
+
+
+def largest_pass(
+    shape: ModelShape,
+    lora: LoraShape,
+    dtype: str,
+    memory: int,
+    *,
+    usable: float = 1.0,
+    average: bool = False,
+    play: PlayMemory | None = None,
+    multiple: int = 256,
+    most: int = 32_768,
+) -> int:
+    """The largest ``learning.max_batch_tokens`` with which no pass needs over ``usable * memory`` bytes.
+
+    0 if none does. Passes are of single sequences and of any size up to that. Learner and engine take turns,
+    so of their passes the larger counts.
+
+    Args:
+        memory: bytes of the device.
+        usable: the share of it that may be needed.
+        play: of an embedded engine on the same device.
+        multiple: the result is a multiple of this many tokens.
+        most: no more is tried.
+    """
+    largest = 0
+    for tokens in range(multiple, most + 1, multiple):
+        needed = training_memory(
+            shape, lora, as_run(shape, lora, dtype, memory, tokens), dtype, average=average
+        )
+        if needed_together(needed, play) > usable * memory:
+            break
+        largest = tokens
+    return largest
+
+
+def needed_together(training: TrainingMemory, play: PlayMemory | None) -> int:
+    """Bytes of a learner, and of an engine on the same weights if there is one."""
+    if play is None:
+        return training.total
+    resting = replace(training, kept=0, passing=0).total
+    return resting + play.lasting + max(training.kept + training.passing, play.passing)
+
+
+def _working_bytes(shape: ModelShape, tokens: int) -> float:
+    return WORKING_COPIES * FLOAT32 * tokens * max(shape.intermediate_size, shape.query_size)
+
+
+def _lora_bytes(shape: ModelShape, lora: LoraShape, number: int) -> int:
+    """Per token: each target's input in float32 and r numbers between its two matrices.
+
+    In float32 the layers that read the same input keep it once.
+    """
+    inputs = {name: _linear(shape, name)[0] for name in lora.target_modules}
+    if number == FLOAT32:
+        readers = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+        inputs = {readers.get(name, name): width for name, width in inputs.items()}
+    return FLOAT32 * (sum(inputs.values()) + lora.rank * len(lora.target_modules))
+
+
+def _linear(shape: ModelShape, name: str) -> tuple[int, int]:
+    shapes = shape.linear_shapes()
+    if name not in shapes:
+        raise InputError("target_modules", f"{name} is no linear layer", f"Take some of {', '.join(shapes)}.")
+    return shapes[name]
+
+
+def _bytes_of(dtype: str) -> int:
+    if dtype not in BYTES:
+        raise InputError("dtype", f"{dtype!r} is not known", f"Take {' or '.join(BYTES)}.")
+    return BYTES[dtype]
