@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from selfplay.core import InputError
+from selfplay.core import InputError, MockInferenceClient
 from selfplay.runtime.play import play
 from tiny_models import roomy_model
 
@@ -69,6 +69,27 @@ def test_a_game_for_one_has_no_opponent(monkeypatch):
     said = played("[50]\n" * 40, monkeypatch, env_id="GuessTheNumber-v0-train")
     assert "you have seat 0 of 1" in said
     assert re.search(r"you: \d+ won, 0 drawn, \d+ lost\n$", said)
+
+
+RAISES = f"[bid: {'9' * 5000}, 2]"
+"""A bid on which TextArena's LiarsDice raises: Python reads no number of so many digits."""
+
+
+def test_a_move_on_which_the_game_raises_is_lost_by_the_person_and_the_session_goes_on(monkeypatch):
+    said = played(f"{RAISES}\ny\n\n", monkeypatch, seat=0, env_id="LiarsDice-v0-train")
+    assert "LiarsDice-v0-train failed inside TextArena: ValueError" in said
+    assert "an invalid move of player 0" in said
+    assert "you lost (you -1, player 1 +1)" in said
+    assert "game 2: you have seat 0" in said
+    assert said.endswith("you: 0 won, 0 drawn, 1 lost\n")
+
+
+def test_a_move_on_which_the_game_raises_is_lost_by_the_model_and_the_session_goes_on(monkeypatch):
+    monkeypatch.setattr("selfplay.runtime.play.build_engine", lambda *_: MockInferenceClient([RAISES]))
+    said = played("y\nn\n", monkeypatch, seat=1, env_id="LiarsDice-v0-train")
+    assert said.count("an invalid move of player 0") == 2
+    assert said.count("you won (you +1, player 0 -1)") == 2
+    assert said.endswith("you: 2 won, 0 drawn, 0 lost\n")
 
 
 def test_a_seat_that_does_not_exist_is_rejected_before_the_model_is_loaded(monkeypatch):

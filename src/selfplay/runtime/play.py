@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from selfplay.core import InferenceClient, InputError, derive_seed
-from selfplay.core.text import printable
+from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
 from selfplay.envs.templates import PromptTemplate, get_template
@@ -81,7 +81,7 @@ async def _game(
             move = _ask_move(game, console)
             if move is None:
                 return
-            game.apply(move)
+            _apply(game, mine, move, console)
         turn += 1
 
 
@@ -136,8 +136,19 @@ async def _model_move(
     action, _ = template.extract(response.text)
     move = game.normalise(action)
     legal = game.legal_actions()
-    valid = (legal is None or move in legal) and game.apply(move)
     console.print(Text(printable(f"player {pid} (model): {response.text.strip()}")))
+    valid = (legal is None or move in legal) and _apply(game, pid, move, console)
     if not valid and not game.done:
         console.print("that was not a legal move")
         game.forfeit(pid, "illegal move")
+
+
+def _apply(game: Game, pid: int, move: str, console: Console) -> bool:
+    """Make the move; return whether it was valid. One on which the game raises is invalid and ends it."""
+    try:
+        return game.apply(move)
+    except Exception as error:  # noqa: BLE001 - any error is the move's fault
+        game.break_off(pid, error)
+        reason = game.game_info()[pid]["reason"]
+        console.print(Text(one_line(f"{reason}; this is an invalid move of player {pid}")))
+        return False
