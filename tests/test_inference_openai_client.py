@@ -537,6 +537,7 @@ async def test_the_key_is_never_shown(reply, caplog):
     [
         *("127.0.0.1:8000/v1", "", "ftp://host/v1", "http://host:port/v1", "http:///v1", "http://host:0/v1"),
         *("http://[::1/v1", "http://::1]/v1", "http://a..b/v1", f"http://{'a' * 64}/v1"),
+        *("http://host/v1?key=1", "http://host/v1?", "http://host/v1#part"),
     ],
 )
 def test_a_base_url_that_is_no_address_is_refused(base_url):

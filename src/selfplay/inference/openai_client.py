@@ -365,6 +365,8 @@ class OpenAIClient(InferenceClient):
 
 
 def _checked(base_url: str) -> SplitResult:
+    if "?" in base_url or "#" in base_url:  # paths are appended, and would become part of it
+        raise InputError("base_url", "contains a query or a fragment", "Leave it out; give a key as api_key")
     with contextlib.suppress(ValueError):  # raised for invalid brackets, ports and host names
         url = urlsplit(base_url)
         host = url.hostname or ""

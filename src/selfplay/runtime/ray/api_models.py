@@ -1,6 +1,5 @@
 """Models outside the run: behind an API, or in the directory of an adapter."""
 
-import re
 from pathlib import Path
 
 from selfplay.core import InferenceClient, InputError
@@ -37,19 +36,25 @@ def api_client(name: str) -> InferenceClient:
 
 
 def refuse_credentials(name: str, field: str) -> None:
-    """Raise an InputError if the name of a model contains a password: names are written to many places.
+    """Raise an InputError if the address in the name of a model may contain a password or a key.
 
-    In ``model@http://user:password@host/v1`` the name is journaled, rated, reported and sent to Weights &
-    Biases.
+    In ``model@http://user:password@host/v1?api_key=KEY`` the name is journaled, rated, reported and sent to
+    Weights & Biases.
     """
-    address = re.search(r"@https?:.*@", name, re.IGNORECASE | re.DOTALL)
-    if address is not None:
-        model = name[: address.start()]
-        raise InputError(
-            field,
-            f"the address of {model!r} contains a user or a password, and names are written to many places",
-            "Leave it out; the key is read from SELFPLAY_API_KEY",
-        )
+    if not is_api_model(name):
+        return
+    model, _, address = name.partition("@")
+    if "@" in address:
+        part = "a user or a password"
+    elif "?" in address or "#" in address:
+        part = "a query or a fragment"
+    else:
+        return
+    raise InputError(
+        field,
+        f"the address of {model!r} contains {part}, and names are written to many places",
+        "Leave it out; the key is read from SELFPLAY_API_KEY",
+    )
 
 
 def check_opponent_name(name: str, field: str) -> None:

@@ -128,7 +128,7 @@ class PoolService:
         A repeated call changes nothing.
 
         Raises:
-            InputError: the name contains a password.
+            InputError: the name contains a password, or a query, which may contain a key.
         """
         refuse_credentials(name, "name")
         uid = f"fixed-{name}"
