@@ -101,7 +101,7 @@ class SimulatedTrainer:
     def tidy(self, paths_in_use: list[str]) -> None:
         """Nothing to delete."""
 
-    def encode_answer(self, text: str) -> list[int]:
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
         """Bytes and a stop token."""
         return [*text.encode(), 0]
 

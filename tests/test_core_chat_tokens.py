@@ -33,6 +33,9 @@ def chat_tokens(family: str) -> ChatTokens:
     return ChatTokens(tokenizer, family, listed)
 
 
+PLAIN: Messages = [{"role": "text", "content": "x"}]
+
+
 def conversation(contents: list[str], rules: str | None = None) -> Messages:
     """Rules if given, then users and assistants in turn; the last word is a user's."""
     said = contents if len(contents) % 2 else contents[1:]
@@ -95,7 +98,8 @@ def test_ordinary_text_and_answers_have_the_ids_that_the_tokenizer_gives(family,
     assume(not spells_an_added_token(tokenizer, text))
     ids = list(tokenizer(text, add_special_tokens=False).input_ids)
     assert tokens.encode(text) == ids
-    assert tokens.encode_answer(text) == [*ids, tokens.stop_token_ids[0]]
+    assert tokens.encode_answer(conversation(["x"]), text) == [*ids, tokens.stop_token_ids[0]]
+    assert tokens.encode_answer(PLAIN, text) == [*ids, tokenizer.eos_token_id]
     assert tokens.render([{"role": "text", "content": text}]) == list(tokenizer(text).input_ids)
 
 
@@ -133,7 +137,10 @@ def test_plain_prompts_and_answers_bring_no_control_token(family, text):
     prompt = tokens.render([{"role": "text", "content": text}])
     assert [number for number in prompt if number in control] == before
     assert control.isdisjoint(tokens.encode(text))
-    assert [number for number in tokens.encode_answer(text) if number in control] == tokens.stop_token_ids[:1]
+    answer = tokens.encode_answer(conversation(["x"]), text)
+    assert [number for number in answer if number in control] == tokens.stop_token_ids[:1]
+    answer = tokens.encode_answer(PLAIN, text)
+    assert [number for number in answer if number in control] == [tokenizer.eos_token_id]
 
 
 @every_family
@@ -190,7 +197,14 @@ def test_an_answer_ends_with_the_token_that_the_template_ends_turns_with(family)
     end = tokenizer.convert_tokens_to_ids(TURN_ENDS[family])
     assert tokens.stop_token_ids[0] == end
     assert tokenizer.eos_token_id in tokens.stop_token_ids
-    assert tokens.encode_answer("[4]") == [*tokens.encode("[4]"), end]
+    assert tokens.encode_answer(conversation(["x"]), "[4]") == [*tokens.encode("[4]"), end]
+
+
+def test_an_answer_to_plain_text_ends_with_the_end_of_text():
+    tokens = chat_tokens("ChatML whose end of text is no end of turn")
+    end_of_text = tokens.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    assert tokens.stop_token_ids[0] != end_of_text
+    assert tokens.encode_answer(PLAIN, "[4]") == [*tokens.encode("[4]"), end_of_text]
 
 
 def test_without_a_chat_template_answers_end_with_the_end_of_text():

@@ -51,7 +51,7 @@ def test_tokens_of_a_model_that_is_elsewhere_are_those_of_the_policy(text):
     tokens = load_chat_tokens(str(tiny_model("llama")))
     messages = [{"role": "user", "content": text}]
     assert tokens.render(messages) == POLICY.render(messages)
-    assert tokens.encode_answer(text) == POLICY.encode_answer(text)
+    assert tokens.encode_answer(messages, text) == POLICY.encode_answer(messages, text)
     assert tokens.stop_token_ids == POLICY.stop_token_ids
 
 

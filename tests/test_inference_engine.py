@@ -178,7 +178,8 @@ async def test_scores_are_the_learners_log_probabilities_of_whole_answers(policy
     for model, adapter in ((None, TRAINED), (BASE, BASE)):
         scores = await engine.score(text_prompt("rules"), texts, model=model)
         plan = build_plan(
-            [policy.render(text_prompt("rules"))] * 4, [policy.encode_answer(text) for text in texts]
+            [policy.render(text_prompt("rules"))] * 4,
+            [policy.encode_answer(text_prompt("rules"), text) for text in texts],
         )
         with torch.no_grad(), policy.adapter(adapter):
             logprobs_S = plan_logprobs(policy, plan)[torch.from_numpy(plan.prediction_S)]

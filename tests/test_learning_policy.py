@@ -189,7 +189,7 @@ def test_chats_are_rendered_by_the_template_and_text_is_taken_verbatim():
 
 def test_an_encoded_answer_ends_with_the_stop_token():
     policy = tiny_policy()
-    ids = policy.encode_answer("bet")
+    ids = policy.encode_answer(text_prompt("rules"), "bet")
     assert policy.tokenizer.decode(ids) == f"bet{STOP}"
     assert ids[-1] == policy.stop_token_ids[0]
 

@@ -12,7 +12,7 @@ from selfplay.replay import (
 def make_step(**changes):
     fields = {
         "role_id": "player-1",
-        "prompt": [],
+        "prompt": [{"role": "user", "content": "2"}],
         "completion": [],
         "prompt_token_ids": [1, 2],
         "completion_token_ids": [3, 0],
@@ -25,19 +25,24 @@ def make_step(**changes):
     return Step(**{**fields, **changes})
 
 
+def encoded(prompt, text):
+    """Return the bytes of an answer and a stop token that the prompt names."""
+    return [*text.encode(), int(prompt[0]["content"])]
+
+
 def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
     buffer = StepBuffer(10, None, None, None, ComposeSamplingRewardTransforms([NormalizeRewards()]))
     for name, reward in (("game-a", 3.0), ("game-b", 1.0)):
         steps = [make_step(info={"legal_answers": ["check", "bet"], "finish_reason": "length"})]
         buffer.add_player_trajectory(Trajectory(1, "Kuhn", reward, steps, rollout_id=name), "Kuhn")
-    records = records_from_steps(buffer.get_batch(2), encode_answer=lambda text: [*text.encode(), 0])
+    records = records_from_steps(buffer.get_batch(2), encode_answer=encoded)
     record = next(record for record in records if record.rollout_id == "game-a")
     assert record.role_id == "player-1"
     assert record.prompt_token_ids == [1, 2]
     assert record.completion_token_ids == [3, 0]
     assert record.logprobs == [-0.5, -0.25]
     assert (record.reward, record.advantage) == (3.0, 1.0)
-    assert record.alternatives == [[*b"check", 0], [*b"bet", 0]]
+    assert record.alternatives == [[*b"check", 2], [*b"bet", 2]]
     assert record.policy_version == 4
     assert record.meta == {"pid": 1, "env_id": "Kuhn", "finish_reason": "length"}
 
@@ -46,7 +51,7 @@ def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_a
     (record,) = records_from_steps([make_step(info={"legal_answers": ["check"]})])
     assert (record.reward, record.advantage) == (2.0, 2.0)
     assert (record.rollout_id, record.meta["finish_reason"], record.alternatives) == ("", "", [])
-    (record,) = records_from_steps([make_step()], encode_answer=lambda text: [*text.encode()])
+    (record,) = records_from_steps([make_step()], encode_answer=encoded)
     assert record.alternatives == []
 
 

@@ -132,7 +132,7 @@ async def test_prompts_are_rendered_as_the_learner_renders_them(engine, policy):
     messages = [{"role": "user", "content": "rules\n\n42"}, {"role": "assistant", "content": "[1]"}]
     response = await engine.complete(messages)
     assert response.prompt_token_ids == policy.render(messages) == engine.tokens.render(messages)
-    assert engine.tokens.encode_answer("yes") == policy.encode_answer("yes")
+    assert engine.tokens.encode_answer(messages, "yes") == policy.encode_answer(messages, "yes")
     assert engine.tokens.stop_token_ids == policy.stop_token_ids
 
 

@@ -112,7 +112,7 @@ async def test_adapters_swap_under_load_and_no_request_is_lost(host, learner, ve
 async def test_scores_are_the_adapters_own(host, learner, versions):
     for version in (1, 2):
         (score,) = await host.score(versions[version], text_prompt("ab"), ["yes"])
-        ids, answer = learner.render(text_prompt("ab")), learner.encode_answer("yes")
+        ids, answer = learner.render(text_prompt("ab")), learner.encode_answer(text_prompt("ab"), "yes")
         with torch.no_grad(), learner.adapter(f"v{version}"):
             expected = plan_logprobs(learner, build_plan([ids], [answer])).sum()
         assert score == pytest.approx(float(expected), abs=1e-3)

@@ -24,6 +24,8 @@ from selfplay.core.types import Message, Messages
 
 MAX_RENDERED_TOKENS = 2_000_000
 """Rendered prompts are cached until they have this many tokens in total."""
+MAX_CACHED_ANSWERS = 100_000
+"""The token ids of this many answers are cached."""
 _ROLE = re.compile(r"[\w-]+")
 _ASKED: Message = {"role": "user", "content": "Is it so?"}
 _SAID: Message = {"role": "assistant", "content": "Indeed."}
@@ -36,7 +38,7 @@ class ChatTokens:
     """The only place where messages, and answers that were not sampled, become token ids; see the module.
 
     ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
-    end-of-text token, and the configured ones. The first of them ends the answers that are encoded here.
+    end-of-text token, and the configured ones.
 
     Args:
         tokenizer: the model's tokenizer, as transformers loads it.
@@ -54,6 +56,7 @@ class ChatTokens:
         self._control = ControlTokens(tokenizer, model_name, samples)
         known = [tokenizer.eos_token_id, *stop_token_ids]
         self.stop_token_ids = list(dict.fromkeys([self._turn_end(samples, known), *known]))
+        self._answers: dict[str, list[int]] = {}
         self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
         self._rendered_tokens = 0
 
@@ -82,9 +85,20 @@ class ChatTokens:
         """Return the token ids of ``text``, without special tokens."""
         return self._control.encode(_whole(text))
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the token ids of an answer, including the token that ends it."""
-        return [*self.encode(text), self.stop_token_ids[0]]
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
+        """Return the token ids of an answer to ``prompt``, including the token that ends it.
+
+        After a chat it is the token with which the template ends an assistant's turn, and after plain text
+        the tokenizer's end-of-text token: a base model rarely emits the markup of a template that it was not
+        trained on.
+        """
+        ids = self._answers.get(text)  # a batch holds the same few answers many times
+        if ids is None:
+            if len(self._answers) >= MAX_CACHED_ANSWERS:
+                self._answers.clear()
+            ids = self._answers[text] = self.encode(text)
+        end = self.tokenizer.eos_token_id if _is_plain_text(prompt) else self.stop_token_ids[0]
+        return [*ids, end]
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ``ids`` without special tokens."""
@@ -95,7 +109,7 @@ class ChatTokens:
         return self._control.spelled(text)
 
     def _render(self, messages: Messages) -> list[int]:
-        if len(messages) == 1 and messages[0]["role"] == "text":
+        if _is_plain_text(messages):
             return self._control.encode(_whole(messages[0]["content"]), add_special_tokens=True)
         if self.tokenizer.chat_template is None:
             raise InputError(
@@ -148,6 +162,10 @@ class ChatTokens:
             if end is not None and (end in known or _ASKED["content"] not in rest):
                 return end
         return known[0]
+
+
+def _is_plain_text(messages: Messages) -> bool:
+    return len(messages) == 1 and messages[0]["role"] == "text"
 
 
 def _whole(text: str) -> str:

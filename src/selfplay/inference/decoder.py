@@ -44,8 +44,8 @@ class TreeModel(Protocol):
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt."""
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the token ids of an answer and its stop token."""
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
+        """Return the token ids of an answer to ``prompt`` and its stop token."""
 
     def spelled_control_tokens(self, text: str) -> int:
         """Return the number of control tokens that an answer spells with ordinary tokens."""

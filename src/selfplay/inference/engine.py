@@ -173,7 +173,7 @@ class EmbeddedEngine(InferenceClient):
         requests: list[Request] = []
         try:
             for text in completions:
-                forced = self.model.encode_answer(text)
+                forced = self.model.encode_answer(messages, text)
                 requests.append(self._submit(prompt, len(forced), 1.0, 0, model, forced))
             await asyncio.gather(*(request.future for request in requests))
         finally:

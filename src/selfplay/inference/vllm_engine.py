@@ -368,7 +368,7 @@ class VLLMEngine(InferenceClient):
         """Return the log-probability of each completion with its stop token, at temperature 1."""
         served = self._find(model or "default")
         prompt = self.tokens.render(messages)
-        forced = [self.tokens.encode_answer(text) for text in completions]
+        forced = [self.tokens.encode_answer(messages, text) for text in completions]
         for ids in forced:
             self._check_limits(len(prompt), len(ids) + 1)
         asked = [self._logprobs(served, prompt + ids, len(prompt)) for ids in forced]

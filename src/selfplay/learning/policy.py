@@ -221,9 +221,9 @@ class PolicyModel:
         """Return the token ids of a chat prompt; see :class:`selfplay.core.chat_tokens.ChatTokens`."""
         return self.tokens.render(messages)
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the token ids of an answer with the token that ends it."""
-        return self.tokens.encode_answer(text)
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
+        """Return the token ids of an answer to ``prompt`` with the token that ends it."""
+        return self.tokens.encode_answer(prompt, text)
 
     def spelled_control_tokens(self, text: str) -> int:
         """Return the number of control tokens that an answer spells with ordinary tokens."""

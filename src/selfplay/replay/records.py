@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 
-from selfplay.core import SelfplayError, Step, TrainingRecord
+from selfplay.core import Messages, SelfplayError, Step, TrainingRecord
+
+EncodeAnswer = Callable[[Messages, str], list[int]]
+"""Returns the token ids of an answer to a prompt, including the stop token."""
 
 
-def records_from_steps(
-    steps: list[Step], encode_answer: Callable[[str], list[int]] | None = None
-) -> list[TrainingRecord]:
+def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = None) -> list[TrainingRecord]:
     """Convert the steps of a batch into training records, in the same order.
 
     A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
-    ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer`` (text to
-    token ids, including the stop token); without ``encode_answer`` there are none.
+    ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer``;
+    without it there are none.
 
     Raises:
         SelfplayError: a step has no token ids or no log-probabilities, or does not have exactly one
@@ -21,7 +22,7 @@ def records_from_steps(
     return [_record(step, index, encode_answer) for index, step in enumerate(steps)]
 
 
-def _record(step: Step, index: int, encode_answer: Callable[[str], list[int]] | None) -> TrainingRecord:
+def _record(step: Step, index: int, encode_answer: EncodeAnswer | None) -> TrainingRecord:
     where = (
         f"step {index} of the batch (role {step.role_id}, rollout {step.info.get('rollout_id', 'unknown')})"
     )
@@ -37,7 +38,7 @@ def _record(step: Step, index: int, encode_answer: Callable[[str], list[int]] | 
         )
     alternatives = []
     if encode_answer is not None:
-        alternatives = [encode_answer(answer) for answer in step.info.get("legal_answers", [])]
+        alternatives = [encode_answer(step.prompt, answer) for answer in step.info.get("legal_answers", [])]
     return TrainingRecord(
         role_id=step.role_id,
         rollout_id=step.info.get("rollout_id", ""),

@@ -1,6 +1,5 @@
 """Build the objects that a configuration describes."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,8 +282,3 @@ def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,
     )
-
-
-def answer_encoder(policy: PolicyModel) -> Callable[[str], list[int]]:
-    """Return ``policy.encode_answer`` with a cache: a batch holds the same few answers thousands of times."""
-    return functools.lru_cache(maxsize=100_000)(policy.encode_answer)

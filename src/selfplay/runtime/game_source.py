@@ -49,7 +49,7 @@ class GameSource:
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
-        self.encode_answer = assembly.answer_encoder(model)
+        self.encode_answer = model.encode_answer
 
     def _build_arena(self, engine: EmbeddedEngine) -> Arena:
         config = self.config

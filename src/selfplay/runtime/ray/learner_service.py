@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core import Messages, SelfplayError, TrainingRecord
 from selfplay.replay.records import records_from_steps
 from selfplay.runtime.answer_figures import answer_figures
 from selfplay.runtime.overlap import idle_share, staleness_shares
@@ -49,8 +49,8 @@ class Trainer(Protocol):
     def tidy(self, paths_in_use: list[str]) -> None:
         """Delete old versions that are no longer in use."""
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the token ids of an answer, stop token included."""
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
+        """Return the token ids of an answer to ``prompt``, stop token included."""
 
 
 class LearnerService:

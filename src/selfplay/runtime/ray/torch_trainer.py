@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from selfplay.core import TrainingRecord
+from selfplay.core import Messages, TrainingRecord
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for
 from selfplay.learning.checkpoints import (
     LEARNER_FILE,
@@ -67,7 +67,6 @@ class TorchTrainer:
         self.saved_metrics: dict[str, float] = {}
         self.trained_records = 0
         self._version = 0
-        self._encoded: dict[str, list[int]] = {}
         self._started_from_adapter = initial_lora_path is not None
         self.notice: str | None = None
         finish_replacements(directory / "learner")
@@ -136,12 +135,9 @@ class TorchTrainer:
                 if path.resolve() not in used:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Return the token ids of an answer, cached: a batch holds the same few answers many times."""
-        ids = self._encoded.get(text)
-        if ids is None:
-            ids = self._encoded[text] = self.learner.policy.encode_answer(text)
-        return ids
+    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
+        """Return the token ids of an answer to ``prompt``, stop token included."""
+        return self.learner.policy.encode_answer(prompt, text)
 
     def save_checkpoint(self, directory: Path, state: dict[str, Any]) -> None:
         """Write a user-facing checkpoint: the adapter to use, the learner, and ``state``."""
