@@ -12,9 +12,11 @@ from selfplay.learning.checkpoints import (
     ADAPTER_FILE,
     LEARNER_FILE,
     STATE_FILE,
+    DamagedState,
     SavedLearner,
     load_adapter,
     load_checkpoint,
+    newest_whole,
     save_adapter,
     save_checkpoint,
 )
@@ -121,10 +123,34 @@ def test_a_missing_or_truncated_file_is_refused_in_one_line(checkpoint, name, ke
         file.unlink()
     else:
         file.write_bytes(content[: int(kept * len(content)) if kept >= 0 else -1])
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(DamagedState) as caught:
         load_checkpoint(checkpoint)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_of_several_damaged_states_the_newest_is_kept_and_one_that_does_not_fit_is_not_passed_over(tmp_path):
+    policy = tiny_policy()
+    for number in range(5):
+        save(tmp_path / f"{number}", policy)
+    for number in (2, 4):
+        (tmp_path / f"{number}" / STATE_FILE).unlink()
+
+    def load(number: int) -> int:
+        load_checkpoint(tmp_path / f"{number}")
+        if number == 3:
+            raise InputError("checkpoint", "it was saved with other transforms", "Use those.")
+        return number
+
+    def place(number: int) -> Path:
+        return tmp_path / f"{number}"
+
+    with pytest.raises(InputError, match="other transforms"):
+        newest_whole(range(5), place, load)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4"]
+    loaded, notice = newest_whole([0, 1, 2, 4], place, load)
+    assert (loaded, notice) == (1, f"{tmp_path / '4' / STATE_FILE} is missing or damaged; going on from 1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".4.damaged", "0", "1", "3"]
 
 
 @pytest.mark.parametrize("config", [[], {}, {"peft_type": "IA3"}, {"peft_type": "LORA", "r": 4}])

@@ -143,9 +143,7 @@ def test_a_run_of_an_older_version_is_rejected_in_one_line(model, tmp_path):
         del state["format"]
         saved.write_text(json.dumps(state))
     before = metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        InputError, match="step-000001 is damaged or was written by another version"
-    ) as caught:
+    with pytest.raises(InputError, match="step-000001 was saved by another version of selfplay") as caught:
         resume(tmp_path / "run", Console(file=io.StringIO()))
     assert "\n" not in str(caught.value)
     assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
@@ -323,6 +321,20 @@ def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_one_befo
     assert "step-000004/learner.safetensors is missing or damaged; going on from step-000002" in said
     assert differences(fingerprint(tmp_path / "run"), fingerprint(tmp_path / "cut")) == []
     assert RunDirectory.open(tmp_path / "cut").saved_steps() == [0, 2, 4]
+
+
+def test_a_newest_checkpoint_that_only_a_newer_version_can_read_is_refused_and_nothing_is_touched(
+    model, tmp_path
+):
+    run(configure(model), tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    saved = tmp_path / "run" / "checkpoints" / "step-000004" / "state.json"
+    state = json.loads(saved.read_text())
+    saved.write_text(json.dumps(state | {"format": state["format"] + 1}))
+    before = metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="step-000004 was saved by another version of selfplay"):
+        resume(tmp_path / "run", Console(file=io.StringIO()))
+    assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
 
 
 def test_if_every_checkpoint_is_damaged_the_newest_is_named(model, tmp_path):

@@ -150,6 +150,31 @@ async def test_an_adapter_that_is_lost_is_written_again(tmp_path):
     assert (tmp_path / "versions" / "hider" / "000001" / "delivery.json").exists()
 
 
+async def test_a_step_without_the_files_of_a_policy_is_damaged(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    lost = tmp_path / "learner" / "000002" / "hider"
+    shutil.rmtree(lost)
+    again = learner(tmp_path).saved()
+    assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; going on from 000001")
+
+
+async def test_a_newest_step_of_other_policies_is_refused_and_stays(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    newest = tmp_path / "learner" / "000002"
+    state = json.loads((newest / "state.json").read_text())
+    for name in ("versions", "samples_seen"):
+        state[name]["finder"] = state[name].pop("hider")
+    (newest / "state.json").write_text(json.dumps(state))
+    (newest / "hider").rename(newest / "finder")
+    with pytest.raises(InputError, match="000002 has the policies seeker, finder, the program has hider"):
+        learner(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
+
+
 async def test_a_program_whose_policies_have_changed_is_rejected(tmp_path):
     await learner(tmp_path).update(1, records(1), {})
     for other in (("hider",), ("hider", "finder")):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
 from selfplay.core import InputError, SelfplayError
@@ -143,6 +143,27 @@ def test_if_the_newest_update_is_damaged_the_one_before_is_loaded_and_the_update
     left, right = weights(whole), weights(again)
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert (trainer(tmp_path).version, trainer(tmp_path).notice) == (2, None)
+
+
+def test_only_the_damaged_update_that_was_found_last_is_kept(tmp_path):
+    for version in (1, 2):
+        one = trainer(tmp_path)
+        one_update(one)
+        one_update(one)
+        (tmp_path / "learner" / f"{version + 1:06d}" / "state.json").write_text("{")
+        assert trainer(tmp_path).version == version
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == [".000003.damaged", "000002"]
+
+
+def test_an_update_of_another_model_is_refused_and_stays(tmp_path):
+    one = trainer(tmp_path)
+    one_update(one)
+    one_update(one)
+    file = tmp_path / "learner" / "000002" / "learner.safetensors"
+    save_file({name: torch.zeros(3) for name in load_file(file)}, file)
+    with pytest.raises(InputError, match="do not fit this base model"):
+        trainer(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
 def test_a_trainer_of_a_run_that_was_started_again_writes_nothing_more(tmp_path):

@@ -8,7 +8,7 @@ and ``state.json`` is at the top level.
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,14 @@ ADAPTER_CONFIG = "adapter_config.json"
 LEARNER_FILE = "learner.safetensors"
 STATE_FILE = "state.json"
 DAMAGED = ".damaged"
+"""``.NAME.damaged`` is a saved state that could not be read."""
+
+
+class DamagedState(InputError):
+    """A file of a saved state is missing, cannot be read or does not have its format.
+
+    A state that is whole but does not fit the run raises a plain InputError.
+    """
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,8 @@ def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the configuration of a LoRA adapter.
 
     Raises:
-        InputError: files are missing or damaged, or the adapter is not a plain LoRA adapter.
+        DamagedState: files are missing or damaged.
+        InputError: the adapter is not a plain LoRA adapter.
     """
     config = load_adapter_config(directory)
     return read_tensors(directory / ADAPTER_FILE), config
@@ -110,18 +119,23 @@ def load_adapter_config(directory: Path) -> dict[str, Any]:
     """Return the configuration of a LoRA adapter after checking the types of the fields that give its shape.
 
     Raises:
-        InputError: the file is missing or damaged, or does not describe a plain LoRA adapter.
+        DamagedState: the file is missing or damaged, or does not describe a LoRA adapter.
+        InputError: the adapter is not a plain LoRA adapter.
     """
     config_file = directory / ADAPTER_CONFIG
     if not config_file.is_file():
-        raise InputError("adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory.")
+        raise DamagedState(
+            "adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory."
+        )
     config = read_json(config_file)
     if config.get("peft_type") != "LORA" or not {"r", "lora_alpha", "target_modules"} <= set(config):
-        raise InputError("adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does.")
+        raise DamagedState(
+            "adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does."
+        )
     for key, is_possible in _LORA_FIELDS.items():
         if not is_possible(config[key]):
             problem = f"{config_file} has an invalid {key}, {config[key]!r:.50}"
-            raise InputError("adapter", problem, "Save the adapter again.")
+            raise DamagedState("adapter", problem, "Save the adapter again.")
     unknown = [key for key in ("alpha_pattern", "rank_pattern", "use_dora", "use_rslora") if config.get(key)]
     if unknown:
         raise InputError("adapter", f"{config_file} sets {', '.join(unknown)}", "Give a plain LoRA adapter.")
@@ -148,7 +162,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """Return the contents of a checkpoint.
 
     Raises:
-        InputError: files are missing or damaged.
+        DamagedState: files are missing or damaged.
     """
     folders = {path.parent.name: path.parent for path in sorted(directory.glob("*/*.safetensors"))}
     folders = folders or {TRAINED: directory}
@@ -159,6 +173,25 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     )
 
 
+def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection[str]) -> None:
+    """Check that a checkpoint whose state has ``versions`` by policy is complete and has these policies.
+
+    Raises:
+        DamagedState: all files of a policy are missing.
+        InputError: the checkpoint was saved with other policies.
+    """
+    saved = checkpoint.state["versions"]
+    for policy in saved:
+        if policy not in checkpoint.learners:
+            raise _damaged(directory / policy)
+    if set(saved) != set(policies):
+        raise InputError(
+            "program",
+            f"{directory} has the policies {', '.join(saved)}, the program has {', '.join(policies)}",
+            "Give the program the policies that it had",
+        )
+
+
 Loaded = TypeVar("Loaded")
 
 
@@ -167,37 +200,44 @@ def newest_whole(
 ) -> tuple[Loaded, str | None]:
     """Load the newest of several saved states that is not damaged.
 
-    Newer states that are damaged are renamed to ``.NAME.damaged``, so that they are not tried again.
+    Newer states that are damaged are not tried again: the newest of them is renamed to ``.NAME.damaged``, and
+    the others, with those of earlier calls, are deleted.
 
     Args:
         numbers: numbers of the states, oldest first; at least one.
         place: returns the directory of a number.
-        load: loads the state of a number; raises an InputError, before it changes anything, if it is damaged.
+        load: loads the state of a number; raises DamagedState if it is damaged.
 
     Returns:
         The value of ``load``, and a line to show to the user if an older state than the last was loaded.
 
     Raises:
-        InputError: all states are damaged; the error is that of the newest.
+        DamagedState: all states are damaged; the error is that of the newest.
     """
-    damaged: list[tuple[int, InputError]] = []
+    damaged: list[tuple[Path, DamagedState]] = []
     for number in reversed(numbers):
         try:
             loaded = load(number)
-        except InputError as error:
-            damaged.append((number, error))
+        except DamagedState as error:
+            damaged.append((place(number), error))
             continue
-        for other, _ in damaged:
-            aside = place(other).with_name(f".{place(other).name}{DAMAGED}")
-            shutil.rmtree(aside, ignore_errors=True)
-            place(other).rename(aside)
-        notice = f"{damaged[0][1].problem}; going on from {place(number).name}" if damaged else None
-        return loaded, notice
+        if not damaged:
+            return loaded, None
+        _set_aside([directory for directory, _ in damaged])
+        return loaded, f"{damaged[0][1].problem}; going on from {place(number).name}"
     raise damaged[0][1]
 
 
+def _set_aside(damaged: list[Path]) -> None:
+    """Rename the first of these directories, and delete the others and those that were renamed before."""
+    newest, *others = damaged
+    for directory in [*others, *newest.parent.glob(f".*{DAMAGED}")]:
+        shutil.rmtree(directory, ignore_errors=True)
+    newest.rename(newest.with_name(f".{newest.name}{DAMAGED}"))
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; raise an InputError if it is missing or damaged."""
+    """Return the tensors of a safetensors file; raise DamagedState if it is missing or damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -206,7 +246,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raise an InputError if it is missing or damaged."""
+    """Return the object in a JSON file; raise DamagedState if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -216,9 +256,5 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _damaged(path: Path) -> InputError:
-    return InputError(
-        "checkpoint",
-        f"{path} is missing or damaged",
-        "Take another checkpoint",
-    )
+def _damaged(path: Path) -> DamagedState:
+    return DamagedState("checkpoint", f"{path} is missing or damaged", "Take another checkpoint")

@@ -13,7 +13,13 @@ from safetensors import SafetensorError
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError
-from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, newest_whole, save_checkpoint
+from selfplay.learning.checkpoints import (
+    SavedLearner,
+    check_policies,
+    load_checkpoint,
+    newest_whole,
+    save_checkpoint,
+)
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
@@ -275,12 +281,13 @@ class LocalRun:
         path = self.directory.checkpoint(step)
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        if set(checkpoint.learners) != set(self.learners) or state.get("format") != STATE_FORMAT:
+        if state.get("format") != STATE_FORMAT:
             raise InputError(
                 "checkpoint",
-                f"{path} is damaged or was written by another version",
-                "Take another checkpoint",
+                f"{path} was saved by another version of selfplay",
+                "Resume with the version that started the run, or start a new run.",
             )
+        check_policies(path, checkpoint, self.learners)
         self.step = state["step"]
         for policy, learner in self.learners.items():
             tensors = checkpoint.learners[policy]

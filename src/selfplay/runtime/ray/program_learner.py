@@ -14,9 +14,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.files import finish_replacements
-from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, newest_whole, save_checkpoint
+from selfplay.learning.checkpoints import (
+    SavedLearner,
+    check_policies,
+    load_checkpoint,
+    newest_whole,
+    save_checkpoint,
+)
 from selfplay.learning.delivery import save_proven_adapter
 from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
@@ -160,13 +166,7 @@ class ProgramLearner:
     def _load(self, step: int) -> None:
         place = step_directory(self.directory, step)
         checkpoint = load_checkpoint(place)
-        if set(checkpoint.learners) != set(self.learners):
-            raise InputError(
-                "program",
-                f"{place} has the policies {', '.join(checkpoint.learners)}, the program has "
-                f"{', '.join(self.learners)}",
-                "Give the program the policies that it had",
-            )
+        check_policies(place, checkpoint, self.learners)
         for policy, learner in self.learners.items():
             versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
             learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
