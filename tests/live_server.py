@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx2
 import openai
@@ -58,6 +60,34 @@ def running(app: FastAPI, engine: EmbeddedEngine) -> Iterator[Live]:
     finally:
         live.server.should_exit = True
         thread.join()
+
+
+def pieces_of_work_in_threads(live: Live, ask: Callable[[], None], ask_another: Callable[[], None]) -> int:
+    """Return how many pieces of work in threads a request needs; each begins after another request's answer.
+
+    The loop can use no threads afterwards.
+    """
+    news: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
+
+    class Held(ThreadPoolExecutor):
+        def submit(self, work: Callable[..., object], *args: object) -> Future[object]:
+            begin = threading.Event()
+            news.put(begin)
+            return super().submit(lambda: begin.wait() and work(*args))
+
+    pieces = 0
+    with Held(1) as threads, ThreadPoolExecutor(1) as client:
+        live.loop.call_soon_threadsafe(live.loop.set_default_executor, threads)
+        asking = client.submit(ask)
+        asking.add_done_callback(lambda _: news.put(None))
+        while (begin := news.get()) is not None:
+            try:
+                ask_another()
+            finally:
+                begin.set()
+            pieces += 1
+        asking.result()
+    return pieces
 
 
 def engine_over(policy: PolicyModel, **options) -> EmbeddedEngine:

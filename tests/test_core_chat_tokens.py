@@ -1,7 +1,9 @@
 """Text in messages never becomes a control token, in any family; ordinary prompts keep their ids."""
 
 import functools
+import threading
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import assume, given, settings
@@ -235,6 +237,21 @@ def test_the_same_prompt_is_rendered_once_and_forgotten_when_there_are_many(monk
     monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_TOKENS", 3)
     tokens.render(conversation(["y"]))
     assert tokens.render(conversation(["x"])) == first
+
+
+def test_threads_that_render_the_same_prompt_at_once_get_the_same_list(monkeypatch):
+    tokens = ChatTokens(tokenizer_of("Gemma"), "gemma")
+    template, both = tokens.tokenizer.apply_chat_template, threading.Barrier(2, timeout=60)
+
+    def render_together(*args, **options):
+        both.wait()
+        return template(*args, **options)
+
+    monkeypatch.setattr(tokens.tokenizer, "apply_chat_template", render_together)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(tokens.render, [conversation(["x"])] * 2)
+    assert first is second
+    assert tokens.render(conversation(["x"])) is first
 
 
 def test_a_tokenizer_without_the_librarys_backend_is_rejected():

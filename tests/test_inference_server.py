@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
+from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from selfplay.core import derive_seed
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import OpenAIClient
@@ -259,6 +259,22 @@ def test_messages_that_cannot_fit_are_refused_before_they_are_rendered():
         assert status("", CONTEXT_LENGTH) == (500, None)
         policy.render = render
         assert status("x" * (most // 2)) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_other_requests_are_answered_while_a_long_prompt_is_tokenised(monkeypatch, stream):
+    monkeypatch.setattr("selfplay.inference.server_chat.LONG_PROMPT", 100)
+    policy, answers = tiny_policy(), []
+    engine = engine_over(policy)
+
+    def ask(content: str) -> None:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "stream": stream}
+        answers.append((len(content), live.post("/v1/chat/completions", json=body).status_code))
+
+    with running(create_app(engine, token=TOKEN), engine) as live:
+        pieces = pieces_of_work_in_threads(live, lambda: ask("x" * 101), lambda: ask("x" * 100))
+    assert pieces == 1
+    assert answers == [(100, 200), (101, 200)]
 
 
 @pytest.mark.parametrize("chunked", [False, True])

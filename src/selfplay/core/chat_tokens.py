@@ -16,6 +16,7 @@ the thoughts in earlier answers, and raises where a control token is also a piec
 """
 
 import re
+import threading
 from collections.abc import Iterable
 
 from selfplay.core.control_tokens import ControlTokens, Tokenizer
@@ -36,6 +37,8 @@ _SAMPLES: tuple[Messages, ...] = ([_ASKED, _SAID], [_ASKED, _SAID, _ASKED], [_RU
 
 class ChatTokens:
     """The only place where messages, and answers that were not sampled, become token ids; see the module.
+
+    Several threads may use it at once.
 
     ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
     end-of-text token, and the configured ones.
@@ -59,6 +62,7 @@ class ChatTokens:
         self._answers: dict[str, list[int]] = {}
         self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
         self._rendered_tokens = 0
+        self._caching = threading.Lock()
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
@@ -72,14 +76,7 @@ class ChatTokens:
         """
         key = tuple((message["role"], message["content"]) for message in messages)
         prompt = self._rendered.get(key)
-        if prompt is None:
-            prompt = self._render(messages)
-            if self._rendered_tokens > MAX_RENDERED_TOKENS:
-                self._rendered.clear()
-                self._rendered_tokens = 0
-            self._rendered[key] = prompt
-            self._rendered_tokens += len(prompt)
-        return prompt
+        return self._cached(key, self._render(messages)) if prompt is None else prompt
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, without special tokens."""
@@ -107,6 +104,17 @@ class ChatTokens:
     def spelled_control_tokens(self, text: str) -> int:
         """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
         return self._control.spelled(text)
+
+    def _cached(self, key: tuple[tuple[str, str], ...], prompt: list[int]) -> list[int]:
+        """Cache a rendered prompt, unless another thread was faster, and return the cached list."""
+        with self._caching:
+            if self._rendered_tokens > MAX_RENDERED_TOKENS:
+                self._rendered.clear()
+                self._rendered_tokens = 0
+            if key not in self._rendered:
+                self._rendered[key] = prompt
+                self._rendered_tokens += len(prompt)
+            return self._rendered[key]
 
     def _render(self, messages: Messages) -> list[int]:
         if _is_plain_text(messages):

@@ -87,7 +87,7 @@ def create_app(
 def _add_chat(app: FastAPI, chat: Chat) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        question = chat.question(body)
+        question = await chat.question(body)
         completion = Completion(body, chat.engine.model.tokenizer)
         if body.stream:
             return await _streamed(request, completion, chat.stream(question))

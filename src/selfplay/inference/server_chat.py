@@ -16,6 +16,9 @@ from selfplay.inference.server_schema import (
     prompt_too_long,
 )
 
+LONG_PROMPT = 10_000
+"""Prompts of more characters are tokenised in a thread, because that would keep other requests waiting."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -41,7 +44,7 @@ class Chat:
         self.aliases = aliases
         self._most_characters = _most_characters_of_a_token(engine.model.tokenizer)
 
-    def question(self, request: ChatRequest) -> Question:
+    async def question(self, request: ChatRequest) -> Question:
         """Check a request and render its prompt.
 
         Raises:
@@ -52,7 +55,7 @@ class Chat:
         model = self._served_name(request.model)
         messages = [message.to_message() for message in request.messages]
         self._check_length(messages)
-        limit, prompt_tokens = self.engine.max_context, len(self.engine.render(messages))
+        limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
         max_tokens = request.max_completion_tokens or request.max_tokens
         if max_tokens is None:
             max_tokens = max(1, min(self.engine.max_tokens, limit - prompt_tokens))
@@ -129,12 +132,21 @@ class Chat:
             raise model_not_found(name, served)
         return found
 
+    async def _tokens_of(self, messages: Messages) -> int:
+        """Return the number of tokens of a prompt. The engine then finds it rendered in the cache."""
+        if _characters(messages) > LONG_PROMPT:
+            return len(await asyncio.to_thread(self.engine.render, messages))
+        return len(self.engine.render(messages))
+
     def _check_length(self, messages: Messages) -> None:
         """Reject messages that cannot fit into the context without rendering them, which takes seconds."""
-        limit = self.engine.max_context
-        characters = sum(len(message["content"]) for message in messages)
+        limit, characters = self.engine.max_context, _characters(messages)
         if len(messages) > limit or characters > limit * self._most_characters:
             raise prompt_too_long(limit, len(messages), characters)
+
+
+def _characters(messages: Messages) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 def _unavailable(error: SelfplayError) -> ApiError:
