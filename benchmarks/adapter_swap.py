@@ -10,8 +10,7 @@ Before anything is timed, some versions must answer a few prompts with the learn
 rounding, without losing a request. Every timed answer is checked as well.
 
 Command:  OMP_NUM_THREADS=1 python benchmarks/adapter_swap.py [--engine embedded|vllm|both] [--swaps 40]
-Needs:    for vLLM, an environment as scripts/test-vllm makes it. It takes about five minutes on two free
-cores.
+Needs:    for vLLM, an environment made by scripts/test-vllm. It takes about five minutes on two free cores.
 """
 
 import argparse
@@ -55,7 +54,7 @@ MAX_CONTEXT = 1024
 
 
 class LearnerLike:
-    """Steps an optimizer, and saves what comes of it as the learner does."""
+    """Steps an optimizer and saves the resulting adapter as the learner does."""
 
     def __init__(self, model: str, dtype: torch.dtype, directory: Path) -> None:
         self.policy = PolicyModel(model, LoraSettings(), dtype=dtype)
@@ -71,7 +70,7 @@ class LearnerLike:
         self.version += 1
 
     def save(self, name: str = TRAINED) -> tuple[AdapterRef, list[float]]:
-        """Where the weights are now; seconds for the adapter's files and for what is said of them."""
+        """Save the adapter; returns its location, and the seconds for its files and for the delivery file."""
         path = self.directory / f"{self.version:06}"
         times = [perf_counter()]
         save_adapter(path, self.policy, BUNDLED_MODEL)
@@ -81,7 +80,7 @@ class LearnerLike:
         return AdapterRef(name, self.version, str(path)), np.diff(times).tolist()
 
     def off(self, responses: list[ModelResponse]) -> float:
-        """Mean difference between the answers' log-probabilities and the learner's, in nats a token."""
+        """Mean difference between the answers' log-probabilities and the learner's, in nats per token."""
         plan = build_plan(
             [response.prompt_token_ids or [] for response in responses],
             [response.completion_token_ids or [] for response in responses],
@@ -95,7 +94,7 @@ class LearnerLike:
 
 
 class Load:
-    """Clients that ask the resident adapters in turn. A request that fails ends the benchmark."""
+    """Clients that send requests to the resident adapters in turn. A failed request ends the benchmark."""
 
     def __init__(self, host: EngineHost, resident: list[AdapterRef]) -> None:
         self.host = host
@@ -130,7 +129,7 @@ class Load:
 
 
 async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: float) -> float:
-    """Have some versions answer; returns how far their log-probabilities are from the learner's."""
+    """Let some versions answer; returns how far their log-probabilities are from the learner's."""
     worst = 0.0
     for _ in range(CHECKED_VERSIONS):
         learner.step()
@@ -148,7 +147,7 @@ async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: f
 
 
 async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: float) -> list[float]:
-    """A new version's milliseconds: in all, files, canary, and from the request to its answer."""
+    """Milliseconds of a new version: in total, for the files, for the canary, and from request to answer."""
     learner.step()
     started = perf_counter()
     adapter, parts = await asyncio.to_thread(learner.save)
@@ -157,7 +156,7 @@ async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: fl
     answered = perf_counter()
     load.resident[0] = adapter
     assert response.policy_version == adapter.version
-    # One token, not a mean over many: its rounding error may be several times the mean one.
+    # The rounding error of one token may be several times the mean over many.
     assert learner.off([response]) <= 5 * tolerance
     return [1000 * seconds for seconds in (answered - started, *parts, answered - saved)]
 
@@ -165,7 +164,7 @@ async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: fl
 async def measure(name: str, adapters: int, swaps: int, dtype: torch.dtype, directory: Path) -> list[str]:
     model = resolve_model(BUNDLED_MODEL, print)
     learner = LearnerLike(model, dtype, directory)
-    host = build_host(name, model, dtype, max_adapters=adapters + 1)  # the version before answers meanwhile
+    host = build_host(name, model, dtype, max_adapters=adapters + 1)  # the previous version answers meanwhile
     await host.start()
     try:
         resident = []
@@ -209,7 +208,9 @@ def main() -> None:
     )
     parser.add_argument("--engine", choices=["embedded", "vllm", "both"], default="both")
     parser.add_argument("--swaps", type=int, default=40)
-    parser.add_argument("--adapters", type=int, nargs="+", default=[1, 8], help="how many are resident")
+    parser.add_argument(
+        "--adapters", type=int, nargs="+", default=[1, 8], help="numbers of resident adapters"
+    )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     arguments = parser.parse_args()
     pin_one_thread()

@@ -1,19 +1,20 @@
 """Games per second and memory on Ray: our collector and unstable-rl's, with the same answers.
 
 Both play TextArena's KuhnPoker-v0-train in mirror mode on a Ray cluster of this machine, with the prompt
-template ``qwen3-zs``, no error allowance and answers from peers/mock_answers.py at no cost; tracker, ratings
-and step buffer with the same reward transformations get every game, and nobody learns. Ours are the actors of
-a run (see simulated_cluster.py), with one engine and one collector, or ``--collectors`` where each has MANY
-games to play. What the peer runs is in peers/unstable_games.py.
+template ``qwen3-zs``, no error allowance and free answers from peers/mock_answers.py. The tracker, the
+ratings and the step buffer with the same reward transformations receive every game, and there is no learner.
+Our side consists of the actors of a run (see simulated_cluster.py), with one engine and one collector, or
+with ``--collectors`` if each of them has at least MANY games to play. peers/unstable_games.py describes the
+peer's side.
 
 They run in turn; the ratio is the median over rounds. The gate, in every round: both finish games, and the
-average number of turns differs by less than 5 percent. Memory is the most in the window, workers as PSS.
-The peer plays ``--peer-most`` games at most, beside ours with more: its processes do not fit into memory
-here. The ratio then says what each gets out of this machine.
+average number of turns differs by less than 5 percent. Memory is the maximum in the window, for workers as
+PSS. The peer plays at most ``--peer-most`` games at once, even where ours plays more, because its processes
+do not fit into memory here. The ratio then compares what each achieves on this machine.
 
 Command:  python benchmarks/against_unstable.py --unstable PYTHON [--collectors 1] [--rounds 3] [--seconds 30]
-Needs:    this package with Ray, and tests/. PYTHON: an interpreter of an environment of its own, see the
-          peer's script. Linux.
+Needs:    this package with Ray, and tests/. Linux. PYTHON is the interpreter of a separate environment, which
+          the peer's script describes.
 """
 
 import argparse
@@ -43,13 +44,13 @@ from simulated_cluster import HERE, Actors, Play, cluster
 
 IN_FLIGHT = (4, 16, 32, 1024, 2048)
 MANY = 256
-"""Games for one more collector."""
+"""Each further collector needs this many games."""
 MOST_DIFFERENCE = 0.05
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a window."""
+    """The results of a window."""
 
     episodes_per_second: float
     turns_per_episode: float
@@ -59,7 +60,7 @@ class Measured:
 
 
 class MockAnswer:
-    """The peers' mock, asked with messages; an engine has one, made in its process."""
+    """The peers' mock as a function of messages. Each engine makes its own, in its process."""
 
     def __call__(self, messages: Messages, seed: int | None) -> str:
         if not hasattr(self, "_answers"):
@@ -71,7 +72,7 @@ class MockAnswer:
 
 
 def ours(in_flight: int, seconds: float, collectors: int = 1) -> Measured:
-    """Our actors on the cluster that is connected."""
+    """Measure our actors on the connected cluster."""
     answer = MockAnswer()
     play = Play("KuhnPoker-v0-train", "qwen3-zs", answer, 0.0, in_flight, collectors=collectors)
     transforms = (
@@ -92,7 +93,7 @@ def ours(in_flight: int, seconds: float, collectors: int = 1) -> Measured:
 
 
 def watch(actors: Actors, seconds: float) -> Measured:
-    """Count games and cost for so many seconds."""
+    """Count games and their cost for this many seconds."""
     memory = [memory_mb()]
     started, cpu = perf_counter(), sum(cpu_seconds().values())
     games, turns = actors.finished(), added_steps(actors)
@@ -111,7 +112,7 @@ def added_steps(actors: Actors) -> int:
 
 
 def peer(python: str, in_flight: int, seconds: float) -> Measured | str:
-    """The peer's games; in words, why there are none."""
+    """Measure the peer; returns the reason in words if it played no games."""
     command = [python, str(HERE / "peers" / "unstable_games.py")]
     command += ["--games", str(in_flight), "--seconds", str(seconds)]
     own_cluster = os.environ | {"RAY_ADDRESS": "local"}
@@ -129,7 +130,10 @@ def peer(python: str, in_flight: int, seconds: float) -> Measured | str:
 
 
 def too_large(in_flight: int) -> str:
-    """Why the peer cannot play so many games here; empty if it can. It would find out after minutes."""
+    """Return why the peer cannot play this many games here, or an empty text if it can.
+
+    The peer itself would find out only after minutes.
+    """
     needed = PEER_MB + PEER_MB_A_GAME * in_flight
     words = Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()
     free = int(words[0]) / 1024
@@ -137,7 +141,7 @@ def too_large(in_flight: int) -> str:
 
 
 def check(ours: Measured, peers: Measured) -> None:
-    """The gate.
+    """Check that both play the same games.
 
     Raises:
         SystemExit: they do not play the same games.
@@ -151,12 +155,12 @@ def check(ours: Measured, peers: Measured) -> None:
 
 
 def speed(rounds: list[Measured]) -> float:
-    """Episodes a second, the median over rounds."""
+    """Episodes per second, the median over rounds."""
     return median(one.episodes_per_second for one in rounds)
 
 
 def row(name: str, in_flight: int, collectors: int, rounds: list[Measured], ratio: str) -> list[str]:
-    """Of the table: medians over rounds."""
+    """A row of the table: medians over rounds."""
     return [
         name,
         str(in_flight),
@@ -171,7 +175,7 @@ def row(name: str, in_flight: int, collectors: int, rounds: list[Measured], rati
 
 
 PEER_MB, PEER_MB_A_GAME = 2500, 325
-"""Memory of the peer's actors, and of the process that plays a game; measured with 16 and 32 games."""
+"""Memory of the peer's actors, and of each process that plays a game; measured with 16 and 32 games."""
 
 HEADER = [
     "",
@@ -189,7 +193,7 @@ HEADER = [
 def compare(
     arguments: argparse.Namespace, in_flight: int, collectors: int
 ) -> tuple[list[Measured], list[Measured]]:
-    """Rounds of ours and of the peer's, in turn; none of the peer's where it finds too little memory."""
+    """Play rounds of ours and of the peer in turn; the peer has none if there is too little memory."""
     us: list[Measured] = []
     them: list[Measured] = []
     peers = min(in_flight, arguments.peer_most)
@@ -215,10 +219,10 @@ def main() -> None:
     )
     parser.add_argument("--unstable", metavar="PYTHON", required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each window")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each window")
     parser.add_argument("--in-flight", type=int, nargs="*", default=IN_FLIGHT)
     parser.add_argument("--collectors", type=int, default=1, help=f"each with {MANY} games at least")
-    parser.add_argument("--peer-most", type=int, default=32, help="games in flight of the peer at most")
+    parser.add_argument("--peer-most", type=int, default=32, help="most games in flight of the peer")
     arguments = parser.parse_args()
     rows = []
     for in_flight in arguments.in_flight:

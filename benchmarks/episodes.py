@@ -1,26 +1,27 @@
 """The cost of a game without its model: Collector and Arena with a mock model against bare TextArena.
 
-- bare: ``while not done: get_observation, choose, step``, one game after the other, nothing kept;
+- bare: ``while not done: get_observation, choose, step``, one game after another, nothing kept;
 - collector: ``Collector.collect`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,
   rewards, buffer, ratings, tracker (flushed at the end) and accounts as in a run;
 - arena: ``Arena.step`` with as many model calls in flight: rollouts, rubric, credit, training records;
-- ART 0.5.18: the same game for two seats in the manner of its own self-play example, in a process of its own;
-  once as it comes and once with garbage collection off, as our collector has it while it plays;
+- ART 0.5.18: the same game for two seats, written like ART's own self-play example, in a separate process;
+  once with its defaults and once with garbage collection off, as our collector has it during play;
 - verifiers 0.4.0: the same game for two seats; ``null`` is the harness of its own two-player games, which
   starts a process for every turn; ``in-process`` is the cheapest harness that it allows (see peers/).
 
-Our mock answers without computing anything, but hands control to the event loop once a call, so that the
-games are really in flight. ART's is a stub in its process. verifiers reaches a model only by HTTP, so its
-mock is a server in a process of its own, whose CPU time is not counted.
+Our mock answers without computing anything, but yields to the event loop once per call, so that the games
+are really in flight. ART's mock is a stub in its process. verifiers reaches a model only through HTTP, so its
+mock is a server in a separate process, whose CPU time is not counted.
 
 All play TicTacToe-v0-train with a random legal move read from the text. First the collector's games, played
 again move by move in bare TextArena, must end with the same rewards. Then all run in turn; the fraction is
-the median over rounds of the bare loop's seconds a game over the other's. Memory a game is what the process
-grew by, with all games held after about four moves each.
+the median over rounds of the bare loop's seconds per game divided by the other's. Memory per game is the
+growth of the process while all games are held after about four moves each.
 
 Command:  python benchmarks/episodes.py [--rounds 5] [--art PYTHON] [--verifiers PYTHON]
-Needs:    this package. PYTHON: interpreters of environments of their own, with openpipe-art==0.5.18 and
-          textarena==0.7.4, and with verifiers==0.4.0, textarena==0.7.4 and uv (its first run gets packages).
+Needs:    this package. PYTHON is the interpreter of a separate environment: for ART with
+          openpipe-art==0.5.18 and textarena==0.7.4, for verifiers with verifiers==0.4.0, textarena==0.7.4
+          and uv (its first run downloads packages).
 """
 
 import argparse
@@ -67,7 +68,7 @@ _MOVE = re.compile(r"\[\d\]")
 
 
 def random_legal_move(text: str, number: int) -> str:
-    """The agent of all contenders: one of the moves that the text ends with."""
+    """Choose as all contenders do: one of the moves at the end of the text."""
     moves = _MOVE.findall(text, text.rindex("Available Moves:"))
     move: str = moves[number % len(moves)]
     return move
@@ -104,14 +105,14 @@ class MockModel(InferenceClient):
 
 
 class Cost(NamedTuple):
-    """Seconds an episode: of the clock, and of the CPU."""
+    """Seconds per episode: wall time and CPU time."""
 
     clock: float
     cpu: float
 
 
 class GameArena(Arena):
-    """An arena whose step plays ``games`` mirror games."""
+    """Return an arena whose step plays ``games`` mirror games."""
 
     games = 1
 
@@ -127,7 +128,7 @@ def step_of_arena(games: int, in_flight: int) -> None:
     arena.games = games
     add_game(arena)
 
-    async def lost() -> int:  # asyncio.run makes a repr of what its coroutine returns, so not of the batch
+    async def lost() -> int:  # the batch is not returned, because asyncio.run makes a repr of the result
         batch = await arena.step(concurrency=in_flight)
         return int(batch.meta["failed"]) + int(batch.meta["steps"]) - len(batch.records)
 
@@ -143,7 +144,7 @@ def add_game(arena: Arena) -> None:
 
 
 def make_collector(client: InferenceClient, in_flight: int) -> Collector:
-    """A collector as a run in mirror mode has it."""
+    """Return a collector like that of a run in mirror mode."""
     arena = Arena(client, max_calls=16_384)
     add_game(arena)
     tracker = Tracker("benchmark")
@@ -165,7 +166,7 @@ def collect(games: int, in_flight: int) -> list[Played]:
 
 
 def bare_games(games: int) -> None:
-    """The bare loop."""
+    """Play with the bare loop."""
     draw = random.Random(0)
     for seed in range(games):
         env = textarena.make(ENV_ID)
@@ -178,7 +179,7 @@ def bare_games(games: int) -> None:
 
 
 def check_games(games: int) -> None:
-    """The gate: the collector's games are TextArena's games."""
+    """Check that the collector's games are TextArena's games."""
     for played in collect(games, in_flight=64):
         extras = played.rollout.extras
         env = textarena.make(ENV_ID)
@@ -186,12 +187,12 @@ def check_games(games: int) -> None:
         dones = [env.step(move)[0] for move in extras["action_seq"]]
         rewards, _ = env.close()
         if dones != [False] * (len(dones) - 1) + [True] or rewards != extras["final_rewards"]:
-            raise SystemExit(f"{played.job.name} is not a game of TextArena's")
+            raise SystemExit(f"{played.job.name} does not end as in bare TextArena")
     print(f"{games} of the collector's games end the same in bare TextArena, move by move")
 
 
 async def memory_of_games(games: int) -> float:
-    """KB by which the process grows for each game in flight, all held after about four moves."""
+    """Return the KB by which the process grows per game in flight, held after about four moves each."""
     client = MockModel(hold_after=4 * games)
     collector = make_collector(client, games)
     before = resident_mb()
@@ -216,7 +217,7 @@ def peer(python: str, script: str, episodes: int, in_flight: int, *options: str)
 
 
 def timed(run: Callable[[], object], episodes: int) -> Cost:
-    """What an episode of ``run`` costs."""
+    """Return the cost of an episode of ``run``."""
     gc.collect()
     started, cpu_started = perf_counter(), process_time()
     run()
@@ -225,7 +226,7 @@ def timed(run: Callable[[], object], episodes: int) -> Cost:
 
 
 def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[], Cost]]:
-    """What is compared, by name; each call plays once."""
+    """Return the contenders by name; each call plays one round."""
     games = arguments.games
     chosen: dict[str, Callable[[], Cost]] = {
         "bare TextArena loop": lambda: timed(partial(bare_games, games), games)
@@ -259,7 +260,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--games", type=int, default=1024, help="a round, or as many as are in flight")
+    parser.add_argument(
+        "--games", type=int, default=1024, help="games per round, or as many as are in flight if that is more"
+    )
     parser.add_argument("--art", metavar="PYTHON")
     parser.add_argument("--verifiers", metavar="PYTHON")
     arguments = parser.parse_args()
@@ -267,7 +270,7 @@ def main() -> None:
     print(f"memory: {asyncio.run(memory_of_games(4096)):.1f} KB a game at 4096 in flight")
     for name in ("art", "verifiers"):
         if not getattr(arguments, name):
-            print(f"{name}: left out, there is no --{name}")
+            print(f"{name}: left out, because --{name} is not given")
     chosen = contenders(arguments)
     costs: dict[str, list[Cost]] = {name: [] for name in chosen}
     for _ in range(arguments.rounds):

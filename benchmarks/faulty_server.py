@@ -1,7 +1,7 @@
 """Outcomes of OpenAIClient's requests to a faulty server: 1,000 requests, 64 in flight.
 
-A server on loopback draws a fault for each request (seeded) and its duration: one or two tries, or for ever
-(one request in ten). Every request must end in its own answer or in an error of one line that names the
+A server on loopback draws a fault (seeded) for each request, and its duration: one or two tries, or forever
+(one request in ten). Every request must end with its own answer or with a one-line error that names the
 fault. A request that takes longer than the client's own limits counts as hung.
 
 Command:  python benchmarks/faulty_server.py [--requests 1000] [--in-flight 64] [--seed 0]
@@ -26,13 +26,13 @@ LASTING = ("none", "400, context too long", *TEXT_ONLY)
 
 
 def http(status: int, body: str, *headers: str) -> bytes:
-    """A whole HTTP response."""
+    """Return a complete HTTP response."""
     lines = [f"HTTP/1.1 {status} Said", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, *headers, "connection: close", "", body]).encode()
 
 
 def answer(text: str, ids: list[int] | None) -> str:
-    """A completion with two log-probabilities."""
+    """Return a completion with two log-probabilities."""
     logprobs = {"content": [{"logprob": -0.5}, {"logprob": -0.25}]}
     choice = {"message": {"content": text}, "token_ids": ids, "logprobs": logprobs}
     return json.dumps({"choices": [choice], "prompt_token_ids": [3, 4, 5]})
@@ -43,7 +43,7 @@ def refusal(message: str) -> str:
 
 
 def replies(text: str) -> dict[str, bytes | None]:
-    """What the server sends by fault; ``None`` for nothing at all."""
+    """Return the server's bytes for a fault; ``None`` if it sends nothing."""
     good = http(200, answer(text, [1, 2]))
     return {
         "none": good,
@@ -69,7 +69,7 @@ class FaultyServer:
         self.tries: Counter[str] = Counter()
 
     def draw(self, text: str) -> tuple[str, float]:
-        """The fault of a request, and how many tries it lasts."""
+        """Return the fault of a request, and how many tries it lasts."""
         generator = random.Random(f"{self.seed} {text}")
         name = generator.choice(list(replies(text)))
         for_ever = name in LASTING or generator.random() < 0.1
@@ -81,7 +81,7 @@ class FaultyServer:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             body = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
         except asyncio.IncompleteReadError:
-            return  # the client hung up: its time-out was over before this server read anything
+            return  # the client timed out and hung up before this server read anything
         text = json.loads(body)["messages"][0]["content"]
         self.tries[text] += 1
         name, lasts = self.draw(text)
@@ -94,7 +94,7 @@ class FaultyServer:
 
 
 async def ask(client: OpenAIClient, server: FaultyServer, text: str) -> str:
-    """Send one request and say what became of it."""
+    """Send one request and return its outcome."""
     try:
         response = await asyncio.wait_for(client.complete([{"role": "user", "content": text}]), HUNG_AFTER)
     except SelfplayError as error:
@@ -105,7 +105,7 @@ async def ask(client: OpenAIClient, server: FaultyServer, text: str) -> str:
         return "hung"
     has_ids = response.completion_token_ids is not None
     if response.text != text or has_ids == (server.draw(text)[0] in TEXT_ONLY):
-        raise SystemExit(f"a wrong answer was taken: {response}")
+        raise SystemExit(f"a wrong answer was accepted: {response}")
     return "first try" if server.tries[text] == 1 else "retried success"
 
 

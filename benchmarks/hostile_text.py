@@ -1,13 +1,13 @@
 """Send hostile text for some minutes through everything that reads a model's text, and count its effects.
 
-Prompts: conversations of hostile messages through the tokenizers in tests/tokenizer_families.py and that of
-the bundled model, where it is there. A finding is a prompt whose control tokens are not those of the same
-conversation with harmless contents, or an ordinary one whose ids are not the tokenizer's own.
-Play: a game and a model that say hostile things. Errors: lines of the command line. Watch: its panels,
-tables, charts and games. A finding is a character that acts on a terminal.
-Report: a page of a run whose every name and word is hostile. A finding is an element, attribute or script
-that the text brought.
-Server: chat requests over HTTP. A finding is a special token in the prompt, or an answer of 500.
+Prompts: conversations of hostile messages through the tokenizers in tests/tokenizer_families.py and the
+bundled model's, if it is installed. A finding is a prompt whose control tokens are not those of the same
+conversation with harmless contents, or an ordinary prompt whose ids are not the tokenizer's own.
+Play: a game and a model whose texts are hostile. Errors: error lines of the command line. Watch: its panels,
+tables, charts and games. For these three, a finding is a character that acts on a terminal.
+Report: a page of a run in which every name and word is hostile. A finding is an element, attribute or script
+that comes from the text.
+Server: chat requests over HTTP. A finding is a special token in the prompt, or a response with status 500.
 Every exception counts as a crash.
 
 Command:  python benchmarks/hostile_text.py [--minutes 60] [--seed 0]
@@ -68,7 +68,7 @@ ORDINARY = (
     "The motion is right",
 )
 AT_ONCE = {"prompts": 200, "play": 20, "errors": 200, "report": 20, "watch": 200, "server": 3}
-"""How often each is tried in a round: about as long as each other's, but for the prompts."""
+"""Tries per check in a round. All checks take about equally long, except the prompts."""
 TAGS = ("think", "tool_call", "tool_response")
 TEXTS, TOKENS, TERMINAL, HTML, IDS, CRASHES = (
     "texts",
@@ -82,7 +82,7 @@ COLUMNS = (TEXTS, TOKENS, TERMINAL, HTML, IDS, CRASHES)
 
 
 def hostile(rng: random.Random, *, pieces: int = 8) -> str:
-    """Hostile pieces, whole and in parts, between ordinary and random text. Whole characters only."""
+    """Return hostile pieces, whole and in parts, between ordinary and random text, cut between characters."""
     parts = []
     for _ in range(rng.randrange(pieces)):
         piece = rng.choice(HOSTILE_PIECES)
@@ -100,7 +100,7 @@ def hostile(rng: random.Random, *, pieces: int = 8) -> str:
 
 
 class Prompts:
-    """Conversations through the tokenizers of all families."""
+    """Send conversations through the tokenizers of all families."""
 
     def __init__(self) -> None:
         tokenizers = {family: tokenizer_of(family) for family in FAMILIES}
@@ -111,7 +111,7 @@ class Prompts:
         self.control = {family: control_ids(one) for family, one in tokenizers.items()}
 
     def check(self, rng: random.Random, counts: Counter[str]) -> None:
-        """One conversation through one family, hostile or ordinary."""
+        """Send one conversation, hostile or ordinary, through one family's tokenizer."""
         family = rng.choice(list(self.tokens))
         tokens, control = self.tokens[family], self.control[family]
         is_ordinary = rng.random() < 0.1
@@ -147,7 +147,7 @@ class Prompts:
 
 
 class HostileGame(Game):
-    """Two moves of a game whose every word is hostile: first the person's, then the model's."""
+    """A game in which every word is hostile. It has two moves: first the person's, then the model's."""
 
     def __init__(self, text: str) -> None:
         super().__init__("hostile", 2)
@@ -184,7 +184,7 @@ class HostileGame(Game):
 
 
 def check_play(rng: random.Random, counts: Counter[str]) -> None:
-    """A game of a person and a model."""
+    """Play a game between a person and a model."""
     text, answer = hostile(rng), hostile(rng)
     counts[TEXTS] += 2
     shown = Console(file=io.StringIO(), width=80)
@@ -199,7 +199,7 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
 
 
 def check_error(rng: random.Random, counts: Counter[str]) -> None:
-    """A line of the command line."""
+    """Print an error line of the command line."""
     text = hostile(rng)
     counts[TEXTS] += 1
     stderr, sys.stderr = sys.stderr, io.StringIO()
@@ -220,7 +220,7 @@ def _raises(error: Exception) -> Callable[..., None]:
 
 
 def check_report(rng: random.Random, counts: Counter[str]) -> None:
-    """A page."""
+    """Write a report page."""
     text = hostile(rng, pieces=5)
     counts[TEXTS] += 1
     page = Page(hostile_page(text))
@@ -230,7 +230,7 @@ def check_report(rng: random.Random, counts: Counter[str]) -> None:
 
 
 def check_watch(rng: random.Random, counts: Counter[str]) -> None:
-    """Everything that a terminal shows of a run."""
+    """Render everything that a terminal shows of a run."""
     text, room = hostile(rng, pieces=4), Size(rng.randrange(20, 140), rng.randrange(5, 50))
     counts[TEXTS] += 1
     view = hostile_view(text)
@@ -244,14 +244,14 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
 
 
 class Server:
-    """Chat requests of a client."""
+    """Send chat requests as a client."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
         self.special = set(live.engine.model.tokenizer.all_special_ids)
 
     def check(self, rng: random.Random, counts: Counter[str]) -> None:
-        """One request."""
+        """Send one request."""
         text = hostile(rng, pieces=4)
         role, allowed = rng.choice([("user", 3), ("system", 3), ("text", 0)])
         counts[TEXTS] += 1
@@ -266,7 +266,7 @@ class Server:
 
 
 def fuzz(checks: dict[str, Callable[[random.Random, Counter[str]], None]], minutes: float, seed: int) -> bool:
-    """Run the checks in turn until the time is over; print the counts; return whether nothing was found."""
+    """Run the checks in turn until the time is up; print the counts; return whether nothing was found."""
     rng = random.Random(seed)
     counts: dict[str, Counter[str]] = {name: Counter() for name in checks}
     end = time.monotonic() + 60 * minutes

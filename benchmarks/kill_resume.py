@@ -2,9 +2,10 @@
 
     python benchmarks/kill_resume.py [--kills 10] [--seed 0] [TRAIN ARGUMENTS]
 
-Equal means: metrics.jsonl apart from wall-clock fields, every logged rollout apart from its two time stamps,
-every evaluation file, and the bytes of the final adapter. The accounts must balance in every run. The
-arguments after the options go to ``selfplay train``; by default a short Kuhn poker run on smollm2-135m.
+The following must be equal: metrics.jsonl apart from wall-clock fields, every logged rollout apart from its
+two timestamps, every evaluation file, and the bytes of the final adapter. The accounts must balance in every
+run. The arguments after the options go to ``selfplay train``; the default is a short Kuhn poker run with
+smollm2-135m.
 """
 
 import argparse
@@ -35,7 +36,7 @@ SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
 
 
 def train_command(arguments: list[str], directory: Path, name: str) -> list[str]:
-    """The command that trains a new run ``directory/name``."""
+    """Return the command that trains a new run ``directory/name``."""
     return [*SELFPLAY, "train", *arguments, f"--run.directory={directory}", "--name", name]
 
 
@@ -47,7 +48,7 @@ def run_to_end(command: list[str], limit: float = 1200) -> None:
 
 
 def kill_and_resume(arguments: list[str], directory: Path, name: str, delay: float) -> str:
-    """Start a run, kill it after ``delay`` seconds, continue it; returns where it was killed."""
+    """Start a run, kill it after ``delay`` seconds and resume it; returns where it was killed."""
     process = subprocess.Popen(
         train_command(arguments, directory, name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -69,7 +70,7 @@ def kill_and_resume(arguments: list[str], directory: Path, name: str, delay: flo
 
 
 def fingerprint(run: Path) -> dict[str, Any]:
-    """Everything of a finished run that must be equal."""
+    """Return everything in a finished run that must be equal."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rollouts = {}
     for path in sorted((run / "rollouts").glob("*.jsonl")):
@@ -87,12 +88,12 @@ def fingerprint(run: Path) -> dict[str, Any]:
 
 
 def differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """The parts in which two fingerprints differ."""
+    """Return the parts in which two fingerprints differ."""
     return [part for part in left if left[part] != right[part]]
 
 
 def accounts_balance(run: Path) -> bool:
-    """Whether the last metrics line accounts for every game and step."""
+    """Return whether the last metrics line accounts for every game and step."""
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     games = last["accounts/started"] == last["accounts/finished"] + last["accounts/failed"]
     parts = ("stored", "evicted", "dropped_stale", "sampled", "cleared")

@@ -5,16 +5,16 @@ without KL) in the same adapter on the same recorded batch, in one process on on
 
 - tree: ``Reinforce`` as a run uses it, packing included;
 - bare: a loop over micro-batches of 1 or 8 sequences, whichever is faster on the batch's first records;
-  sorted by length, padded, logits of the completion only;
-- TRL: ``GRPOTrainer.compute_loss`` and backward, which is what it does after generation, on the same
+  sorted by length, padded, with logits only for the completion;
+- TRL: ``GRPOTrainer.compute_loss`` and backward, which is its work after generation, on the same
   micro-batches, without gradient checkpointing.
 
-First the gradients of all three must agree in float32. Then they are timed in the type that a run would
-choose, in turn. Tokens count as if no sequence shared anything ("separate").
+First the gradients of all three must agree in float32. Then they are timed in turn, in the type that a run
+would choose. Tokens are counted as if no sequence shared anything ("separate").
 
 Command:  python benchmarks/learner_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
 Needs:    an environment with this package and trl==1.16.0 (without TRL its columns are left out). The default
-          takes about 40 minutes on one core, nearly all of them in the other two.
+          takes about 40 minutes on one core, nearly all of it in the other two.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def longest_completion(records: Records) -> int:
 
 
 class Tree:
-    """Ours. Records get this model's log-probabilities, so that importance weights are 1 as in the others."""
+    """Our learner. Records get this model's log-probabilities, so that importance weights are 1."""
 
     def __init__(self, policy: PolicyModel, records: Records) -> None:
         self.parameters = policy.adapter_parameters()
@@ -66,7 +66,7 @@ class Tree:
 
 
 class Plain:
-    """What the two others share: the model, and micro-batches with prompts padded left, completions right."""
+    """What the other two share: the model, and micro-batches (prompts padded left, completions right)."""
 
     def __init__(self, model: Any, records: Records, micro_batch: int) -> None:
         self.model = model
@@ -90,7 +90,7 @@ class Plain:
 
 
 class Bare(Plain):
-    """A training loop as one writes it."""
+    """A straightforward training loop."""
 
     def __call__(self) -> None:
         for records in self.micro_batches:
@@ -152,12 +152,12 @@ def run_from_zero(contender: Any) -> None:
 
 
 def gradient(contender: Any) -> Tensor:
-    """The gradients of the last run as one vector in float64."""
+    """Return the gradients of the last run as one vector in float64."""
     return torch.cat([parameter.grad.double().flatten() for parameter in contender.parameters])
 
 
 def contenders(policy: PolicyModel, model: Any, records: Records, micro_batch: int) -> dict[str, Any]:
-    """Ours and the others over the same records."""
+    """Return our learner and the others, over the same records."""
     others: dict[str, Any] = {"bare": Bare(model, records, micro_batch)}
     if importlib.util.find_spec("trl") is not None:
         others["TRL"] = Trl(model, records, micro_batch)
@@ -165,7 +165,7 @@ def contenders(policy: PolicyModel, model: Any, records: Records, micro_batch: i
 
 
 def check_gradients(batches: list[str], num_records: int) -> None:
-    """The gate: gradients of the first records of each batch agree in float32."""
+    """Check that the gradients of the first records of each batch agree in float32."""
     policy, model = load_both(torch.float32)
     for batch in batches:
         records = load_batch(batch)[:num_records]
@@ -182,7 +182,7 @@ def check_gradients(batches: list[str], num_records: int) -> None:
 
 
 def faster_micro_batch(model: Any, records: Records) -> int:
-    """1 or 8, by the bare loop's time on the first 8 records."""
+    """Return 1 or 8, whichever makes the bare loop faster on the first 8 records."""
     seconds = interleave({str(size): Bare(model, records[:8], size) for size in (1, 8)}, rounds=2)
     return int(min(seconds, key=lambda size: min(seconds[size])))
 
@@ -192,7 +192,7 @@ def measure(policy: PolicyModel, model: Any, batch: str, records: Records, round
     tokens = sum(len(record.input_ids) for record in records)
     micro_batch = faster_micro_batch(model, records)
     timed = contenders(policy, model, records, micro_batch)
-    # The others' peak is that of their longest micro-batch.
+    # The others reach their peak in their longest micro-batch.
     longest = contenders(
         policy, model, sorted(records, key=lambda one: len(one.input_ids))[-micro_batch:], micro_batch
     )
@@ -218,7 +218,7 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", choices=BATCHES, default=BATCHES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, help="only the first so many records of each batch")
+    parser.add_argument("--records", type=int, help="use only this many records of each batch")
     parser.add_argument("--gate-records", type=int, default=8)
     arguments = parser.parse_args()
     pin_one_thread()

@@ -19,14 +19,14 @@ Results = list[tuple[int, MatchResult | NashConvResult]]
 
 
 def evaluations(run: Path) -> Results:
-    """All evaluations of a run, by step."""
+    """Return all evaluations of a run, sorted by step."""
     return sorted(
         (read_evaluation(path) for path in (run / "evaluation").glob("step-*.json")), key=lambda one: one[0]
     )
 
 
 def print_nash_conv(runs: dict[str, Results]) -> None:
-    """One row an evaluated update, one column a run."""
+    """Print a row for each evaluated update and a column for each run."""
     curves = {
         name: {step: result.nash_conv for step, result in results if isinstance(result, NashConvResult)}
         for name, results in runs.items()
@@ -43,7 +43,7 @@ def print_nash_conv(runs: dict[str, Results]) -> None:
 
 
 def print_matches(runs: dict[str, Results]) -> None:
-    """First and last match of every run against every opponent."""
+    """Print the first and last match of every run against every opponent."""
     print("| run | against | when | games | win | draw | invalid moves | mean reward |")
     print("|---|---|---|---|---|---|---|---|")
     for name, results in runs.items():
@@ -66,7 +66,7 @@ def print_matches(runs: dict[str, Results]) -> None:
 
 
 def print_seconds(runs: dict[str, Path]) -> None:
-    """How long the updates took."""
+    """Print how long the updates took."""
     print("| run | updates | games | play, s | learn, s |")
     print("|---|---|---|---|---|")
     for name, path in runs.items():

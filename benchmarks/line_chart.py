@@ -19,7 +19,7 @@ class Line:
 
 
 class _Axis:
-    """From values to pixels; ``ticks`` are powers of two."""
+    """Maps values to pixels; ``ticks`` are powers of two."""
 
     def __init__(self, values: list[float], start: float, end: float) -> None:
         self.low = math.floor(math.log2(min(values)))
@@ -35,7 +35,7 @@ class _Axis:
 
 
 def line_chart(lines: list[Line], x_title: str, y_title: str) -> str:
-    """Draw the lines with a legend at their right."""
+    """Draw the lines with a legend on the right."""
     points = [point for line in lines for point in line.points]
     x_axis = _Axis([x for x, _ in points], LEFT, WIDTH - RIGHT)
     y_axis = _Axis([y for _, y in points], HEIGHT - BOTTOM, TOP)

@@ -21,7 +21,7 @@ def pin_one_thread() -> None:
 
 
 def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Run every contender once a round, in turn; returns seconds by contender and round."""
+    """Run every contender once per round, in turn; returns seconds by contender and round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
@@ -33,14 +33,14 @@ def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict
 
 
 def ratio(slower: list[float], faster: list[float]) -> float:
-    """Median over rounds of the first's seconds over the second's."""
+    """Return the median over rounds of the first's seconds divided by the second's."""
     return median(left / right for left, right in zip(slower, faster, strict=True))
 
 
 def peak_memory_mb(run: Callable[[], object]) -> float:
-    """Most resident memory of this process while ``run`` runs, in MB; what is loaded already counts.
+    """Return the peak resident memory of this process while ``run`` runs, in MB, including what is loaded.
 
-    Linux only: the kernel keeps the peak and lets it be reset.
+    Linux only: the kernel records the peak and allows resetting it.
     """
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -51,7 +51,7 @@ def peak_memory_mb(run: Callable[[], object]) -> float:
 
 
 def resident_mb() -> float:
-    """Resident memory of this process now, in MB."""
+    """Return the current resident memory of this process in MB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 

@@ -2,12 +2,12 @@
 
 The learner itself does not use them: ``selfplay.learning.memory`` measures the bytes that a pass keeps.
 
-The tensors that autograd keeps for the gradient are counted one by one, as the code makes them: transformers'
-Llama and Qwen3 layers, PEFT's LoRA layers (float32 weights, so a layer over a bfloat16 base keeps a float32
-copy of its own input), ``tree_attention`` and ``logprobs``. ``tests/test_memory_formulas.py`` compares the
-count with autograd's own. Temporary memory inside a layer and among the logits is not counted, but estimated
-as a multiple of one tensor; ``benchmarks/memory_model.py`` fits those two factors. The formulas assume that
-attention keeps no scores, as on a CPU.
+The tensors that autograd keeps for the gradient are counted one by one, as the code makes them. This covers
+transformers' Llama and Qwen3 layers, PEFT's LoRA layers (float32 weights, so a layer over a bfloat16 base
+keeps a float32 copy of its own input), ``tree_attention`` and ``logprobs``. ``tests/test_memory_formulas.py``
+compares the count with autograd's own. Temporary memory inside a layer and among the logits is not counted,
+but estimated as a multiple of one tensor; ``benchmarks/memory_model.py`` fits those two factors. The formulas
+assume that attention keeps no scores, as on a CPU.
 
 Letters: H hidden size, Q = query heads x head size, K = key-value heads x head size, I intermediate size,
 V vocabulary, r LoRA rank, s bytes of a number of the base (bfloat16 2, float32 4).
@@ -23,19 +23,19 @@ from selfplay.learning.memory import SHARE_OF_MEMORY
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
 ROWS_AT_ONCE = 256
-"""As in ``logprobs``: logits of this many tokens exist at once."""
+"""Logits of this many tokens exist at once, as in ``logprobs``."""
 STORED_DISTRIBUTIONS = 512
-"""As in ``inference.engine``: this many rows of float32 log-probabilities are kept, in the host's memory."""
+"""This many rows of float32 log-probabilities are kept in the host's memory, as in ``inference.engine``."""
 LOGITS_COPIES = 5.0
 """Float32 arrays of [rows, V] that exist at once in the backward pass of the logits; fitted."""
 WORKING_COPIES = 4.0
-"""Float32 arrays of [tokens, max(I, Q)] that exist for a moment in the backward pass of a layer; fitted."""
+"""Float32 arrays of [tokens, max(I, Q)] that exist briefly in the backward pass of a layer; fitted."""
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a Llama-like decoder, under the names of ``config.json`` where they have one.
+    """The sizes of a Llama-like decoder, named as in ``config.json`` where it has a name for them.
 
     ``tied``: embedding and output layer are one matrix. ``qk_norm``: queries and keys are normalised, as in
     Qwen3.
@@ -88,7 +88,7 @@ class ModelShape:
         return self.num_kv_heads * self.head_dim
 
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of each linear layer in one decoder layer, by name."""
+        """Return (inputs, outputs) of each linear layer in one decoder layer, by name."""
         hidden, inner = self.hidden_size, self.intermediate_size
         return {
             "q_proj": (hidden, self.query_size),
@@ -102,7 +102,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Weights of the base model, a tied matrix once."""
+        """The number of weights of the base model; a tied matrix counts once."""
         linear = sum(inputs * outputs for inputs, outputs in self.linear_shapes().values())
         norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
         matrices = 1 if self.tied else 2
@@ -135,11 +135,11 @@ class LoraShape:
 
 @dataclass(frozen=True)
 class PassSize:
-    """What is fed in one forward and backward pass of the learner.
+    """The input sizes of one forward and backward pass of the learner.
 
     ``rows`` are the tokens after which something is predicted. ``copied_keys`` and ``mask_entries`` come from
     shared prefixes (``tree_attention``): keys of all runs that have a context, and entries of all runs'
-    masks. A single sequence has none of either. ``recomputed``: layers are computed again for the gradient
+    masks. A single sequence has neither. ``recomputed`` means that layers are computed again for the gradient
     (activation checkpointing).
     """
 
@@ -155,7 +155,7 @@ class TrainingMemory:
     """Bytes of one update at its peak.
 
     ``adapter`` weights, their running ``average``, ``gradient`` and AdamW's two ``moments`` are float32.
-    ``kept`` is what the forward pass leaves for the gradient, ``passing`` what lives for a moment on top.
+    ``kept`` is what the forward pass keeps for the gradient; ``passing`` is temporary memory on top of it.
     """
 
     base: int
@@ -168,7 +168,7 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """Everything."""
+        """The sum of all parts."""
         return (
             self.base + self.adapter + self.average + self.gradient + self.moments + self.kept + self.passing
         )
@@ -184,26 +184,29 @@ class PlayMemory:
 
     @property
     def lasting(self) -> int:
-        """What stays while the learner works."""
+        """The part that remains while the learner works."""
         return self.cache + self.distributions
 
 
 def base_bytes(shape: ModelShape, dtype: str) -> int:
-    """Bytes of the frozen weights.
+    """Return the bytes of the frozen weights.
 
     Raises:
-        InputError: an unknown type, here and in all functions below.
+        InputError: the type is unknown. All functions below raise it too.
     """
     return shape.parameters * _bytes_of(dtype)
 
 
 def adapter_parameters(shape: ModelShape, lora: LoraShape) -> int:
-    """LoRA puts r x inputs and outputs x r numbers on each target (Hu et al. 2021, arXiv 2106.09685)."""
+    """Return the number of LoRA weights: r x inputs and outputs x r on each target layer.
+
+    Source: Hu et al. 2021, arXiv 2106.09685.
+    """
     return shape.num_layers * sum(lora.rank * sum(_linear(shape, name)) for name in lora.target_modules)
 
 
 def layer_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
-    """Bytes that one decoder layer keeps for the gradient if it is not recomputed."""
+    """Return the bytes that one decoder layer keeps for the gradient if it is not recomputed."""
     number = _bytes_of(dtype)
     query, kv, inner = shape.query_size, shape.kv_size, shape.intermediate_size
     norms = 2 * (FLOAT32 * shape.hidden_size + FLOAT32)  # inputs in float32, and 1 / root mean square
@@ -217,7 +220,7 @@ def layer_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) 
 
 
 def kept_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -> int:
-    """Bytes that the whole forward pass keeps for the gradient, down to the last norm."""
+    """Return the bytes that the whole forward pass, including the final norm, keeps for the gradient."""
     number = _bytes_of(dtype)
     final_norm = FLOAT32 * shape.hidden_size + FLOAT32
     rotations = 2 * number * shape.head_dim  # cosines and sines, shared by all layers
@@ -230,10 +233,11 @@ def kept_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -
 def training_memory(
     shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str, *, average: bool = False
 ) -> TrainingMemory:
-    """Bytes of an update whose largest pass is ``size``; ``average``: with ``learning.average_decay``.
+    """Return the bytes of an update whose largest pass is ``size``.
 
-    The backward pass begins with the logits, ``ROWS_AT_ONCE`` at a time, and goes on layer by layer; a layer
-    that is recomputed then keeps what it would have kept. The larger of the two counts.
+    ``average`` is true with ``learning.average_decay``. The backward pass begins with the logits,
+    ``ROWS_AT_ONCE`` at a time, and continues layer by layer; a recomputed layer then keeps what it would have
+    kept without recomputation. The larger of the two counts.
     """
     adapter = FLOAT32 * adapter_parameters(shape, lora)
     rows = min(size.rows, ROWS_AT_ONCE)
@@ -255,10 +259,10 @@ def training_memory(
 def play_memory(
     shape: ModelShape, dtype: str, *, max_cached_tokens: int = 32_768, max_batch_tokens: int = 2048
 ) -> PlayMemory:
-    """Bytes of the embedded engine for one served model.
+    """Return the bytes of the embedded engine for one served model.
 
-    Keys and values of a token are 2 L K numbers. Their store grows by doubling, so it may be twice as large
-    as what is in it.
+    The keys and values of a token are 2 L K numbers, where L is the number of layers. Their store grows by
+    doubling, so it may be twice as large as its contents.
     """
     number = _bytes_of(dtype)
     logits = (number + 2 * FLOAT32) * ROWS_AT_ONCE * shape.vocabulary  # as computed, in float32, normalised
@@ -270,10 +274,10 @@ def play_memory(
 
 
 def as_run(shape: ModelShape, lora: LoraShape, dtype: str, memory: int, tokens: int) -> PassSize:
-    """A pass of a single sequence as the learner runs it on a device of ``memory`` bytes.
+    """Return the pass of a single sequence as the learner runs it on a device with ``memory`` bytes.
 
-    It is recomputed if it would keep more than a share of what the weights leave; see
-    ``selfplay.learning.memory``.
+    Its layers are recomputed if it would otherwise keep more than a share of the memory that the weights
+    leave; see ``selfplay.learning.memory``.
     """
     size = PassSize(tokens)
     limit = SHARE_OF_MEMORY * (memory - base_bytes(shape, dtype) - FLOAT32 * adapter_parameters(shape, lora))
@@ -292,17 +296,17 @@ def largest_pass(
     multiple: int = 256,
     most: int = 32_768,
 ) -> int:
-    """The largest ``learning.max_batch_tokens`` with which no pass needs over ``usable * memory`` bytes.
+    """Return the largest ``learning.max_batch_tokens`` whose passes need at most ``usable * memory`` bytes.
 
-    0 if none does. Passes are of single sequences and of any size up to that. Learner and engine take turns,
-    so of their passes the larger counts.
+    Returns 0 if there is none. Passes are single sequences of any size up to the result. Learner and engine
+    take turns, so the larger of their passes counts.
 
     Args:
         memory: bytes of the device.
-        usable: the share of it that may be needed.
-        play: of an embedded engine on the same device.
+        usable: the share of them that may be needed.
+        play: the memory of an embedded engine on the same device.
         multiple: the result is a multiple of this many tokens.
-        most: no more is tried.
+        most: the largest size that is tried, in tokens.
     """
     largest = 0
     for tokens in range(multiple, most + 1, multiple):
@@ -316,7 +320,7 @@ def largest_pass(
 
 
 def needed_together(training: TrainingMemory, play: PlayMemory | None) -> int:
-    """Bytes of a learner, and of an engine on the same weights if there is one."""
+    """Return the bytes of a learner, and of an engine on the same weights if there is one."""
     if play is None:
         return training.total
     resting = replace(training, kept=0, passing=0).total
@@ -328,9 +332,9 @@ def _working_bytes(shape: ModelShape, tokens: int) -> float:
 
 
 def _lora_bytes(shape: ModelShape, lora: LoraShape, number: int) -> int:
-    """Per token: each target's input in float32 and r numbers between its two matrices.
+    """Return the bytes per token: each target's input in float32, and r numbers between its two matrices.
 
-    In float32 the layers that read the same input keep it once.
+    With a float32 base, layers that read the same input keep it only once.
     """
     inputs = {name: _linear(shape, name)[0] for name in lora.target_modules}
     if number == FLOAT32:
@@ -342,7 +346,9 @@ def _lora_bytes(shape: ModelShape, lora: LoraShape, number: int) -> int:
 def _linear(shape: ModelShape, name: str) -> tuple[int, int]:
     shapes = shape.linear_shapes()
     if name not in shapes:
-        raise InputError("target_modules", f"{name} is no linear layer", f"Take some of {', '.join(shapes)}.")
+        raise InputError(
+            "target_modules", f"{name} is not a linear layer", f"Choose from {', '.join(shapes)}."
+        )
     return shapes[name]
 
 

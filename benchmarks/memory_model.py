@@ -1,20 +1,21 @@
-"""The memory model (``memory_formulas.py``) against what the learner takes on a CPU.
+"""The memory model (``memory_formulas.py``) compared with the memory that the learner needs on a CPU.
 
-Each measurement is a process of its own: it loads a model, makes a first small update so that the optimizer's
-state exists and libraries are warm, and then one update on made-up records that make one pass of the wanted
-size. The figure is the most resident memory during that update, less what was resident with the model loaded
-and warm but without a learner. Adapter gradients, moments and average are in it, the base is not.
+Each measurement runs in a separate process. It loads a model, makes a small first update so that the
+optimizer's state exists and libraries are warm, and then makes one update on synthetic records that give one
+pass of the desired size. The figure is the peak resident memory during that update, minus the resident memory
+with the model loaded and warm but without a learner. It includes adapter gradients, moments and average, but
+not the base.
 
-Records are ``single`` (one sequence whose last quarter is sampled), ``few sampled`` (one, 16 tokens sampled)
-or ``shared`` (256 tokens that all share, then branches of 48, 16 of them sampled). Models are SmolLM2-135M
-and, with random weights, two of other shapes, some with fewer layers. Cases marked ``fit`` gave the two
-fitted factors; docs/memory.md says how far the others are a test. glibc's allocator is set to return freed
-memory, so that what is resident is what is in use; some cases are measured with its default too, which keeps
-holes.
+Records are ``single`` (one sequence whose last quarter is sampled), ``few sampled`` (one sequence with 16
+sampled tokens) or ``shared`` (a common prefix of 256 tokens, then branches of 48 tokens, 16 of them sampled).
+Models are SmolLM2-135M and, with random weights, two of other shapes, some with fewer layers. Cases marked
+``fit`` gave the two fitted factors; docs/memory.md says to what extent the others are a test. glibc's
+allocator is set to return freed memory, so that resident memory is memory in use; some cases are also
+measured with its default settings, under which the heap keeps holes.
 
 Command:  OMP_NUM_THREADS=1 python benchmarks/memory_model.py
-          python benchmarks/memory_model.py --table     the first table of docs/memory.md; measures nothing
-Needs:    this package. Linux, for the memory.
+          python benchmarks/memory_model.py --table     (prints the first table of docs/memory.md)
+Needs:    this package. Linux, to measure memory.
 """
 
 import argparse
@@ -54,16 +55,16 @@ USABLE = 0.9
 CACHED_TOKENS = 8192
 MOST_TOKENS = 16_384
 PREFIX, BRANCH, ANSWER = 256, 48, 16
-# glibc comes to take tensors of up to 32 MB from a heap, which gets holes. With fixed thresholds it asks the
-# kernel for each of a megabyte and more, and gives it back.
+# By default, glibc eventually allocates tensors of up to 32 MB from a heap, which gets holes. With fixed
+# thresholds it requests every block of a megabyte or more from the kernel and returns it afterwards.
 RETURN_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(MB), "MALLOC_TRIM_THRESHOLD_": str(MB)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. ``layers``: so many of the shape's; all if 0.
+    """One measurement. ``layers`` is how many of the shape's layers are used; 0 means all.
 
-    ``default_allocator``: measure also with the C library's own settings.
+    ``default_allocator`` means that it is also measured with the C library's own settings.
     """
 
     model: str
@@ -78,13 +79,13 @@ class Case:
 
     @property
     def shape(self) -> ModelShape:
-        """Of the model that is measured."""
+        """The shape of the measured model."""
         shape = SHAPES[self.model]
         return replace(shape, num_layers=self.layers) if self.layers else shape
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """The case's name in the table."""
         return f"{self.model}, {self.layers} layers" if self.layers else self.model
 
 
@@ -109,7 +110,7 @@ CASES = [
 
 
 def made_up_records(case: Case, records: str, tokens: int) -> list[Any]:
-    """Records of random tokens whose prefix tree has ``tokens`` fed tokens, or as near as branches allow."""
+    """Return records of random tokens whose prefix tree feeds ``tokens`` tokens, as nearly as possible."""
     from selfplay.core import TrainingRecord
 
     draw = random.Random(0)
@@ -137,7 +138,7 @@ def made_up_records(case: Case, records: str, tokens: int) -> list[Any]:
 
 
 def load(case: Case) -> Any:
-    """The case's model as a policy; shapes other than the bundled model's get random weights."""
+    """Return the case's model as a policy. Shapes other than the bundled model's get random weights."""
     import torch
 
     from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
@@ -153,7 +154,7 @@ def load(case: Case) -> Any:
 
 
 def save_random_model(shape: ModelShape, tokenizer: str, directory: Path) -> None:
-    """Write a model of this shape with another model's tokenizer; weights in bfloat16."""
+    """Write a model of this shape with another model's tokenizer and weights in bfloat16."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -211,7 +212,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def pass_size(plan: Any, recomputed: bool) -> PassSize:
-    """What the memory model wants to know of a plan."""
+    """Return the sizes of a plan that the memory model needs."""
     import numpy as np
     import torch
 
@@ -225,14 +226,14 @@ def pass_size(plan: Any, recomputed: bool) -> PassSize:
 
 
 def computed(case: Case, passes: list[PassSize]) -> int:
-    """Bytes by the model above what is loaded before a learner exists, of the pass that needs most."""
+    """Return the computed bytes of the largest pass, beyond what is loaded before a learner exists."""
     lora = LoraShape(case.rank)
     needs = [training_memory(case.shape, lora, size, case.dtype, average=True) for size in passes]
     return max(memory.total - memory.base - memory.adapter for memory in needs)
 
 
 def run_apart(case: Case, allocator: dict[str, str]) -> dict[str, Any]:
-    """Measure in a fresh process."""
+    """Measure a case in a fresh process."""
     command = [sys.executable, __file__, "--case", json.dumps(asdict(case))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
@@ -242,7 +243,7 @@ def run_apart(case: Case, allocator: dict[str, str]) -> dict[str, Any]:
 
 
 def compare(cases: list[Case]) -> None:
-    """Print measured against computed."""
+    """Print the measured memory beside the computed one."""
     header = ["model", "base", "records", "rank", "packed", "recomputed", "measured, MB", "computed, MB"]
     header += ["computed / measured", "default allocator, MB", "use"]
     rows = []
@@ -268,7 +269,7 @@ def compare(cases: list[Case]) -> None:
 
 
 def print_what_fits(dtype: str, lora: LoraShape) -> None:
-    """The first table of docs/memory.md: the largest passes by model and memory, computed."""
+    """Print the first table of docs/memory.md: the computed largest passes by model and memory."""
     header = [
         "model",
         "memory, GB",
@@ -292,7 +293,7 @@ def print_what_fits(dtype: str, lora: LoraShape) -> None:
 def what_fits(
     shape: ModelShape, dtype: str, lora: LoraShape, memory_gb: int, engine: PlayMemory | None
 ) -> list[str]:
-    """Two cells: the largest ``learning.max_batch_tokens``, and which passes are then recomputed."""
+    """Return two cells: the largest ``learning.max_batch_tokens``, and which passes are then recomputed."""
     memory = memory_gb * GB
     tokens = largest_pass(
         shape, lora, dtype, memory, usable=USABLE, average=True, play=engine, most=MOST_TOKENS

@@ -4,9 +4,9 @@
 
 Each family takes the path of ``selfplay train``: it is loaded and checked, the embedded engine plays with it,
 the learner trains it on prefix trees, and the result is published and played with again. The first update
-gives the adapter an effect, and the second plays with it. The mismatch is the larger one of the two updates:
-the mean difference, in nats, between the log-probabilities with which the engine drew and those that the
-learner computes. A family that cannot be trained must be rejected with an error of one line.
+gives the adapter an effect, and the second update's games are played with it. The mismatch is the larger of
+the two updates': the mean difference, in nats, between the log-probabilities with which the engine sampled
+and those that the learner computes. A family that cannot be trained must be rejected with a one-line error.
 """
 
 import io
@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 def outcome(family: str, directory: Path) -> tuple[float | None, str]:
-    """Train a family; returns its largest mismatch, or ``None`` and the line that refuses it."""
+    """Train a family; returns its largest mismatch, or ``None`` and the error that rejects it."""
     model = family_model(family)
     config = load_config("quickstart", SETTINGS | {"model.name": str(model)})
     run = directory / model.name
@@ -77,9 +77,9 @@ def main() -> None:
                 rows.append([family, f"{mismatch:.1e}", ""])
             if (mismatch is None and "\n" in refusal) or (mismatch or 0.0) > LARGEST_MISMATCH:
                 wrong.append(family)
-    print_table(["family", "trained with a mismatch of", "refused"], rows)
+    print_table(["family", "trained with a mismatch of", "rejected"], rows)
     trained = sum(1 for row in rows if row[1])
-    print(f"{trained} trained, {len(rows) - trained} refused in one line, {len(wrong)} wrong: {wrong}")
+    print(f"{trained} trained, {len(rows) - trained} rejected in one line, {len(wrong)} wrong: {wrong}")
     sys.exit(1 if wrong else 0)
 
 

@@ -2,9 +2,9 @@
 
 Every episode makes one call to a mock model that takes 20 ms, and at most 64 calls are in flight, so the
 ideal is 9,000 * 20 ms / 64 = 2.8 s. Each round first checks the result: every episode must have the right
-record under the right parent, and there must never have been more than 64 calls in flight. Then the wall time
-of the whole step (play, credit, batch) counts. The bare loop measures the time that an event loop needs for
-the calls alone: 64 workers call the same mock and ignore the answers.
+record under the right parent, and there must never have been more than 64 calls in flight. The figure is the
+wall time of the whole step (play, credit, batch). The bare loop measures the time that an event loop needs
+for the calls alone: 64 workers call the same mock and ignore the answers.
 
 Command:  python benchmarks/nested_episodes.py [--rounds 5]
 Needs:    this package.
@@ -70,14 +70,14 @@ class Parent(Asker):
 
 
 class NestedArena(Arena):
-    """A step is ``PARENTS`` parents."""
+    """Each step plays ``PARENTS`` parent episodes."""
 
     def get_batch(self) -> list[EpisodeRequest]:
         return [EpisodeRequest("parent", number) for number in range(PARENTS)]
 
 
 async def nested_step() -> float:
-    """Wall seconds of one step, after the gate."""
+    """Return the wall seconds of one step, after checking its result."""
     client = MockInferenceClient(["four"], latency=LATENCY)
     arena = NestedArena(client)
     for role_id, episode in (("parent", Parent("parent")), ("child", Asker("child"))):
@@ -91,7 +91,7 @@ async def nested_step() -> float:
 
 
 def check(batch: TrainingBatch, client: MockInferenceClient) -> None:
-    """The gate: all records are there, and the limit held."""
+    """Check that all records are there and that the limit held."""
     made = [(record.role_id, record.rollout_id, record.meta.get("parent_id")) for record in batch.records]
     expected = []
     for parent in range(PARENTS):
@@ -105,7 +105,7 @@ def check(batch: TrainingBatch, client: MockInferenceClient) -> None:
 
 
 async def bare_calls() -> float:
-    """Wall seconds for as many calls by as many workers."""
+    """Return the wall seconds of the same number of calls by the same number of workers."""
     client = MockInferenceClient(["four"], latency=LATENCY)
     left = iter(range(CALLS))
 

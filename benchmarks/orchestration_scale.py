@@ -1,17 +1,17 @@
 """Scale of orchestration on Ray: episodes per second, memory and CPU time by games in flight, simulated
 engines.
 
-The actors are those of a run without its learner (see simulated_cluster.py): tracker, buffer, model pool with
-their journals, collectors with their engine clients, engines. Nobody learns: games are started without bound,
-and a full buffer drops steps. The engines answer at once or after 50 ms; a game is one of Kuhn poker
-(OpenSpiel's) with random legal actions.
+The actors are those of a run without its learner (see simulated_cluster.py): tracker, buffer and model pool
+with their journals, collectors with their engine clients, and engines. Without a learner, games are started
+without bound, and a full buffer drops steps. The engines answer at once or after 50 ms; the game is
+OpenSpiel's Kuhn poker with random legal actions.
 
-The window opens when ``2 * in_flight`` games are finished; ``4 * in_flight`` more end in it. Memory is the
-most in the window: of Ray's workers as PSS, of its daemons (raylet, GCS, agents) as RSS. CPU time is that of
-all processes that Ray has started.
+The window opens when ``2 * in_flight`` games are finished; at least ``4 * in_flight`` more end in it. Memory
+is the maximum in the window: of Ray's workers as PSS, of its daemons (raylet, GCS, agents) as RSS. CPU time
+is that of all processes that Ray has started.
 
-First the same games are played in one process, with the collector of a run without Ray and the same simulated
-engine, as many in flight: what Ray costs a game is the difference in CPU time.
+First the same number of games in flight is played in one process, with the collector of a run without Ray and
+the same simulated engine. The difference in CPU time is the cost of Ray per game.
 
 Command:  python benchmarks/orchestration_scale.py [--seconds 10] [--svg docs/orchestration.svg]
 Needs:    this package with Ray, and tests/. Linux.
@@ -45,24 +45,24 @@ COLLECTORS = (1, 2, 4)
 DELAYS = (0.0, 0.05)
 MOST_ENGINES = 2
 BURSTS = 4
-"""So many times the games in flight end in a window at least."""
+"""At least this many times the number of games in flight end in a window."""
 POLICY = AdapterRef("default", 0, None)
 
 
 def random_legal(messages: Messages, seed: int | None) -> str:
-    """One of the moves that the prompt names last."""
+    """Return one of the legal moves that the prompt ends with."""
     legal = messages[-1]["content"].rpartition("Legal moves: ")[2].partition(".")[0].split(", ")
     return legal[(seed or 0) % len(legal)]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a window."""
+    """The results of a window."""
 
     episodes_per_second: float
     cpu_ms: float
     cpu_of: dict[str, float]
-    """CPU ms an episode by process."""
+    """CPU milliseconds per episode, by process."""
     workers_mb: float = 0.0
     daemons_mb: float = 0.0
 
@@ -88,13 +88,13 @@ class HostClient(InferenceClient):
 
 
 def play_of(in_flight: int, collectors: int, delay: float) -> Play:
-    """What is measured."""
+    """Return a contender's settings."""
     engines = min(collectors, MOST_ENGINES)
     return Play("kuhn_poker", "fewshot-chat", random_legal, delay, in_flight, collectors, engines)
 
 
 def measure_one_process(play: Play, games: int) -> Measured:
-    """The games without Ray."""
+    """Play the games without Ray."""
     arena = Arena(HostClient(play.delay), max_calls=16_384)
     arena.add_episode(play.env_id, GameEpisode(play.env_id, 2, get_template(play.template)))
     for pid in range(2):
@@ -115,7 +115,7 @@ def measure_one_process(play: Play, games: int) -> Measured:
 
 
 def measure(play: Play, seconds: float) -> Measured:
-    """The games on the cluster that is connected."""
+    """Play the games on the connected cluster."""
     with tempfile.TemporaryDirectory() as directory:
         actors = Actors(Path(directory), play)
         playing = actors.start_play()
@@ -129,7 +129,10 @@ def measure(play: Play, seconds: float) -> Measured:
 
 
 def watch(actors: Actors, seconds: float) -> Measured:
-    """Count games and cost for so many seconds, and until enough games are finished: they end in bursts."""
+    """Count games and their cost for this many seconds, or longer, until enough have finished.
+
+    Games end in bursts.
+    """
     enough = BURSTS * actors.play.in_flight
     memory = [memory_mb()]
     started, cpu, before = perf_counter(), cpu_seconds(), actors.finished()
@@ -144,7 +147,7 @@ def watch(actors: Actors, seconds: float) -> Measured:
 
 
 def row(play: Play, measured: Measured, alone: Measured) -> list[str]:
-    """Of the table."""
+    """Return a row of the table."""
     shares = sorted(measured.cpu_of.items(), key=lambda item: -item[1])
     return [
         f"{1000 * play.delay:g}",
@@ -177,7 +180,7 @@ HEADER = [
 
 
 def chart(found: dict[Play, Measured]) -> str:
-    """Episodes a second over games in flight, a line for each delay and number of collectors."""
+    """Draw episodes per second over games in flight, with a line for each delay and number of collectors."""
     lines = []
     for delay in sorted({play.delay for play in found}):
         for collectors in sorted({play.collectors for play in found}):
@@ -195,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each window")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window")
     parser.add_argument("--svg", type=Path, help="write the plot to this file")
     parser.add_argument("--in-flight", type=int, nargs="*", default=IN_FLIGHT)
     parser.add_argument("--collectors", type=int, nargs="*", default=COLLECTORS)

@@ -1,16 +1,16 @@
 """Overlap of play and learning: seconds per update on Ray, divided by those of the ideal pipeline.
 
-The actors are those of a run (see simulated_cluster.py); the engine answers each call after a fixed delay and
-the learner sleeps for the time of an update, so neither takes a core from what is measured.
+The actors are those of a run (see simulated_cluster.py). The engine answers each call after a fixed delay and
+the learner sleeps for the duration of an update, so neither uses a core that the measured parts need.
 
 An update learns from 64 games of TextArena's Kuhn poker, all 64 in flight at once. The answer is always a
 check, so each game has six moves and play takes six delays of 50 to 200 ms. The ideal pipeline needs play +
 learning for each update in lockstep (``max_staleness`` 0) and the longer of the two otherwise. The first
 updates fill the pipeline and are not counted.
 
-Columns: ``learner idle`` and ``engine idle`` are shares of the counted time in which the learner did not
-learn and in which no call was under way; ``staleness`` says how many versions old the learned steps were;
-``dropped`` steps were older than allowed.
+Columns: ``learner idle`` and ``engine idle`` are the shares of the counted time in which the learner did not
+learn and in which no call was in flight; ``staleness`` gives the age of the trained steps in versions;
+``dropped`` counts the steps that were older than allowed.
 
 Command:  python benchmarks/overlap.py [--updates 20]
 Needs:    this package with Ray, and tests/.
@@ -31,33 +31,33 @@ from simulated_cluster import Actors, Play, Update, cluster
 GAMES = 64
 MOVES = 6
 NOT_COUNTED = 3
-"""Updates at the start."""
+"""Updates at the start that are not counted."""
 TIMES = ((0.3, 1.2), (0.3, 0.6), (0.6, 0.6), (0.6, 0.3), (1.2, 0.3))
 """Seconds of play and of learning."""
 STALENESS = (0, 1, 2)
 
 
 def always_check(messages: Messages, seed: int | None) -> str:
-    """An answer that makes every game six moves long."""
+    """Return the answer that makes every game six moves long."""
     return r"\boxed{[check]}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pipeline."""
+    """One combination of times and staleness."""
 
     play: float
     learn: float
     max_staleness: int
 
     def ideal(self) -> float:
-        """Seconds an update without any cost of orchestration."""
+        """Return the seconds per update without any cost of orchestration."""
         return self.play + self.learn if self.max_staleness == 0 else max(self.play, self.learn)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of it: seconds an update, shares and steps."""
+    """The results of a cell: seconds per update, shares and steps."""
 
     seconds: float
     learner_idle: float
@@ -67,10 +67,10 @@ class Measured:
 
 
 def measure(cell: Cell, updates: int) -> Measured:
-    """Make the updates and look at those that count.
+    """Make the updates and measure those that count.
 
     Raises:
-        SystemExit: not every update had its games.
+        SystemExit: an update had too few records.
     """
     play = Play(
         "KuhnPoker-v0-train",
@@ -106,7 +106,7 @@ def measure(cell: Cell, updates: int) -> Measured:
 
 
 def staleness_of(updates: list[Update]) -> dict[int, float]:
-    """Share of the learned steps by versions that they were old."""
+    """Return the share of the trained steps by their age in versions."""
     shares: defaultdict[int, float] = defaultdict(float)
     for update in updates:
         for name, share in update.metrics.items():
@@ -116,7 +116,7 @@ def staleness_of(updates: list[Update]) -> dict[int, float]:
 
 
 def row(cell: Cell, measured: Measured) -> list[str]:
-    """Of the table."""
+    """Return a row of the table."""
     return [
         f"{cell.play:g} : {cell.learn:g}",
         str(cell.max_staleness),
@@ -149,7 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--staleness", type=int, nargs="*", default=STALENESS, choices=STALENESS)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for all times")
     arguments = parser.parse_args()
     rows = []
     with cluster():

@@ -1,4 +1,4 @@
-"""The model as loaded by plain transformers and peft with the same weights, as a baseline of comparisons."""
+"""The same weights loaded by plain transformers and peft, as a baseline for comparisons."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from selfplay.learning.policy import ALL_LINEAR, PolicyModel
 
 
 def load_both(dtype: torch.dtype) -> tuple[PolicyModel, Any]:
-    """Our model and the plain one, with the same base and the same adapter, which is not zero."""
+    """Return our model and the plain one, with the same base and the same adapter, which is not zero."""
     policy = load_policy(dtype)
     disturb_adapter(policy)
     base = AutoModelForCausalLM.from_pretrained(policy.model_name, dtype=dtype, attn_implementation="sdpa")

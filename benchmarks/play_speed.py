@@ -1,17 +1,17 @@
 """Play speed: the embedded engine in self-play against transformers' own batched ``generate``.
 
-- engine: whole games of mirror self-play, many in flight, from an engine that knows nothing yet; the time of
-  the games' own code, prompts and prefill is included;
+- engine: whole games of mirror self-play, many in flight, with an engine whose cache is empty at the start;
+  the time for the games' own code, prompts and prefill is included;
 - generate: ``model.generate`` with the same weights and active peft adapter on prompts drawn from those that
   occurred in these games, padded left, in batches of 16 and of 64; same temperature, no top-k or top-p, same
   limit of new tokens.
 
-Both are counted in generated tokens (stop token included) per second, one thread, in the type that a run
-would choose, in turn. First the log-probabilities with which the engine drew its tokens must agree with a
-forward pass of transformers over the same tokens, in float32.
+The figure is generated tokens (stop token included) per second. Both run in turn, on one thread, in the type
+that a run would choose. First the log-probabilities with which the engine sampled its tokens must agree with
+a forward pass of transformers over the same tokens, in float32.
 
 Command:  python benchmarks/play_speed.py [--rounds 3]
-Needs:    this package. About 15 minutes on one core, nearly all of them in ``generate``.
+Needs:    this package. It takes about 15 minutes on one core, nearly all of it in ``generate``.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class SelfPlay:
 
 @dataclass
 class Generate:
-    """Answers another ``batch_size`` of the prompts that occurred at every call."""
+    """Answers another ``batch_size`` of the games' prompts at every call."""
 
     model: Any
     play: SelfPlay
@@ -83,7 +83,7 @@ class Generate:
 
 
 def largest_difference(model: Any, steps: list[Step]) -> float:
-    """Between the log-probabilities kept in the steps and those of a plain forward pass."""
+    """Return the largest difference between the steps' log-probabilities and a plain forward pass's."""
     worst = 0.0
     for step in steps:
         prompt, completion = step.prompt_token_ids or [], step.completion_token_ids or []
@@ -96,15 +96,17 @@ def largest_difference(model: Any, steps: list[Step]) -> float:
 
 
 def check_logprobs(batches: list[str]) -> None:
-    """The gate: every token of a few games, in float32."""
+    """Check the log-probability of every token of a few games, in float32."""
     policy, model = load_both(torch.float32)
     for batch in batches:
         play = SelfPlay(policy, ENV_IDS[batch], GATE_GAMES)
         play()
         worst = largest_difference(model.eval(), play.steps)
-        print(f"{batch}: log-probabilities of {sum(play.tokens)} drawn tokens differ by at most {worst:.0e}")
+        print(
+            f"{batch}: log-probabilities of {sum(play.tokens)} sampled tokens differ by at most {worst:.0e}"
+        )
         if worst > 1e-3:
-            raise SystemExit("the engine does not draw from the model's distribution")
+            raise SystemExit("the engine does not sample from the model's distribution")
 
 
 def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int) -> list[str]:
@@ -133,7 +135,9 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", choices=list(GAMES), default=list(GAMES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--games", type=int, help="in flight; 256 for kuhn, 64 for tictactoe if not given")
+    parser.add_argument(
+        "--games", type=int, help="games in flight; by default 256 for kuhn and 64 for tictactoe"
+    )
     arguments = parser.parse_args()
     pin_one_thread()
     check_logprobs(arguments.batches)

@@ -25,7 +25,7 @@ RATE = 1e-2
 
 
 def save_playing_model(directory: Path) -> Path:
-    """Save the model in ``directory``, which is made; takes a few seconds on one core."""
+    """Create ``directory`` and save the model in it. This takes a few seconds on one core."""
     shutil.copytree(tiny_model("llama"), directory)
     config = json.loads((directory / "config.json").read_text())
     config["max_position_embeddings"] = CONTEXT_LENGTH
@@ -38,9 +38,9 @@ def save_playing_model(directory: Path) -> Path:
 
 
 def _lesson(tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of the prompt of a first move with each word as the answer, and the targets at its end.
+    """Return the token ids of a first move's prompt with each word as the answer, and the targets at the end.
 
-    Their shapes are (words, tokens) and (words, answer tokens); after a shorter answer a target is -100.
+    Their shapes are (words, tokens) and (words, answer tokens); targets after a shorter answer are -100.
     """
     messages = get_template("fewshot-chat").messages(make_game("kuhn_poker", 2, seed=0), 0)
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

@@ -1,4 +1,4 @@
-"""Check the accounts of a run on a cluster: nothing trained twice, nothing lost, every update made once.
+"""Check the accounts of a run on a cluster: no step is trained twice or lost, every update is made once.
 
     python benchmarks/ray_accounts.py RUN [RUN ...]
 
@@ -28,9 +28,9 @@ STEP_FATES = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
 
 @dataclass(frozen=True)
 class Books:
-    """What the actors of a run have written down.
+    """The records that the actors of a run have written.
 
-    ``lines`` are those of the batches that were learned, by update.
+    ``lines`` are the lines of the trained batches, by update.
     """
 
     config: Config
@@ -42,7 +42,7 @@ class Books:
 
 
 def read_books(run: Path) -> Books:
-    """Read the directory of a run that nobody works on."""
+    """Read the directory of a run that is not running."""
     config = load_config(str(run / "config.toml"), {})
     log = BatchLog(run / "batches")
     numbers = [int(path.name[6:12]) for path in (run / "batches").glob("batch-*.jsonl.gz")]
@@ -68,7 +68,7 @@ def read_books(run: Path) -> Books:
 
 
 def problems_of(run: Path) -> list[str]:
-    """What does not add up in a finished run, in words; empty if all does."""
+    """Return, in words, what does not add up in a finished run; empty if everything does."""
     books = read_books(run)
     found = [*_of_updates(run, books), *_of_training(books), *_of_games(books), *_of_steps(books)]
     if books.config.collection.max_staleness == 0:
@@ -148,12 +148,12 @@ def _of_lockstep(books: Books) -> list[str]:
 
 
 def main() -> None:
-    """Check the runs that are named."""
+    """Check the runs named on the command line."""
     failed = False
     for name in sys.argv[1:]:
         problems = problems_of(Path(name))
         failed = failed or bool(problems)
-        print(f"{name}: {'; '.join(problems) or 'all adds up'}")
+        print(f"{name}: {'; '.join(problems) or 'everything adds up'}")
     sys.exit(failed)
 
 

@@ -4,11 +4,12 @@
 
 The runs are ``selfplay train`` of Kuhn poker with a tiny model, half of the kills in lockstep and half with
 play and learning at the same time, on Ray's own test cluster on this machine. ``node`` kills one of three
-nodes; ``driver`` the command itself, which is then resumed. ``lost`` kills the only node with enough
-resources: the command must end with an error of one line, and the run must be resumable.
+nodes; ``driver`` kills the command itself, which is then resumed. ``lost`` kills the only node with enough
+resources: the command must end with a one-line error, and the run must be resumable.
 
-Seconds count from the kill until the actor answers again (for a node: all of them; for the driver: all that
-the resumed command has made; for a lost node: until the command has ended), and until an update is saved.
+Seconds are counted from the kill until the actor answers again (for a node: until all actors do; for the
+driver: until all actors of the resumed command do; for a lost node: until the command has ended), and until
+an update is saved.
 """
 
 import argparse
@@ -56,16 +57,16 @@ class Command:
 
     @property
     def namespace(self) -> str:
-        """Of the run's actors."""
+        """The namespace of the run's actors."""
         return f"selfplay-{self.directory.name}"
 
     def saved(self) -> int:
-        """Updates that are saved."""
+        """Return the number of saved updates."""
         names = [path.name for path in (self.directory / "learner").glob("*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait until ``condition`` holds; whether it does before the command ends."""
+        """Wait until ``condition`` holds; returns whether it did before the command ended."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             if condition():
@@ -74,7 +75,7 @@ class Command:
         return condition()
 
     def end(self) -> str:
-        """Wait for its end; returns what it printed."""
+        """Wait until the command ends; returns what it printed."""
         try:
             said, _ = self.process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -86,7 +87,7 @@ class Command:
 
 @dataclass
 class Tally:
-    """What came of the kills of one victim."""
+    """The results of the kills of one victim."""
 
     kills: int = 0
     runs: int = 0
@@ -97,12 +98,12 @@ class Tally:
     problems: list[str] = field(default_factory=list)
 
     def row(self, victim: str) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         figures = f"{self.kills} | {self.right} of {self.runs} | {_seconds(self.answers)}"
         return f"| {victim} | {figures} | {_seconds(self.updates)} | {self.replayed} |"
 
     def judge(self, run: Path, code: int, said: str) -> None:
-        """Look at a run that has ended."""
+        """Check a run that has ended."""
         self.runs += 1
         problems = [f"it ended with {code}: {said[-1500:]}"] if code else problems_of(run)
         self.right += not problems
@@ -119,7 +120,7 @@ class Faults:
     """Runs and kills, on one cluster at a time.
 
     Args:
-        directory: of the runs.
+        directory: directory of the runs.
         model: directory of the model.
         rng: chooses the moments.
     """
@@ -134,17 +135,17 @@ class Faults:
         self.commands: list[Command] = []
 
     def start_cluster(self, *cpus: int) -> None:
-        """Start a cluster with a node for each number of CPUs and join it; the first is its head."""
+        """Start a cluster with a node for each number of CPUs, the first as its head, and connect to it."""
         self.cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False}
         )
-        ray._common.utils.reset_ray_address()  # or every other ray.init() on this machine would join it
+        ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it
         for more in cpus[1:]:
             self.cluster.add_node(num_cpus=more)
         ray.init(address=self.cluster.address, **QUIET)
 
     def stop_cluster(self) -> None:
-        """End it, and the commands that still run on it."""
+        """Stop the cluster and the commands that still run on it."""
         for command in self.commands:
             if command.process.poll() is None:
                 command.process.kill()
@@ -182,7 +183,7 @@ class Faults:
         return self.start([*SELFPLAY, "train", *arguments], self.directory / name)
 
     def resume(self, run: Path) -> Command:
-        """Continue a run."""
+        """Resume a run."""
         return self.start([*SELFPLAY, "train", "--resume", str(run)], run)
 
     def start(self, command: list[str], run: Path) -> Command:
@@ -195,11 +196,11 @@ class Faults:
         return self.commands[-1]
 
     def moments(self, kills: int) -> list[int]:
-        """After how many updates to kill, in order."""
+        """Return the numbers of updates after which to kill, in order."""
         return sorted(self.rng.randrange(UPDATES // 2) for _ in range(kills))
 
     def wait_for_moment(self, command: Command, saved: int) -> bool:
-        """Wait until so many updates are saved, and some time more; whether the run still goes on."""
+        """Wait until this many updates are saved, and a little longer; returns whether the run continues."""
         there = command.wait_until(lambda: command.saved() >= saved and answers(command, *ACTORS.values()))
         time.sleep(self.rng.uniform(0.0, 1.5))
         return there and command.process.poll() is None and command.saved() < UPDATES
@@ -211,10 +212,10 @@ class Faults:
         if command.wait_until(lambda: command.saved() > before):
             self.tally.updates.append(time.monotonic() - killed)
 
-    # What is done to a run
+    # Kinds of kills
 
     def kill_actor(self, victim: str, kills: int, staleness: int) -> None:
-        """Kill an actor's process some times in one run."""
+        """Kill an actor's process several times in one run."""
         command = self.train(staleness)
         for moment in self.moments(kills):
             if not self.wait_for_moment(command, moment):
@@ -229,7 +230,7 @@ class Faults:
         self.tally.judge(command.directory, command.process.returncode, said)
 
     def kill_node(self, kills: int, staleness: int) -> None:
-        """Kill one of the nodes that are not the head, some times in one run; each time a new one comes."""
+        """Kill one of the nodes other than the head several times in one run, and add a new one each time."""
         command = self.train(staleness, "--ray.engines=2", "--ray.collectors=2")
         names = [*ACTORS.values(), "Engine-1", "Collector-1"]
         for moment in self.moments(kills):
@@ -245,7 +246,7 @@ class Faults:
         self.tally.judge(command.directory, command.process.returncode, said)
 
     def kill_driver(self, kills: int, staleness: int) -> None:
-        """Kill the command and resume it, some times in one run."""
+        """Kill the command and resume it several times in one run."""
         command = self.train(staleness)
         for moment in self.moments(kills):
             if not self.wait_for_moment(command, moment):
@@ -260,7 +261,7 @@ class Faults:
         self.tally.judge(command.directory, command.process.returncode, said)
 
     def lose_node(self, staleness: int) -> None:
-        """Kill the only node with room; the command must say so and end, and the run must be resumable."""
+        """Kill the only node with CPUs; the command must report it and end, and the run must be resumable."""
         self.start_cluster(0, 2)
         try:
             command = self.train(staleness, "--ray.patience=60")
@@ -282,7 +283,7 @@ class Faults:
             self.stop_cluster()
 
     def strike(self, victim: str, kills: int) -> Tally:
-        """All kills of one victim, half of them in lockstep."""
+        """Make all kills of one victim, half of them in lockstep."""
         self.tally = Tally()
         if victim == "lost":
             for number in range(kills):
@@ -298,7 +299,7 @@ class Faults:
         return self.tally
 
     def strike_once(self, victim: str, kills: int, staleness: int) -> None:
-        """One run with up to so many kills, fewer if it ends before."""
+        """Make one run with up to this many kills, or fewer if it ends earlier."""
         kills = min(kills, KILLS_OF_A_RUN)
         if victim == "node":
             self.kill_node(kills, staleness)
@@ -309,7 +310,7 @@ class Faults:
 
 
 def pid_of(command: Command, name: str, timeout: float = 60.0) -> int:
-    """The process of an actor.
+    """Return the id of an actor's process.
 
     Raises:
         ValueError: there is no such actor.
@@ -321,7 +322,7 @@ def pid_of(command: Command, name: str, timeout: float = 60.0) -> int:
 
 
 def answers(command: Command, *names: str) -> bool:
-    """Whether the actors are there and answer."""
+    """Return whether the actors exist and answer."""
     try:
         for name in names:
             pid_of(command, name, timeout=5.0)
@@ -331,7 +332,7 @@ def answers(command: Command, *names: str) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is a process."""
+    """Return whether the process exists and has not ended."""
     status = Path(f"/proc/{pid}/stat")
     try:
         return status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AGENTS = ("DashboardAgent", "RuntimeEnvAgent")
-"""Processes of Ray itself that call themselves like workers."""
+"""Processes of Ray itself whose titles look like those of workers."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One of them: ``name`` is an actor's class, ``IDLE``, or the program of one of Ray's daemons."""
+    """A process of Ray. ``name`` is an actor's class, ``IDLE``, or the program of one of Ray's daemons."""
 
     pid: int
     name: str
@@ -21,7 +21,7 @@ class Process:
 
 
 def ray_processes() -> list[Process]:
-    """All that are below this process."""
+    """Return all processes below this one."""
     children: dict[int, list[int]] = defaultdict(list)
     for directory in Path("/proc").iterdir():
         if directory.name.isdecimal() and (stat := _stat(int(directory.name))):
@@ -37,7 +37,7 @@ def ray_processes() -> list[Process]:
 
 
 def memory_mb() -> dict[str, float]:
-    """MB by kind: ``workers`` as PSS, which splits shared pages between their users; ``daemons`` as RSS."""
+    """Return MB by kind: ``workers`` as PSS, which divides shared pages among users; ``daemons`` as RSS."""
     total = {"workers": 0.0, "daemons": 0.0}
     for process in ray_processes():
         if process.is_worker:
@@ -48,7 +48,7 @@ def memory_mb() -> dict[str, float]:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU seconds so far by name of the process; ``daemons`` is Ray without its workers."""
+    """Return the CPU seconds so far by process name; ``daemons`` is Ray without its workers."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for process in ray_processes():
         seconds[process.name if process.is_worker else "daemons"] += process.cpu_seconds
@@ -56,7 +56,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/PID/stat`` from the third on; ``None`` if the process has ended."""
+    """Return the fields of ``/proc/PID/stat`` from the third on; ``None`` if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -77,12 +77,12 @@ def _process(pid: int) -> Process | None:
 
 
 def _cpu_seconds(stat: list[str]) -> float:
-    """User and system time, of children that have ended too."""
+    """Return user and system time, including those of ended children."""
     return sum(map(int, stat[11:15])) / TICKS
 
 
 def _field(pid: int, file: str, name: str) -> float:
-    """A field in kB as MB; 0 for a process that has ended."""
+    """Return a field given in kB as MB; 0 for a process that has ended."""
     try:
         text = Path(f"/proc/{pid}/{file}").read_text()
     except OSError:

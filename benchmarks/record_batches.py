@@ -1,12 +1,12 @@
-"""Record the self-play batches on which other benchmarks measure, once and with the real model.
+"""Record the self-play batches that other benchmarks use, once, with the real model.
 
 This script compares nothing. The untrained SmolLM2-135M plays OpenSpiel's kuhn_poker and TextArena's
 TicTacToe-v0-train against itself with the embedded engine and the few-shot template, as a run does, until
-there are enough actions; they become training records by way of the replay buffer. A third batch is
-synthetic: random token sequences that share nothing, which prefix trees cannot help.
+there are enough actions. They become training records through the replay buffer. A third batch is synthetic:
+random token sequences that share nothing, so that prefix trees do not help.
 
-Command:  python benchmarks/record_batches.py         (other benchmarks record what is missing by themselves)
-Needs:    this package; the model is fetched and converted at its first use. Half a minute on one core.
+Command:  python benchmarks/record_batches.py       (other benchmarks record missing batches by themselves)
+Needs:    this package; the model is downloaded and converted at its first use. Half a minute on one core.
 Writes:   JSON lines, one record each, to batches/ in this package's cache directory.
 """
 
@@ -37,12 +37,12 @@ BATCHES = [*ENV_IDS, UNSHARED]
 
 
 def auto_dtype() -> torch.dtype:
-    """The base model's type as a run chooses it: bfloat16 where the processor has instructions for it."""
+    """Return the base model's type as a run chooses it: bfloat16 if the processor has instructions for it."""
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def load_policy(dtype: torch.dtype) -> PolicyModel:
-    """SmolLM2-135M with an untrained adapter of rank 16 on all linear layers."""
+    """Return SmolLM2-135M with an untrained adapter of rank 16 on all linear layers."""
     return PolicyModel(resolve_model(BUNDLED_MODEL, print), LoraSettings(), dtype=dtype)
 
 
@@ -55,7 +55,7 @@ def disturb_adapter(policy: PolicyModel) -> None:
 
 
 def make_arena(engine: EmbeddedEngine, env_id: str) -> Arena:
-    """An arena where ``engine`` plays both seats of ``env_id``."""
+    """Return an arena in which ``engine`` plays both seats of ``env_id``."""
     engine.publish(TRAINED, TRAINED, 0)
     arena = Arena(engine)
     arena.add_episode(env_id, GameEpisode(env_id, 2, get_template("fewshot-chat")))
@@ -65,7 +65,7 @@ def make_arena(engine: EmbeddedEngine, env_id: str) -> Arena:
 
 
 async def play_games(arena: Arena, env_id: str, seeds: list[int]) -> list[Step]:
-    """Mirror self-play, all games in flight at once; returns the steps of all seats, games in order."""
+    """Play mirror self-play with all games in flight at once; returns the steps of all seats, by game."""
     agents = (AgentSpec("policy", max_tokens=MAX_TOKENS),) * 2
     games = [arena.run_episode(env_id, PlaySpec(env_id, 2, agents, seed), {"seed": seed}) for seed in seeds]
     buffer = StepBuffer(1_000_000, sampling_reward_transformation=SamePromptBaseline())
@@ -79,14 +79,14 @@ def record(policy: PolicyModel, batch: str, actions: int) -> list[TrainingRecord
     """Play until there are ``actions`` records; advantages are centred over equal prompts."""
     env_id = ENV_IDS[batch]
     arena = make_arena(EmbeddedEngine(policy), env_id)
-    # A random draw of steps from somewhat too many games: every turn of a game has its share.
+    # Steps are drawn at random from somewhat more games than needed, so all turns of a game are represented.
     games = actions if batch == "kuhn" else actions // 2
     steps = asyncio.run(play_games(arena, env_id, [derive_seed(0, batch, index) for index in range(games)]))
     return records_from_steps(steps[:actions])
 
 
 def unshared(vocabulary: int, sequences: int, low: int, high: int) -> list[TrainingRecord]:
-    """Random tokens, of which the last quarter of each sequence are completion; nothing is shared."""
+    """Return sequences of random tokens that share nothing; the last quarter of each is the completion."""
     draw = random.Random(0)
     records = []
     for index in range(sequences):
@@ -110,7 +110,7 @@ def unshared(vocabulary: int, sequences: int, low: int, high: int) -> list[Train
 
 
 def load_batch(batch: str) -> list[TrainingRecord]:
-    """Read a recorded batch, recording it first if it is not there."""
+    """Read a recorded batch; record it first if it does not exist."""
     path = _path(batch)
     if not path.is_file():
         _write(batch)

@@ -1,15 +1,15 @@
 """Server throughput: generated tokens per second over HTTP, one request at a time and 64 at once.
 
-``selfplay serve`` runs in a process of its own; requests go through the ``openai`` package. Every prompt is
-another one, so that no answer comes from what was computed for an earlier request: only the chat template's
-first words are shared. Answers are drawn at temperature 1 and end by themselves or after 64 tokens; all their
-tokens are counted, those of prompts are not. Both levels are measured in turn, ``--alone`` requests one after
-the other and 64 together; the ratio is the median over rounds of that within a round.
+``selfplay serve`` runs in a separate process; requests go through the ``openai`` package. All prompts are
+different, so that no answer reuses what was computed for an earlier request: only the chat template's first
+words are shared. Answers are sampled at temperature 1 and end by themselves or after 64 tokens. All their
+tokens are counted; prompt tokens are not. Both levels are measured in turn, ``--alone`` requests one after
+another and 64 together; the ratio is the median over rounds of the ratio within a round.
 
 tests/test_inference_server.py checks that answers do not depend on other requests.
 
 Command:  python benchmarks/serve_throughput.py [--rounds 5] [--threads 1]
-Needs:    this package with its extra ``serve``. About a minute a round on one core. Linux, for the memory.
+Needs:    this package with its extra ``serve``. Linux, to measure memory. A minute per round on one core.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def serving(model: str, threads: int) -> Iterator[Server]:
 
 @dataclass
 class Asking:
-    """Asks ``requests`` new prompts at every call, ``concurrency`` at once."""
+    """Sends ``requests`` new prompts at every call, ``concurrency`` at once."""
 
     server: Server
     requests: int
@@ -109,7 +109,7 @@ class Asking:
 
 
 def prompt(level: int, number: int) -> str:
-    """A question that is asked once; the number in front keeps prompts apart from their first words on."""
+    """Return a question that is asked once; the leading number makes prompts differ from the first word."""
     animal, place = ANIMALS[number % len(ANIMALS)], PLACES[number % len(PLACES)]
     return f"{number * 1000 + level} words at most: tell me how {animal} spent a rainy Sunday {place}."
 
@@ -145,7 +145,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--alone", type=int, default=4, help="requests a round, one after the other")
+    parser.add_argument("--alone", type=int, default=4, help="requests per round, one after another")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     with serving(arguments.model, arguments.threads) as server:

@@ -1,7 +1,7 @@
-"""The actors of a run on a local Ray cluster, with a simulated learner and engines that only take time.
+"""The actors of a run on a local Ray cluster, with simulated engines and a simulated learner that only wait.
 
-Tracker, buffer, model pool, collectors, engine clients and journals are those of a run; the engines' host and
-the learner's trainer are the simulated ones of the tests.
+Tracker, buffer, model pool, collectors, engine clients and journals are those of a run; the engines' hosts
+and the learner's trainer are the simulated ones of the tests.
 """
 
 import os
@@ -49,7 +49,7 @@ AnswerFn = Callable[[Messages, int | None], str]
 
 
 class Host(SimulatedHost):
-    """A simulated host that knows when nobody asked it anything: from and to on the machine's clock."""
+    """A simulated host that records when it had no calls: start and end times on the machine's clock."""
 
     def __init__(self, delay: float, answer: AnswerFn) -> None:
         super().__init__(delay, answer)
@@ -83,7 +83,7 @@ class Engine(EngineService):
         super().__init__(self.simulated, name, found(tracker))
 
     def idle_seconds(self, first: float, last: float) -> float:
-        """For how long, between two times, nobody asked anything."""
+        """Return the seconds between two times in which there were no calls."""
         return sum(max(0.0, min(end, last) - max(begin, first)) for begin, end in self.simulated.idle)
 
 
@@ -123,20 +123,20 @@ class Update:
 
 
 class Trainer(SimulatedTrainer):
-    """Takes its time in the learner's thread, as a real one does."""
+    """Waits in the learner's thread, where a real trainer computes."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.updates: list[Update] = []
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Take time."""
+        """Wait for the duration of an update."""
         self._made = [(record.rollout_id, record.policy_version) for record in records]
         sleep(self.seconds)
         return {"records": float(len(records))}
 
     def save(self, metrics: dict[str, float]) -> None:
-        """One version more."""
+        """Make a new version and record when."""
         super().save(metrics)
         self.updates.append(Update(perf_counter(), dict(metrics)))
 
@@ -149,7 +149,7 @@ class Learner(LearnerService):
         super().__init__(self.simulated, found(buffer), found(pool), found(tracker), demand=demand)
 
     def updates(self) -> list[Update]:
-        """What was made."""
+        """Return the updates that were made."""
         return self.simulated.updates
 
 
@@ -157,7 +157,7 @@ class Learner(LearnerService):
 class Play:
     """What is played, and how.
 
-    ``games_per_update`` is ``None`` where nobody learns and games are started without bound.
+    ``games_per_update`` is ``None`` if there is no learner and games are started without bound.
     """
 
     env_id: str
@@ -171,11 +171,11 @@ class Play:
     max_staleness: int = 0
 
     def env(self) -> EnvSpec:
-        """As the scheduler sees it."""
+        """Return the environment for the scheduler."""
         return EnvSpec(self.env_id, self.env_id, 2)
 
     def settings(self) -> PlaySettings:
-        """As the pool sees it."""
+        """Return the settings for the pool."""
         return PlaySettings(
             (self.env(),),
             (1.0,),
@@ -189,7 +189,7 @@ class Play:
 
 
 class Actors:
-    """The actors of one run. ``transforms`` are the buffer's three, ``None`` for none."""
+    """The actors of one run. ``transforms`` are the buffer's three; ``None`` means no transform."""
 
     runs = count()
 
@@ -232,7 +232,7 @@ class Actors:
         return ActorForm(cls, name=f"{name}-of-{self.number}", **options)
 
     def add_learner(self, seconds: float) -> None:
-        """A learner whose updates take so long; each waits for ``games_per_update`` games."""
+        """Add a learner whose updates take this long; each waits for ``games_per_update`` games."""
         demand = Demand(games=self.play.games_per_update)
         self.learner = self._form(Learner, "Learner").remote(
             seconds, demand, self.buffer, self.pool, self.tracker
@@ -245,18 +245,18 @@ class Actors:
         return [one.collect.remote(share + (i < more)) for i, one in enumerate(self.collectors)]
 
     def stop_play(self, playing: list[Any]) -> None:
-        """End it."""
+        """Stop play."""
         ray.get([self.buffer.stop.remote(), self.pool.stop.remote()])
         ray.get(playing)
 
     def wait_for_games(self, playing: list[Any], games: int) -> None:
-        """Wait until so many are finished; raises what ends a collector meanwhile."""
+        """Wait until this many games are finished; raises the error of a collector that ends meanwhile."""
         while self.finished() < games:
             ended, _ = ray.wait(playing, timeout=0.2)
             ray.get(ended)
 
     def finished(self) -> int:
-        """Games that were played to their end and rated."""
+        """Return the number of games that were played to their end and rated."""
         return int(ray.get(self.pool.accounts.remote())["finished"])
 
     def kill(self) -> None:
@@ -268,7 +268,7 @@ class Actors:
 
 @contextmanager
 def cluster() -> Iterator[None]:
-    """A cluster of this machine's own for as long as the body runs."""
+    """Start a local cluster for as long as the body runs."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*PATHS, *filter(None, given)]))
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=40)

@@ -1,15 +1,15 @@
 """vLLM against the embedded engine, with SmolLM2-135M: do they agree, and how soon does a version arrive?
 
 - agreement: each engine answers the same prompts with the base and with an adapter; its log-probabilities of
-  the tokens that it drew are compared with the learner's, in nats a token;
+  the tokens that it sampled are compared with the learner's, in nats per token;
 - delivery: milliseconds from the end of an optimizer step to the first token of the new version. For the
-  embedded engine that is a change of pointers and the prompt anew. For vLLM it is the learner's own
-  log-probability of the canary, the adapter written to disk, hashed, loaded and proved, and then the prompt.
-  Nothing else is asked meanwhile; 1 or 8 adapters are being served. The optimizer steps are AdamW's on random
-  gradients: what they cost is not measured.
+  embedded engine that is a change of pointers, and the prompt computed again. For vLLM it is the learner's
+  own log-probability of the canary, then the adapter written to disk, hashed, loaded and checked, and then
+  the prompt. There are no other requests meanwhile; 1 or 8 adapters are served. The optimizer steps are
+  AdamW's on random gradients; their cost is not measured.
 
 Command:  python benchmarks/vllm_against_embedded.py [--rounds 20] [--adapters 1 8] [--dtype bfloat16]
-Needs:    an environment with vLLM, as scripts/test-vllm makes it. Ten minutes on one free core.
+Needs:    an environment with vLLM, made by scripts/test-vllm. Ten minutes on one free core.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def disturb(policy: PolicyModel) -> None:
 
 
 def learner_logprobs(policy: PolicyModel, adapter: str, responses: list[ModelResponse]) -> list[float]:
-    """Log-probability of every token of all answers, in no particular order but always the same."""
+    """Return the log-probability of every token of all answers, in an unspecified but fixed order."""
     plan = build_plan(
         [response.prompt_token_ids or [] for response in responses],
         [response.completion_token_ids or [] for response in responses],
@@ -67,7 +67,7 @@ def learner_logprobs(policy: PolicyModel, adapter: str, responses: list[ModelRes
 
 
 async def differences(engine: Any, policy: PolicyModel, tokens: int) -> dict[str, np.ndarray]:
-    """Absolute differences between the engine's and the learner's log-probabilities, by model."""
+    """Return the absolute differences between the engine's and the learner's log-probabilities, by model."""
     names = {"base": BASE, "default": TRAINED}
     asked = {
         name: [
@@ -86,9 +86,9 @@ async def differences(engine: Any, policy: PolicyModel, tokens: int) -> dict[str
 
 
 class Deliveries:
-    """Steps an optimizer and times how long the new version takes to its first token.
+    """Steps an optimizer and measures the time until the new version's first token.
 
-    Both engines' methods return milliseconds: in all, and of the parts. ``canary_off`` are the differences
+    Both engines' methods return milliseconds: in total, and of the parts. ``canary_off`` are the differences
     between vLLM's and the learner's mean log-probability of a canary token, in nats.
     """
 
@@ -140,7 +140,7 @@ class Deliveries:
 
 
 def milliseconds(times: list[float]) -> list[float]:
-    """The whole, then the parts."""
+    """Return the total, then the parts."""
     return [1000 * (times[-1] - times[0]), *(1000 * np.diff(times)).tolist()]
 
 
@@ -167,7 +167,9 @@ async def measure(arguments: argparse.Namespace, directory: Path) -> None:
     vllm = VLLMEngine(model, max_context=1024, max_batch=64, dtype=arguments.dtype)
     started = perf_counter()
     await vllm.start()
-    print(f"vLLM started and proved in {perf_counter() - started:.0f} s; {arguments.dtype}, one thread\n")
+    print(
+        f"vLLM started and was checked in {perf_counter() - started:.0f} s; {arguments.dtype}, one thread\n"
+    )
     try:
         await vllm.publish("base", None, 0)
         save_adapter(directory / "first", policy, BUNDLED_MODEL)

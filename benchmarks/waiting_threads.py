@@ -2,8 +2,9 @@
 
     python benchmarks/waiting_threads.py [--busy 1] [--rounds 3]
 
-Each contender is a process of its own (libgomp reads its environment once): SmolLM2-135M in bfloat16, passes
-over 48 tokens. Contenders run in turn; the table has medians over all passes.
+Each contender runs in a separate process, because libgomp reads its environment only once. The model is
+SmolLM2-135M in bfloat16, and a pass has 48 tokens. Contenders run in turn; the table has medians over all
+passes.
 """
 
 import argparse
@@ -27,7 +28,7 @@ CONTENDERS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 def passes(threads: int) -> dict[str, list[float]]:
-    """Seconds, CPU seconds and voluntary context switches of each pass, in this process."""
+    """Return the seconds, CPU seconds and voluntary context switches of each pass, in this process."""
     import torch
 
     from selfplay.learning.decoder import hidden_states, load_decoder
@@ -54,7 +55,7 @@ def passes(threads: int) -> dict[str, list[float]]:
 
 
 def run_apart(threads: int, settings: dict[str, str]) -> dict[str, list[float]]:
-    """The same in a fresh process with these environment variables."""
+    """Do the same in a fresh process with these environment variables."""
     ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in ours} | settings
     command = [sys.executable, __file__, "--threads", str(threads)]

@@ -11,7 +11,7 @@ touched. Two things are replaced:
 
 - ``vllm`` is a stub in a temporary directory on PYTHONPATH with the four names that are imported from it;
 - ``unstable.collector.VLLMActor`` is the mock engine below: the same constructor and ``submit_prompt``, and
-  an answer at once. The Collector makes one for each GPU, so Ray is told of one GPU that is not there.
+  an answer at once. The Collector makes one for each GPU, so Ray is told that there is one GPU.
 
 There is no learner, so nothing draws from the buffer; it is large enough that nothing is evicted either.
 
@@ -21,8 +21,8 @@ games are in flight, so that it keeps as many idle workers. ``build`` leaves it 
 (``--cpus``): with more games than cores Ray then ends idle workers and starts new ones all the time.
 Against it: its actors share the cores with the games.
 
-A worker holds about 320 MB by itself: 64 games want some 23 GB. With less than MIN_FREE_GB left the script
-ends and says so.
+A worker holds about 320 MB by itself, so 64 games need about 23 GB. If less than MIN_FREE_GB are left, the
+script says so and ends.
 
 A game counts when the ModelRegistry has rated it: ``games`` of its one policy, two for a game of two seats.
 Start-up is not measured as speed: the window opens when 2N games are finished and the number of the game
@@ -203,7 +203,7 @@ def check_room() -> None:
     if psutil.virtual_memory().available < MIN_FREE_GB * 2**30:
         sample = take_sample()
         raise SystemExit(
-            f"so many games do not fit into this machine: the {sample.processes['game']} game processes hold "
+            f"these games do not fit into this machine: the {sample.processes['game']} game processes hold "
             f"{sample.mb['game']:.0f} MB so far, and less than {MIN_FREE_GB} GB are free"
         )
 
