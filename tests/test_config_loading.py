@@ -42,7 +42,9 @@ def test_the_bundled_presets_are_the_promised_ones():
     assert tictactoe.evaluation.opponents == ["random", "optimal"]
 
 
-def test_a_file_goes_before_a_preset_of_the_same_name_and_a_directory_does_not(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_preset_of_the_same_name_but_a_directory_does_not(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
     assert load_config("quickstart", {}) == load_config("quickstart", {})
@@ -51,7 +53,7 @@ def test_a_file_goes_before_a_preset_of_the_same_name_and_a_directory_does_not(t
     assert load_config("quickstart", {}).envs[0].id == "leduc_poker"
 
 
-def test_overrides_are_toml_values_and_text_where_they_are_not():
+def test_overrides_are_read_as_toml_values_or_otherwise_as_text():
     config = load_config(
         "quickstart",
         {
@@ -79,7 +81,7 @@ def test_overrides_are_toml_values_and_text_where_they_are_not():
     assert config.tracking.wandb_project == "123abc"
 
 
-def test_an_override_of_an_entry_changes_that_entry_and_no_other(tmp_path):
+def test_an_override_of_an_entry_changes_only_that_entry(tmp_path):
     two = KUHN + '[[envs]]\nid = "leduc_poker"\n'
     config = load(two, {"envs.1.weight": "3"}, folder=tmp_path)
     assert [(env.id, env.weight) for env in config.envs] == [("kuhn_poker", 1.0), ("leduc_poker", 3.0)]
@@ -112,10 +114,10 @@ def test_a_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
     assert config.model.name == f"{tmp_path}/project/model"
     saved = tmp_path / "runs" / "saved"
     saved.mkdir(parents=True)
-    assert load(dump_config(config), folder=saved) == config, "a resume finds the same"
+    assert load(dump_config(config), folder=saved) == config, "a resume must find the same paths"
 
 
-def test_a_model_that_is_no_directory_keeps_its_name(tmp_path, monkeypatch):
+def test_a_model_name_that_is_not_a_model_directory_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "smollm2-135m").mkdir()
     for name in ("org/model", "gpt2", "./nothing", "smollm2-135m"):
@@ -126,7 +128,7 @@ def test_an_override_cannot_smuggle_in_a_second_field():
     assert load_config("quickstart", {"model.name": '"a"\nseed = 3'}).model.name == '"a"\nseed = 3'
 
 
-def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
+def test_overrides_create_sections_that_the_file_lacks(tmp_path):
     config = load(KUHN, {"learning.algorithm.kl_weight": "0.5"}, folder=tmp_path)
     assert config.learning.algorithm.kl_weight == 0.5
 
@@ -153,7 +155,7 @@ def test_overrides_make_sections_that_the_file_does_not_have(tmp_path):
         ),
     ],
 )
-def test_each_kind_of_wrong_value_is_one_line_that_names_the_field(overrides, line):
+def test_each_kind_of_invalid_value_gives_one_line_that_names_the_field(overrides, line):
     assert problem(overrides).startswith(line)
     assert "\n" not in problem(overrides)
 
@@ -176,16 +178,16 @@ def test_fields_of_tagged_entries_are_named_without_their_tag():
         ("invference.temperature", "inference"),
     ],
 )
-def test_an_unknown_field_gets_the_one_that_was_meant(field, meant):
+def test_the_error_for_a_misspelt_field_suggests_the_intended_one(field, meant):
     assert problem({field: "3"}).endswith(f"Did you mean {meant}?")
 
 
-def test_an_unknown_field_like_no_other_gets_the_list_of_its_section():
+def test_the_error_for_an_unrecognisable_field_lists_the_fields_of_its_section():
     fields = "Fields of this section: type, max_size, batch_size, log_batches"
     assert problem({"buffer.zzz": "3"}).endswith(fields)
 
 
-def test_a_long_value_is_cut_in_the_error():
+def test_a_long_value_is_shortened_in_the_error():
     assert len(problem({"learning.steps": "x" * 5000})) < 200
 
 
@@ -193,7 +195,7 @@ def test_a_long_value_is_cut_in_the_error():
     st.sampled_from([field.path for field in config_fields() if not {"*", "program"} & set(field.path)]),
     st.sampled_from([{"no": "such"}, [[[]]], date(2024, 1, 1)]),
 )
-def test_any_wrong_value_of_any_field_names_that_field(path, wrong):
+def test_any_invalid_value_gives_an_error_that_names_its_field(path, wrong):
     config = {"envs": [{"id": "kuhn_poker"}]}
     table = config
     for part in path[:-1]:
@@ -218,7 +220,7 @@ def _load_dict(data):
 
 
 @given(st.integers(0, 2**40), st.floats(1e-9, 1.0), st.lists(st.text(max_size=5), max_size=3))
-def test_what_is_dumped_loads_as_it_was(seed, rate, texts):
+def test_a_dumped_configuration_loads_unchanged(seed, rate, texts):
     config = _load_dict(
         {
             "seed": seed,

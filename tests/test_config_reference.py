@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the source says."""
+"""docs/configuration.md matches the source."""
 
 from pathlib import Path
 

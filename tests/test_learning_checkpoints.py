@@ -54,7 +54,7 @@ def test_a_saved_adapter_loads_with_plain_peft_and_gives_the_same_log_probabilit
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_checkpoint_gives_back_what_was_saved(checkpoint):
+def test_a_checkpoint_restores_what_was_saved(checkpoint):
     policy = tiny_policy()
     loaded = load_checkpoint(checkpoint)
     assert loaded.state == STATE
@@ -64,7 +64,7 @@ def test_a_checkpoint_gives_back_what_was_saved(checkpoint):
     )
 
 
-def test_the_adapter_of_a_checkpoint_is_the_one_named_as_result(tmp_path):
+def test_the_adapter_of_a_checkpoint_is_the_one_saved_as_the_result(tmp_path):
     policy = tiny_policy()
     perturb_adapter(policy, "average", seed=8)
     loaded = load_checkpoint(save(tmp_path / "step-1", policy, "average"))
@@ -96,17 +96,17 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
-def test_a_checkpoint_of_the_one_default_policy_has_all_files_at_the_top(checkpoint):
+def test_a_checkpoint_with_only_the_default_policy_has_all_files_at_the_top(checkpoint):
     names = {path.name for path in checkpoint.rglob("*")}
     assert names == {ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE}
 
 
-def test_a_folder_of_something_else_in_a_checkpoint_is_left_alone(checkpoint):
+def test_an_unrelated_folder_in_a_checkpoint_is_ignored(checkpoint):
     (checkpoint / ".snapshots").mkdir()
     assert list(load_checkpoint(checkpoint).learners) == [TRAINED]
 
 
-def test_the_adapter_configuration_tells_its_shape_and_base(checkpoint):
+def test_the_adapter_configuration_names_shape_and_base(checkpoint):
     _, config = load_adapter(checkpoint)
     policy = tiny_policy()
     shape = config["r"], config["lora_alpha"], sorted(config["target_modules"])
@@ -116,7 +116,7 @@ def test_the_adapter_configuration_tells_its_shape_and_base(checkpoint):
 
 @pytest.mark.parametrize("name", [ADAPTER_FILE, LEARNER_FILE, STATE_FILE, ADAPTER_CONFIG])
 @pytest.mark.parametrize("kept", [None, 0, 0.5, -1])
-def test_a_missing_or_truncated_file_is_refused_in_one_line(checkpoint, name, kept):
+def test_a_missing_or_truncated_file_is_rejected_in_one_line(checkpoint, name, kept):
     file = checkpoint / name
     content = file.read_bytes()
     if kept is None:
@@ -154,20 +154,20 @@ def test_of_several_damaged_states_the_newest_is_kept_and_one_that_does_not_fit_
 
 
 @pytest.mark.parametrize("config", [[], {}, {"peft_type": "IA3"}, {"peft_type": "LORA", "r": 4}])
-def test_a_directory_that_holds_no_lora_adapter_is_refused(checkpoint, config):
+def test_a_directory_without_a_lora_adapter_is_rejected(checkpoint, config):
     (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config))
     with pytest.raises(InputError):
         load_adapter(checkpoint)
 
 
-def test_an_adapter_whose_scale_is_computed_in_another_way_is_refused(checkpoint):
+def test_an_adapter_with_another_formula_for_its_scale_is_rejected(checkpoint):
     config = json.loads((checkpoint / ADAPTER_CONFIG).read_text())
     (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config | {"use_rslora": True}))
     with pytest.raises(InputError, match="use_rslora"):
         load_adapter(checkpoint)
 
 
-def test_an_adapter_of_another_shape_is_refused_by_the_model(tmp_path):
+def test_the_model_rejects_an_adapter_of_another_shape(tmp_path):
     policy = tiny_policy(rank=2)
     save_adapter(tmp_path, policy, policy.model_name)
     weights, _ = load_adapter(tmp_path)

@@ -1,4 +1,4 @@
-"""Several learners on shards of a batch against one learner on the whole of it."""
+"""Several learners on shards of a batch, compared with one learner on the whole batch."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ Records = list[TrainingRecord]
 
 @dataclass(frozen=True)
 class Case:
-    """Updates to make, one for each batch, and how."""
+    """The batches of some updates and the settings of the learner."""
 
     batches: list[Records]
     regulariser: str = "none"
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What a learner reported and what it became; arrays, because it travels between processes."""
+    """A learner's reports and its final state, as arrays, because they are sent between processes."""
 
     metrics: list[dict[str, float]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ def leave_as_rank_1(port: int) -> None:
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[ProcessPoolExecutor]:
-    """Rank 1's process; rank 0 is this one."""
+    """The process of rank 1; this process is rank 0."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         yield executor
 
@@ -113,7 +113,7 @@ def train_together(other: ProcessPoolExecutor, case: Case) -> tuple[Outcome, Out
 
 
 def self_play_batch(seed: int, size: int, version: int) -> Records:
-    """Games with shared prompts, some without legal answers, some records of an older version."""
+    """Return records of games with shared prompts, some without legal answers, some of an older version."""
     draw = random.Random(seed)
     answers = [[[3, 4], [5, 6], [7]], [[5, 6], [8]], []]
     records = []
@@ -138,7 +138,7 @@ def batches(*sizes: int) -> list[Records]:
 
 
 def assert_close_weights(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
-    """AdamW divides a gradient by its size, so where it is nearly 0 its rounding moves a weight."""
+    """AdamW divides a gradient by its size, so the rounding of a gradient near 0 moves its weight."""
     assert left.keys() == right.keys()
     for name in left:
         difference = np.abs(left[name] - right[name])
@@ -194,7 +194,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_learners_make_the_updates_of_one_on_the_whole_batch(other, name):
+def test_two_learners_make_the_same_updates_as_one_learner_on_the_whole_batch(other, name):
     case = CASES[name]
     outcome, of_rank_1 = train_together(other, case)
     assert_same_learning(outcome, train(make_learner(case), case))
@@ -202,7 +202,7 @@ def test_two_learners_make_the_updates_of_one_on_the_whole_batch(other, name):
     assert not outcome.errors
 
 
-def test_three_learners_make_the_updates_of_one():
+def test_three_learners_make_the_same_updates_as_one():
     case = Case(batches(7, 9), regulariser="uniform", average_decay=0.5)
     learners, store = [make_learner(case) for _ in range(3)], host_store(ADDRESS, TIMEOUT_SECONDS)
 
@@ -220,8 +220,8 @@ def test_three_learners_make_the_updates_of_one():
         assert_identical(outcomes[0], outcome)
 
 
-def test_the_cases_are_what_they_say():
-    """Without this a change of the sharding could turn them into plain ones."""
+def test_the_cases_are_what_their_names_say():
+    """Otherwise a change of the sharding could turn them into ordinary cases."""
     first, second = shard(CASES["too long on one shard only"].batches[0], 2)
     lengths = [[len(r.prompt_token_ids) for r in part] for part in (first, second)]
     assert max(lengths[0]) < 11 <= min(lengths[1])
@@ -238,7 +238,7 @@ def test_the_cases_are_what_they_say():
         ([make_record([30, 1], [2], logprobs=[-1e4], policy_version=-1)], "of older versions"),
     ],
 )
-def test_what_is_wrong_on_one_shard_stops_all_alike_and_costs_no_weight(other, bad, message):
+def test_bad_records_on_one_shard_stop_all_learners_alike_and_change_no_weights(other, bad, message):
     good = self_play_batch(0, 6, 0)
     outcome, of_rank_1 = train_together(other, Case([[*good, *bad], good]))
     assert message in outcome.errors[0]
@@ -248,8 +248,8 @@ def test_what_is_wrong_on_one_shard_stops_all_alike_and_costs_no_weight(other, b
     assert outcome.version == 1
 
 
-def test_mismatch_is_judged_over_all_shards(other):
-    """That of one shard alone is over the limit, the batch's is not."""
+def test_the_mismatch_limit_applies_to_the_mean_over_all_shards(other):
+    """The mismatch of one shard alone exceeds the limit; that of the batch does not."""
     records = [make_record([1, 2], [3] * 3, logprobs=[-9.0] * 3), make_record([8], [4], logprobs=[-60.0])]
     of_all = train(make_learner(Case([])), Case([records])).metrics[0]["mismatch"]
     of_one = train(make_learner(Case([])), Case([records[1:]])).metrics[0]["mismatch"]
@@ -258,7 +258,7 @@ def test_mismatch_is_judged_over_all_shards(other):
     assert outcome.metrics[0]["mismatch"] == pytest.approx(of_all, rel=1e-5)
 
 
-def test_a_batch_of_which_no_record_fits_is_refused_on_all(other):
+def test_a_batch_in_which_no_record_fits_is_rejected_by_all_learners(other):
     case = Case([LONG, []], max_train_len=5)
     outcome, of_rank_1 = train_together(other, case)
     assert len(outcome.errors) == 2
@@ -266,7 +266,7 @@ def test_a_batch_of_which_no_record_fits_is_refused_on_all(other):
     assert outcome.errors == of_rank_1.errors == train(make_learner(case), case).errors
 
 
-def test_a_failure_of_one_learner_is_told_to_the_others(other):
+def test_a_failure_of_one_learner_is_reported_to_the_others(other):
     no_such_token = make_record([40, 10**6], [2])
     good = self_play_batch(0, 4, 0)
     outcome, of_rank_1 = train_together(other, Case([[*good, no_such_token], good]))
@@ -275,7 +275,7 @@ def test_a_failure_of_one_learner_is_told_to_the_others(other):
     assert outcome.version == of_rank_1.version == 1
 
 
-def test_a_learner_whose_peer_left_says_so_and_keeps_its_weights(other):
+def test_a_learner_whose_peer_has_left_reports_it_and_keeps_its_weights(other):
     learner, store = make_learner(Case([])), host_store(ADDRESS, TIMEOUT_SECONDS)
     future = other.submit(leave_as_rank_1, store.port)
     group = DataParallel(0, 2, store, timeout_seconds=TIMEOUT_SECONDS)
@@ -289,7 +289,7 @@ def test_a_learner_whose_peer_left_says_so_and_keeps_its_weights(other):
     assert learner.version == 0
 
 
-def test_who_is_alone_at_the_meeting_point_does_not_wait_for_ever():
+def test_a_learner_without_peers_does_not_wait_forever_for_them():
     with pytest.raises(PeerLost, match="timeout"):
         DataParallel(0, 2, host_store(ADDRESS, 0.2), timeout_seconds=0.2)
 
@@ -303,7 +303,9 @@ def tokens_of(record: TrainingRecord) -> tuple[list[int], list[int]]:
 
 
 def run_cost(run: Records) -> int:
-    """A run's first record, and what each other does not begin with like the one before it."""
+    """Count the tokens of a run's first record, and those of the others beyond the prefix shared with the
+    previous record.
+    """
     cost = 0
     for before, record in zip([None, *run], run, strict=False):
         ids = record.input_ids
@@ -314,7 +316,7 @@ def run_cost(run: Records) -> int:
 
 
 @given(record_lists, st.integers(1, 5))
-def test_shards_hold_every_record_once_in_order_and_none_is_empty_without_need(records, count):
+def test_shards_hold_every_record_once_in_order_and_none_is_empty_unless_necessary(records, count):
     shards = shard(records, count)
     assert len(shards) == count
     joined = [record for part in shards for record in part]
@@ -331,7 +333,7 @@ def test_shards_do_not_depend_on_the_order_of_records(records, count, generator)
 
 
 @given(record_lists.filter(lambda records: len(records) >= 3))
-def test_the_largest_shard_is_as_small_as_cutting_can_make_it(records):
+def test_the_largest_shard_is_as_small_as_possible(records):
     shards = shard(records, 3)
     joined = [record for part in shards for record in part]
     best = min(
@@ -341,7 +343,7 @@ def test_the_largest_shard_is_as_small_as_cutting_can_make_it(records):
     assert max(map(run_cost, shards)) == best
 
 
-def test_a_group_of_one_machine_listens_to_that_machine_only():
+def test_a_group_on_one_machine_listens_only_to_that_machine():
     before = listening()
     store = host_store(ADDRESS, TIMEOUT_SECONDS)
     group = DataParallel(0, 1, store, timeout_seconds=TIMEOUT_SECONDS)
@@ -356,7 +358,7 @@ def listening() -> set:
     return {one.laddr for one in connections if one.status == psutil.CONN_LISTEN}
 
 
-def test_a_shard_holds_the_records_of_one_game_rather_than_halves_of_two():
+def test_records_with_a_common_prefix_stay_in_one_shard():
     rules = [[1] * 50, [2] * 50]
     records = [make_record([*rules[game % 2], move], [3]) for game in range(8) for move in range(game)]
     for part in shard(records, 2):

@@ -1,4 +1,4 @@
-"""Prefix-tree training against training one sample at a time with plain transformers and peft."""
+"""Prefix-tree training, compared with training one sample at a time with plain transformers and peft."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ Records = list[TrainingRecord]
 
 @dataclass(frozen=True)
 class Case:
-    """How a batch is trained on."""
+    """The settings of a training step."""
 
     regulariser: str = "none"
     regulariser_weight: float = 0.0
@@ -51,7 +51,7 @@ def policy_of(architecture: str) -> Any:
 
 @functools.cache
 def plain_model(architecture: str, attention: str = "eager") -> Any:
-    """The same base and adapter as :func:`policy_of`, made by transformers and peft alone."""
+    """Return the base and adapter of :func:`policy_of`, loaded by transformers and peft alone."""
     base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture), attn_implementation=attention)
     model = get_peft_model(
         base,
@@ -68,7 +68,7 @@ def plain_logprobs(model: Any, prompt: list[int], completion: list[int], tempera
 
 
 def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case) -> torch.Tensor:
-    """One record's share of the loss, by the formulas in the documentation."""
+    """Return one record's share of the loss, by the formulas in the documentation."""
     prompt, completion = record.prompt_token_ids, record.completion_token_ids
     logprobs_t = plain_logprobs(model, prompt, completion, case.temperature)
     ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
@@ -94,7 +94,7 @@ def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case)
 
 @dataclass
 class PlainResult:
-    """Sums over records, and sums of magnitudes, to which rounding is relative where records cancel out."""
+    """Sums over records, and sums of magnitudes, which scale the rounding where records cancel each other."""
 
     loss: float
     loss_magnitude: float
@@ -145,7 +145,7 @@ def assert_same_training(architecture: str, records: Records, case: Case, attent
     assert abs(metrics["loss"] - plain.loss) <= 1e-4 * plain.loss_magnitude + 1e-6
     assert set(gradients) == set(plain.gradients)
     assert len(gradients) == len(policy.adapter_parameters()) == 2 * 2 * len(ALL_LINEAR)
-    # A gradient may be zero by symmetry and still show the rounding of what flows into it.
+    # A gradient that is zero by symmetry still contains the rounding of its inputs.
     largest = max(float(magnitude.max()) for magnitude in plain.gradient_magnitudes.values())
     for name, gradient in gradients.items():
         magnitude = plain.gradient_magnitudes[name]
@@ -206,8 +206,8 @@ def test_tree_training_equals_training_one_sample_at_a_time(architecture, record
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_self_play_batch_trains_as_separate_samples_would(architecture, attention):
-    """Long shared prompts, a few actions taken over and over, a tree cut into subtrees."""
+def test_training_on_a_self_play_batch_equals_training_on_separate_samples(architecture, attention):
+    """Long shared prompts, a few actions that occur often, and a tree cut into subtrees."""
     rules = [token % 200 for token in range(60)]
     answers = [[3, 4, 5], [3, 6, 5], [7, 5]]
     records = [
@@ -226,7 +226,7 @@ def test_a_self_play_batch_trains_as_separate_samples_would(architecture, attent
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_weights_are_trained_whose_b_matrix_is_still_zero(architecture):
+def test_an_adapter_whose_b_matrices_are_still_zero_is_trained(architecture):
     policy = tiny_policy(architecture, perturbed=False)
     _, gradients = train_as_tree(policy, [make_record([1, 2], [3, 4])], Case())
     moved = {name for name, gradient in gradients.items() if gradient.abs().max() > 0}
@@ -234,7 +234,7 @@ def test_weights_are_trained_whose_b_matrix_is_still_zero(architecture):
 
 
 @pytest.mark.parametrize(("recompute", "times"), [(True, 2), (False, 1)])
-def test_layers_are_computed_again_for_their_gradient_where_memory_is_short(recompute, times):
+def test_layers_are_recomputed_for_the_gradient_if_memory_is_short(recompute, times):
     policy, passes, algorithm = policy_of("llama"), [], Reinforce()
     algorithm.initialize(policy, MAX_GENERATION_LEN)
     algorithm.memory.limit = 0.0 if recompute else math.inf
@@ -252,7 +252,7 @@ def test_the_base_model_gets_no_gradients():
     assert {id(p) for p in with_gradient} == {id(p) for p in policy.adapter_parameters()}
 
 
-def test_metrics_tell_loss_kl_mass_and_entropy_of_legal_answers():
+def test_metrics_include_loss_kl_and_the_mass_and_entropy_of_legal_answers():
     policy, model = policy_of("llama"), plain_model("llama")
     records = [make_record([1, 2], [3], alternatives=[[3], [4, 5]])] * 3 + [make_record([9], [1, 2])]
     metrics, _ = train_as_tree(policy, records, Case("uniform", 0.5, kl_weight=0.2))
@@ -275,8 +275,8 @@ def test_metrics_tell_loss_kl_mass_and_entropy_of_legal_answers():
     assert metrics["packed_tokens"] == 3 + 2  # 1 2 4, and 9 1
 
 
-def test_a_reference_over_very_unlikely_answers_is_still_a_distribution():
-    """Whole answers of probability e-1000 must not make the reference 0/0."""
+def test_a_reference_over_very_unlikely_answers_is_a_distribution():
+    """Answers with a probability of e-1000 must not make the reference 0/0."""
     unlikely = [[token, 9] * 150 for token in (5, 6)]
     records = [make_record([1], [2], alternatives=unlikely)]
     metrics, gradients = train_as_tree(policy_of("llama"), records, Case("base", 0.1))

@@ -86,7 +86,7 @@ def test_gradients_are_clipped_to_a_global_norm_and_the_whole_norm_is_reported()
 
 
 @pytest.mark.parametrize("advantage", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_weights(advantage):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_weights(advantage):
     policy = tiny_policy()
     learner, before = make_learner(policy), weights(policy)
     with pytest.raises(SelfplayError, match="not finite"):
@@ -95,7 +95,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_weights(advantag
     assert learner.version == 0
 
 
-def test_tokens_that_the_policy_drew_itself_show_no_mismatch():
+def test_tokens_sampled_by_the_policy_itself_show_no_mismatch():
     policy = tiny_policy()
     logprobs = sampled_logprobs(policy, [1, 2], [3, 4])
     record = make_record([1, 2], [3, 4], logprobs=logprobs)
@@ -103,7 +103,7 @@ def test_tokens_that_the_policy_drew_itself_show_no_mismatch():
 
 
 @pytest.mark.parametrize("shift", [0.5, -0.5, math.nan])
-def test_log_probabilities_of_another_model_stop_the_run_and_leave_the_weights(shift):
+def test_log_probabilities_of_another_model_stop_the_run_and_keep_the_weights(shift):
     policy = tiny_policy()
     learner, before = make_learner(policy, max_mismatch=0.2), weights(policy)
     logprobs = [logprob + shift for logprob in sampled_logprobs(policy, [1, 2], [3, 4])]
@@ -113,7 +113,7 @@ def test_log_probabilities_of_another_model_stop_the_run_and_leave_the_weights(s
 
 
 @pytest.mark.parametrize("shift", [10.8, -10.8, math.nan])
-def test_log_probabilities_of_another_model_are_seen_on_tokens_of_an_older_version(shift):
+def test_log_probabilities_of_another_model_are_detected_on_tokens_of_an_older_version(shift):
     policy = tiny_policy()
     learner, before = make_learner(policy, max_mismatch=0.2), weights(policy)
     learner.version = 5
@@ -134,7 +134,7 @@ def test_tokens_of_an_older_version_may_differ_by_what_an_update_changes():
     assert metrics["stale_mismatch"] == pytest.approx(0.15, rel=1e-3)
 
 
-def test_a_mismatch_that_was_not_measured_is_not_there():
+def test_a_mismatch_that_was_not_measured_is_not_reported():
     policy = tiny_policy()
     learner = make_learner(policy)
     fresh, stale = make_record([1, 2], [3]), make_record([1, 2], [3], policy_version=-1)
@@ -153,8 +153,8 @@ def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens(
 
 
 @pytest.mark.parametrize("nats", [30, 100])
-def test_one_token_that_the_policy_has_made_very_unlikely_does_not_decide_an_update(nats):
-    """e30 would be nearly all of the gradient, e100 is not finite. A low temperature makes such tokens."""
+def test_one_token_that_the_policy_has_made_very_unlikely_does_not_dominate_an_update(nats):
+    """A weight of e30 would dominate the gradient, and e100 is not finite. Low temperatures cause them."""
     policy, prompt, temperature = tiny_policy(), [1, 2, 3], 1.5 / nats
     plan = build_plan([prompt] * 250, [[token] for token in range(250)])
     logprobs = {}
@@ -174,7 +174,7 @@ def test_one_token_that_the_policy_has_made_very_unlikely_does_not_decide_an_upd
 
 
 @pytest.mark.parametrize(("version", "stale"), [(None, [False, False]), (3, [True, False])])
-def test_records_are_stale_when_an_older_version_drew_them(version, stale):
+def test_records_are_stale_if_an_older_version_sampled_them(version, stale):
     records = [make_record([1], [2], policy_version=2), make_record([1], [2], policy_version=3)]
     batch = pack(records, version=version, max_train_len=None, max_batch_tokens=64, with_answers=False)
     assert batch.stale_R.tolist() == stale
@@ -200,7 +200,7 @@ def test_left_out_records_are_counted():
     assert metrics["records_too_long"] == 2
 
 
-def test_a_batch_of_prompts_that_are_all_too_long_is_refused():
+def test_a_batch_in_which_all_prompts_are_too_long_is_rejected():
     with pytest.raises(SelfplayError, match="max_train_len"):
         make_learner(tiny_policy(), max_train_len=2).update(RECORDS)
 

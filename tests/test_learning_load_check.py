@@ -1,4 +1,4 @@
-"""Which models are taken, and that those are run as transformers runs them."""
+"""Which model families are accepted, and that they are computed as transformers computes them."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def load(family: str, targets: list[str] | None = None, dtype: torch.dtype = tor
 
 
 def own_logprobs(family: str, prompt: list[int], answer: list[int]) -> list[float]:
-    """Of the answer's tokens, by transformers alone."""
+    """Return the log-probabilities of the answer's tokens, computed by transformers alone."""
     model = AutoModelForCausalLM.from_pretrained(family_model(family), attn_implementation="eager")
     with torch.no_grad():
         logprobs_TV = torch.log_softmax(model(torch.tensor([prompt + answer])).logits[0].float(), dim=-1)
@@ -67,7 +67,7 @@ def own_logprobs(family: str, prompt: list[int], answer: list[int]) -> list[floa
 
 
 @pytest.mark.parametrize("family", TAKEN)
-async def test_a_family_that_is_taken_is_learned_and_played_as_transformers_runs_it(family):
+async def test_learner_and_engine_compute_what_transformers_computes_for_an_accepted_family(family):
     policy = load(family)
     plan = build_plan([PROMPT] * 3, ANSWERS)
     with torch.no_grad(), policy.adapter(BASE):
@@ -81,7 +81,7 @@ async def test_a_family_that_is_taken_is_learned_and_played_as_transformers_runs
 
 
 @pytest.mark.parametrize(("family", "why"), REFUSED.items())
-def test_a_family_that_is_run_otherwise_is_refused_by_name_in_one_line(family, why):
+def test_a_family_that_would_be_computed_differently_is_rejected_by_name_in_one_line(family, why):
     with pytest.raises(InputError, match=why) as caught:
         load(family)
     assert str(family_model(family)) in str(caught.value)
@@ -89,7 +89,7 @@ def test_a_family_that_is_run_otherwise_is_refused_by_name_in_one_line(family, w
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounding_is_no_reason_to_refuse_a_model_and_hides_no_wrong_one(dtype):
+def test_rounding_neither_rejects_a_good_model_nor_hides_a_wrong_one(dtype):
     for family in ("Llama", "Qwen3-MoE", "DeepSeek-V3", "Gemma 2", "gpt-oss"):
         load(family, dtype=dtype)
     for family in ("LFM2", "Falcon-H1"):
@@ -97,7 +97,7 @@ def test_rounding_is_no_reason_to_refuse_a_model_and_hides_no_wrong_one(dtype):
             load(family, dtype=dtype)
 
 
-def test_a_context_ends_where_rope_or_chunks_would_change_what_came_before():
+def test_a_context_ends_where_rope_or_chunks_would_change_earlier_positions():
     assert load("Phi-3").context_length == load("Llama, dynamic rope").context_length == 4096
     for family, tokens in (("Phi-3, longrope", 2048), ("Llama 4, chunks of 16", 16)):
         policy = load(family)
@@ -115,17 +115,17 @@ def test_layers_that_lora_leaves_out_are_named():
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "nonesuch"], ["nonesuch"]])
-def test_a_target_that_matches_nothing_is_an_error_that_names_what_there_is(targets):
+def test_the_error_for_a_target_that_matches_nothing_names_the_linear_layers(targets):
     with pytest.raises(InputError, match=r"nonesuch: no such linear layer.*mlp\.fc1.*self_attn\.q_proj"):
         load("Phi", targets)
 
 
-def test_all_targets_that_match_leave_nothing_out():
+def test_targets_that_match_all_linear_layers_leave_nothing_out():
     assert load("Phi", ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"]).notes == []
     assert load("Qwen3-MoE", ["q_proj", "gate_proj", "up_proj", "down_proj"]).notes != []
 
 
-def test_layers_that_are_recomputed_for_the_gradient_drop_nothing_out():
+def test_recomputed_layers_apply_no_dropout():
     policy = load("Phi")
     for module in policy.model.modules():
         if isinstance(module, torch.nn.Dropout):

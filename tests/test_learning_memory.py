@@ -1,4 +1,4 @@
-"""When layers are computed again, and that it changes nothing but memory and time."""
+"""When layers are recomputed, and that this changes only memory and time."""
 
 import math
 
@@ -24,15 +24,15 @@ def share_that_is_foreseen(policy: PolicyModel, plan: TreePlan) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_a_pass_would_keep_is_known_from_two_small_ones(architecture, dtype):
+def test_the_memory_that_a_pass_keeps_is_predicted_from_two_small_passes(architecture, dtype):
     policy = tiny_policy(architecture, dtype=dtype)
     assert 0.95 < share_that_is_foreseen(policy, SINGLE) < 1.1
     assert 0.95 < share_that_is_foreseen(policy, SHARED) < 1.1
-    assert 0.95 < share_that_is_foreseen(policy, LONG) < 1.3  # it needs no mask, those had one
+    assert 0.95 < share_that_is_foreseen(policy, LONG) < 1.3  # unlike the small passes, it needs no mask
 
 
 @pytest.mark.parametrize("family", ["Gemma 2", "gpt-oss", "DeepSeek-V3", "Qwen3-MoE"])
-def test_what_a_pass_would_keep_is_known_for_models_that_keep_scores_or_have_experts(family):
+def test_the_memory_that_a_pass_keeps_is_predicted_for_models_that_keep_scores_or_have_experts(family):
     policy = PolicyModel(str(family_model(family)), LoraSettings(4, 8.0))
     assert 0.9 < share_that_is_foreseen(policy, SHARED) < 1.2
     assert 0.9 < share_that_is_foreseen(policy, LONG) < 1.3
@@ -40,7 +40,7 @@ def test_what_a_pass_would_keep_is_known_for_models_that_keep_scores_or_have_exp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_gradients_are_the_same_bits_whether_layers_are_computed_again_or_not(architecture, dtype):
+def test_gradients_are_bit_identical_with_and_without_recomputed_layers(architecture, dtype):
     gradients = []
     for limit in (0.0, math.inf):
         policy, algorithm = tiny_policy(architecture, dtype=dtype), Reinforce("uniform")
@@ -56,7 +56,7 @@ def test_gradients_are_the_same_bits_whether_layers_are_computed_again_or_not(ar
         assert torch.equal(recomputed, kept)
 
 
-def test_layers_are_computed_again_where_a_pass_would_keep_more_than_the_limit():
+def test_layers_are_recomputed_if_a_pass_would_keep_more_than_the_limit():
     kept = KeptMemory(tiny_policy(), TRAINED)
     kept.limit = kept.of(SHARED)
     assert not kept.is_short_for(SHARED)
@@ -65,7 +65,7 @@ def test_layers_are_computed_again_where_a_pass_would_keep_more_than_the_limit()
     assert not kept.is_short_for(SINGLE)
 
 
-def test_the_limit_is_a_share_of_what_the_weights_leave(monkeypatch, tmp_path):
+def test_the_limit_is_a_share_of_the_memory_that_the_weights_leave(monkeypatch, tmp_path):
     policy = tiny_policy()
     weights = sum(weight.nbytes for weight in policy.model.parameters())
     limit = tmp_path / "memory.max"

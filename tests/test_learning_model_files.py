@@ -32,7 +32,7 @@ def change_json(file: Path, **changes: object) -> None:
     file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
-def test_a_model_directory_is_used_as_it_is(model):
+def test_a_model_directory_is_used_unchanged(model):
     assert resolve_model(str(model)) == str(model)
     assert PolicyModel(str(model), LORA).context_length == 256
 
@@ -63,7 +63,7 @@ def cut_header(directory: Path) -> None:
         (lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "truncated"),
     ],
 )
-def test_a_damaged_directory_is_refused_before_anything_is_loaded(model, damage, reason):
+def test_a_damaged_directory_is_rejected_before_anything_is_loaded(model, damage, reason):
     damage(model)
     with pytest.raises(InputError, match=reason) as caught:
         resolve_model(str(model))
@@ -80,7 +80,7 @@ def test_a_damaged_directory_is_refused_before_anything_is_loaded(model, damage,
         ("smolm2-135m", f"Did you mean {BUNDLED_MODEL}"),
     ],
 )
-def test_a_name_that_cannot_be_a_model_is_refused(name, reason):
+def test_a_name_that_cannot_be_a_model_is_rejected(name, reason):
     with pytest.raises(InputError, match=reason) as caught:
         check_model_name(name)
     one_line(caught.value)
@@ -111,7 +111,7 @@ def wider(directory: Path) -> None:
         (lambda d: change_json(d / "tokenizer_config.json", eos_token=None), "no eos_token"),
     ],
 )
-def test_what_does_not_load_is_refused_in_one_line(
+def test_a_model_that_does_not_load_is_rejected_in_one_line(
     model: Path, damage: Callable[[Path], object], reason: str, capfd: pytest.CaptureFixture[str]
 ):
     damage(model)
@@ -121,14 +121,14 @@ def test_what_does_not_load_is_refused_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_unknown_id_without_a_network_is_one_clear_line(monkeypatch):
+def test_an_unknown_id_without_a_network_gives_one_clear_line(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="nobody/no-such-model cannot be loaded") as caught:
         PolicyModel(resolve_model("nobody/no-such-model"), LORA)
     one_line(caught.value)
 
 
-def test_the_cache_is_the_users_or_where_the_environment_says(monkeypatch, tmp_path):
+def test_the_cache_is_in_the_users_cache_directory_or_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.delenv("SELFPLAY_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_directory() == tmp_path / "selfplay"
@@ -137,7 +137,7 @@ def test_the_cache_is_the_users_or_where_the_environment_says(monkeypatch, tmp_p
 
 
 def test_a_converted_model_in_the_cache_is_used_without_a_download(monkeypatch, tmp_path):
-    """Verified by the hashes beside it; a changed file makes it unusable."""
+    """It is verified by the hashes beside it; a changed file makes it unusable."""
     import hashlib
 
     cached = Path(shutil.copytree(tiny_model("llama"), tmp_path / BUNDLED_MODEL))

@@ -1,4 +1,4 @@
-"""Several policies on one base: each is trained, saved and served as if it were alone."""
+"""Several policies on one base: each is trained, saved and served as if it were the only one."""
 
 import asyncio
 import os
@@ -37,11 +37,11 @@ RECORDS = {
     "proposer": [make_record([1, 2, 3], [4, 5], 1.0), make_record([1, 2, 3], [4, 6, 7], -1.0)],
     "solver": [make_record([9, 8], [1, 2], 0.5), make_record([9, 7], [3], -2.0)],
 }
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of plain models
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models
 
 
 def make_policy(architecture: str, policies: tuple[str, ...] = POLICIES) -> PolicyModel:
-    """A tiny model whose policies have random, non-zero weights, each the same whatever others there are."""
+    """Return a tiny model whose policies have random, non-zero weights that depend only on their names."""
     policy = PolicyModel(str(tiny_model(architecture)), LORA, policies=policies)
     for name in policies:
         generator = torch.Generator().manual_seed(derive_seed(1, name))
@@ -78,7 +78,7 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 @pytest.mark.parametrize(
     "name", ["", "a.b", "a b", "a/b", "é", "line\n", "..", BASE, "average", "solver-average", "keys", "train"]
 )
-def test_a_name_that_no_policy_can_have_is_refused_in_one_line(name):
+def test_a_name_that_no_policy_can_have_is_rejected_in_one_line(name):
     with pytest.raises(InputError, match="policies") as caught:
         PolicyModel(str(tiny_model("llama")), LORA, policies=["solver", name])
     assert "\n" not in str(caught.value)
@@ -86,7 +86,7 @@ def test_a_name_that_no_policy_can_have_is_refused_in_one_line(name):
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], ["Solver", "solver"]])
 def test_policies_must_have_different_names(names):
-    """Also where a file system takes upper and lower case for the same."""
+    """They must differ even on a file system that ignores upper and lower case."""
     with pytest.raises(InputError, match="policies"):
         PolicyModel(str(tiny_model("llama")), LORA, policies=names)
 
@@ -94,7 +94,7 @@ def test_policies_must_have_different_names(names):
 @pytest.mark.parametrize(
     "names", [("q_proj", "lora_A"), ("model", "layers"), ("a", "lora_"), ("weight", "0")]
 )
-def test_names_that_occur_in_the_models_own_are_no_danger(names):
+def test_policies_may_have_names_that_occur_in_the_models_parameter_names(names):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         policy = make_policy("qwen3", names)
@@ -168,7 +168,7 @@ def test_training_one_policy_leaves_the_other_bit_identical(architecture, decay)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_gradients_and_updates_are_those_of_the_policy_alone(architecture):
+def test_gradients_and_updates_are_the_same_as_for_the_policy_alone(architecture):
     """Bit for bit, with the other policy's updates in between."""
     policy = make_policy(architecture)
     learners = make_learners(policy, average_decay=0.9)
@@ -196,7 +196,7 @@ def test_the_result_is_the_policys_own_average_if_there_is_one():
     assert make_learner(policy, "solver", average_decay=0.5).result == "solver-average"
 
 
-def test_a_learners_tensors_are_named_alike_for_every_policy():
+def test_a_learners_tensors_have_the_same_names_for_every_policy():
     """A learner saved as one policy continues as another."""
     policy = make_policy("llama")
     learners = make_learners(policy)
@@ -210,7 +210,7 @@ def test_a_learners_tensors_are_named_alike_for_every_policy():
     assert equal(learners["proposer"].tensors(), learners["solver"].tensors())
 
 
-def test_a_learner_of_a_policy_that_the_model_does_not_have_is_refused():
+def test_a_learner_of_a_policy_that_the_model_does_not_have_is_rejected():
     policy = make_policy("llama")
     policy.load_adapter_state(policy.adapter_state("solver"), "frozen")
     for name in (TRAINED, "frozen", BASE):
@@ -218,7 +218,7 @@ def test_a_learner_of_a_policy_that_the_model_does_not_have_is_refused():
             make_learner(policy, name)
 
 
-def test_a_learner_whose_algorithm_trains_another_policy_is_refused():
+def test_a_learner_whose_algorithm_trains_another_policy_is_rejected():
     learner = make_learner(make_policy("llama"), "solver")
     with pytest.raises(InputError, match=r"'solver'.*'proposer'"):
         Learner(
@@ -254,7 +254,7 @@ def train(learners: dict[str, Learner], names: list[str]) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("decay", [0.0, 0.9])
-def test_learners_that_are_saved_and_loaded_go_on_bit_identically(architecture, decay, tmp_path):
+def test_saved_and_loaded_learners_continue_bit_identically(architecture, decay, tmp_path):
     learners = make_learners(make_policy(architecture), average_decay=decay)
     train(learners, ["proposer", "solver", "proposer"])
     save(tmp_path / "step-2", learners)
@@ -287,9 +287,7 @@ def test_a_checkpoint_has_a_folder_for_each_policy(policies, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-0"]
 
 
-def test_everything_in_a_checkpoint_is_synced_and_last_the_folder_where_it_gets_its_name(
-    tmp_path, monkeypatch
-):
+def test_everything_in_a_checkpoint_is_synced_and_finally_its_parent_folder(tmp_path, monkeypatch):
     synced: list[int] = []
     fsync = os.fsync
 
@@ -365,7 +363,7 @@ async def test_the_engine_serves_each_policy_its_own_log_probabilities_while_bot
             for response in of_policy[name]:
                 expected = learner_logprobs(policy, name, response)
                 assert response.completion_logprobs == pytest.approx(expected, abs=2e-5)
-        for name in POLICIES:  # whose mismatch would stop it if the other's weights had been served
+        for name in POLICIES:  # the mismatch would stop it if the other's weights had been served
             learners[name].update([record_of(response) for response in of_policy[name]])
 
 

@@ -24,7 +24,7 @@ def logprobs(policy: PolicyModel, name: str) -> list[float]:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_are_those_of_the_plain_model(architecture, tied):
+def test_logits_equal_those_of_the_plain_model(architecture, tied):
     policy = tiny_policy(architecture, tied=tied)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model(architecture, tied))
     tokens_T = torch.tensor(PROMPT + COMPLETION)
@@ -36,14 +36,14 @@ def test_logits_are_those_of_the_plain_model(architecture, tied):
     torch.testing.assert_close(logits_TV, expected_TV, rtol=1e-4, atol=1e-4)
 
 
-def test_tied_and_untied_output_weights_are_what_the_model_says():
+def test_output_weights_are_tied_or_untied_as_the_model_says():
     for tied in (True, False):
         causal_lm = tiny_policy(tied=tied).model.get_base_model()
         assert torch.equal(causal_lm.lm_head.weight, causal_lm.model.embed_tokens.weight) == tied
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_loading_a_model_warns_of_nothing(architecture):
+def test_loading_a_model_gives_no_warnings(architecture):
     directory = str(tiny_model(architecture))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -71,7 +71,7 @@ def test_temperature_divides_the_logits():
     torch.testing.assert_close(logits_TV[1], torch.log_softmax(logits_TV[0] / 0.5, dim=-1))
 
 
-def test_lora_dropout_is_refused_because_samples_share_tokens():
+def test_lora_dropout_is_rejected_because_samples_share_tokens():
     with pytest.raises(InputError, match=r"lora\.dropout.*share tokens"):
         LoraSection(dropout=0.1)
 
@@ -132,7 +132,7 @@ def test_only_the_trained_adapter_gets_gradients_whatever_was_active_before():
         policy.model.zero_grad(set_to_none=True)
 
 
-def test_a_frozen_copy_stays_while_the_trained_adapter_changes():
+def test_a_frozen_copy_does_not_change_with_the_trained_adapter():
     policy = tiny_policy()
     policy.load_adapter_state(policy.adapter_state(), "frozen")
     before = logprobs(policy, TRAINED)
@@ -141,7 +141,7 @@ def test_a_frozen_copy_stays_while_the_trained_adapter_changes():
 
 
 @pytest.mark.parametrize("active", [TRAINED, "one", "two", BASE])
-def test_a_dropped_adapter_is_gone_and_the_others_stay(active):
+def test_a_dropped_adapter_is_gone_and_the_others_are_unchanged(active):
     policy = tiny_policy()
     for seed, name in enumerate(("one", "two")):
         perturb_adapter(policy, name, seed=10 + seed)
@@ -160,7 +160,7 @@ def test_a_dropped_name_can_be_used_again():
     assert logprobs(policy, "one") == logprobs(policy, TRAINED)
 
 
-def test_an_adapter_of_another_shape_or_model_is_refused():
+def test_an_adapter_of_another_shape_or_model_is_rejected():
     policy = tiny_policy(rank=4)
     with pytest.raises(InputError, match="do not fit"):
         policy.load_adapter_state(tiny_policy(rank=2).adapter_state())
@@ -172,13 +172,13 @@ def test_an_adapter_of_another_shape_or_model_is_refused():
 
 
 @pytest.mark.parametrize("modules", [["nonesuch"], ["q_proj", "embed_tokens"]])
-def test_target_modules_that_are_not_linear_layers_are_refused(modules):
+def test_target_modules_that_are_not_linear_layers_are_rejected(modules):
     with pytest.raises(InputError, match=r"lora\.target_modules") as caught:
         PolicyModel(str(tiny_model("llama", tied=False)), LoraSettings(4, 8.0, modules))
     assert "\n" not in str(caught.value)
 
 
-def test_chats_are_rendered_by_the_template_and_text_is_taken_verbatim():
+def test_chats_are_rendered_by_the_template_and_text_is_used_verbatim():
     policy = tiny_policy()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model("llama"))
     chat = [{"role": "system", "content": "rules"}, {"role": "user", "content": "move?"}]
@@ -194,7 +194,7 @@ def test_an_encoded_answer_ends_with_the_stop_token():
     assert ids[-1] == policy.stop_token_ids[0]
 
 
-def test_a_chat_with_a_model_that_has_no_template_is_refused():
+def test_a_chat_with_a_model_without_a_chat_template_is_rejected():
     policy = tiny_policy()
     policy.tokenizer.chat_template = None
     with pytest.raises(InputError, match="chat template"):
@@ -215,7 +215,7 @@ REFUSES_SYSTEM = (
         ("{{ messages[0].nothing.at_all }}", r"rejects them \('dict object' has no attribute 'nothing'\)"),
     ],
 )
-def test_a_chat_template_that_refuses_messages_says_so_in_one_line(template, said):
+def test_messages_that_a_chat_template_rejects_are_an_error_of_one_line(template, said):
     policy = tiny_policy()
     policy.tokenizer.chat_template = template
     with pytest.raises(InputError, match=said) as caught:
@@ -225,7 +225,7 @@ def test_a_chat_template_that_refuses_messages_says_so_in_one_line(template, sai
 
 
 @pytest.mark.parametrize("role", ["text", "user"])
-def test_half_a_surrogate_pair_is_no_text(role):
+def test_half_a_surrogate_pair_is_not_text(role):
     with pytest.raises(
         InputError, match=r"^messages: they contain '\\ud800', which is an unpaired surrogate"
     ):

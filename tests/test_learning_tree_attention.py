@@ -21,7 +21,7 @@ overheads = st.sampled_from([-(10**9), 0, 6, 6000])
 
 
 def sees(plan: TreePlan, window: int | None = None) -> torch.Tensor:
-    """Whether query i attends to key j: i or a near ancestor. Walks up parents, unlike the code."""
+    """Return whether query i attends to key j, which is i or a near ancestor; unlike the code, by parents."""
     mask_TT = torch.zeros(plan.num_tokens, plan.num_tokens, dtype=torch.bool)
     for query in range(plan.num_tokens):
         key, seen = query, 0
@@ -65,7 +65,7 @@ def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, ov
     torch.testing.assert_close(gradients, expected)
 
 
-def test_long_unshared_sequences_are_runs_of_their_own_without_a_mask():
+def test_each_long_unshared_sequence_is_a_run_without_a_mask():
     plan = build_plan([[first] + [9] * 200 for first in range(3)], [[1, 2]] * 3)
     attend = RunAttention(plan, torch.float32, torch.device("cpu"))
     assert [(run.start, run.stop) for run in attend.runs] == [(0, 202), (202, 404), (404, 606)]
@@ -74,13 +74,13 @@ def test_long_unshared_sequences_are_runs_of_their_own_without_a_mask():
     assert all(attend.mask(run, 201) is not None for run in attend.runs)
 
 
-def test_short_answers_after_a_shared_prompt_are_one_run_with_it():
+def test_short_answers_and_their_shared_prompt_are_one_run():
     plan = build_plan([list(range(100))] * 8, [[answer, 1] for answer in range(8)])
     assert split_runs(plan) == [(0, plan.num_tokens)]
 
 
 @pytest.mark.parametrize("overhead", [0, 10**9])
-def test_long_answers_after_a_shared_prompt_read_it_and_not_each_other(overhead):
+def test_long_answers_after_a_shared_prompt_are_separate_runs_unless_runs_are_expensive(overhead):
     plan = build_plan([[5] * 50] * 3, [[answer] + [7] * 80 for answer in range(3)])
     with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
         runs = split_runs(plan)

@@ -24,7 +24,7 @@ def context(plan: TreePlan, node: int) -> tuple[int, ...]:
 
 
 def predictions(plan: TreePlan) -> set[tuple[int, int, tuple[int, ...], int]]:
-    """(sample, offset, context, token) of every completion token in ``plan``."""
+    """Return (sample, offset, context, token) of every completion token in ``plan``."""
     node_S = plan.predict_node_C[plan.prediction_S]
     token_S = plan.predict_token_C[plan.prediction_S]
     return {
@@ -123,7 +123,7 @@ def test_pieces_are_trees_in_preorder_without_repeated_contexts(pairs, max_token
             assert piece.depths_T[node] == len(contexts[node]) - 1
 
 
-def test_shared_prompts_and_repeated_answers_cost_their_distinct_tokens_only():
+def test_shared_prompts_and_repeated_answers_cost_only_their_distinct_tokens():
     prompt = list(range(100))
     plan = build_plan([prompt] * 50, [[7, 8, 9]] * 25 + [[7, 5, 9]] * 25)
     assert plan.num_tokens == 100 + 1 + 2  # the prompt, 7, then 8 or 5; last tokens are not fed
@@ -137,7 +137,7 @@ def test_a_plan_within_the_budget_is_not_cut():
     assert predictions(piece) == predictions(plan)
 
 
-def test_samples_that_share_nothing_are_cut_apart_at_a_handy_size_and_others_are_not():
+def test_samples_that_share_nothing_are_separated_at_a_handy_size_but_others_are_not():
     unshared = build_plan([[first] * trie.HANDY_TOKENS for first in range(3)], [[1, 2]] * 3)
     assert [piece.num_tokens for piece in cut_plan(unshared, 10**6)] == [trie.HANDY_TOKENS + 1] * 3
     shared = build_plan([[0] * trie.HANDY_TOKENS] * 3, [[first, 7, 8] for first in range(3)])
@@ -145,6 +145,6 @@ def test_samples_that_share_nothing_are_cut_apart_at_a_handy_size_and_others_are
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5])
-def test_a_path_longer_than_the_budget_stays_whole(max_tokens):
+def test_a_path_longer_than_the_budget_is_not_cut(max_tokens):
     plan = build_plan([list(range(9))], [[1, 2]])
     assert [piece.num_tokens for piece in cut_plan(plan, max_tokens)] == [10]
