@@ -2,8 +2,9 @@
 
 import asyncio
 
+from replying_server import completion, http, serving, with_tokens
 from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
-from test_inference_openai_client import LIMIT, client_of, completion, http, serving, with_tokens
+from test_inference_openai_client import LIMIT, client_of
 
 
 class Sum(SingleTurnEpisode):
