@@ -4,6 +4,7 @@ from pathlib import Path
 
 SOURCE = """
 from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+from selfplay.programs.judge import JudgeError
 
 
 def letters(role_id, sign):
@@ -69,6 +70,21 @@ class NoArena:
 
 class Silent(HideAndSeek):
     def get_batch(self):
+        return []
+
+
+class Disputed(HideAndSeek):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+
+        def judged(rollout, arena):
+            if rollout.artifact == 1:
+                raise JudgeError("no verdict")
+            return {"Hider": 1.0}
+
+        self.episodes["hide"].rubric = Rubric([judged])
+
+    def outcomes(self, result):
         return []
 
 

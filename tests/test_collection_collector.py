@@ -5,15 +5,18 @@ import json
 
 import pytest
 
-from selfplay.collection.accounts import raised_lines
+from live_server import engine_over
+from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.core import Arena, MockInferenceClient, Role, SelfplayError
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
+from selfplay.learning.policy import TRAINED
 from selfplay.population import ModelPool, UniformRandomEnvSampler
 from selfplay.replay import StepBuffer
 from selfplay.tracking import Tracker
+from tiny_models import tiny_policy
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 DICE = EnvSpec("dice", "LiarsDice-v0-train", 2)
@@ -149,6 +152,22 @@ async def test_games_that_a_move_made_raise_are_finished_lost_and_counted_by_kin
     resumed = make_collector(MockInferenceClient(answer))
     resumed.restore_accounts(json.loads(json.dumps(collector.accounts.to_dict())))
     assert resumed.accounts.raised == {"ValueError": 3}
+
+
+async def test_a_game_whose_prompt_outgrows_the_context_fails_once_and_is_counted_by_its_reason():
+    engine = engine_over(tiny_policy())
+    engine.publish("default", TRAINED, 0)
+    collector = make_collector(engine, fixed=("random",), max_failed_fraction=1)
+    played = await collector.collect(3, 1)
+    assert all("exceed the context of 256" in one.rollout.error for one in played)
+    assert (collector.accounts.failed, collector.accounts.eval_failed) == (3, 1)
+    assert collector.accounts.retried == 0
+    figures = collector.accounts.figures()
+    assert figures["failed ContextError"] == 4
+    assert failure_lines(figures) == ["failed, by type of error: 4 ContextError"]
+    resumed = make_collector(engine)
+    resumed.restore_accounts(json.loads(json.dumps(collector.accounts.to_dict())))
+    assert resumed.accounts.figures()["failed ContextError"] == 4
 
 
 async def test_against_an_opponent_one_seat_is_trained_and_both_are_rated():

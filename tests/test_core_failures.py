@@ -7,6 +7,7 @@ import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
 from selfplay.core import (
+    ContextError,
     EpisodeError,
     EpisodeRequest,
     InputError,
@@ -35,7 +36,7 @@ async def test_a_failure_is_retried_and_then_kept_with_its_reason():
     arena = make_arena(child=Failing(TransientError("the line went dead")), retries=2)
     result = await arena.try_episode("child", "sums", {"rollout_id": "mine"})
     rollout = result.rollout
-    assert rollout.error == "the line went dead"
+    assert (rollout.error, rollout.error_type) == ("the line went dead", "TransientError")
     assert (rollout.id, rollout.episode_type, rollout.artifact) == ("mine", "ask solver", "sums")
     assert (rollout.meta["retried"], rollout.steps, result.children, rollout.rewards) == (2, [], [], {})
 
@@ -46,6 +47,7 @@ async def test_a_permanent_failure_is_not_retried(error):
     arena = make_arena(child=Failing(error, lambda: tries.append(1) or True))
     rollout = (await arena.try_episode("child", "sums")).rollout
     assert rollout.error is not None
+    assert rollout.error_type == type(error).__name__
     assert (len(tries), "retried" in rollout.meta) == (1, False)
 
 
@@ -83,9 +85,10 @@ async def test_an_error_of_the_clients_own_is_one_that_may_pass():
 
 
 async def test_a_permanent_error_of_a_client_is_not_retried():
-    client = Breaking(SelfplayError("a prompt of 9 tokens exceeds the context"), 1)
-    rollout = (await make_arena(client).try_episode("child", "sums")).rollout
+    client = Breaking(ContextError("a prompt of 9 tokens exceeds the context"), 1)
+    rollout = (await make_arena(client, retries=2).try_episode("child", "sums")).rollout
     assert rollout.error == "a prompt of 9 tokens exceeds the context"
+    assert rollout.error_type == "ContextError"
 
 
 async def test_a_reward_function_that_raises_fails_its_episode_once_and_is_named():

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from replying_server import Server, completion, dribble, error, http, serving, with_tokens
-from selfplay.core import EpisodeError, InputError, SelfplayError
+from selfplay.core import ContextError, EpisodeError, InputError, SelfplayError
 from selfplay.inference.openai_client import OpenAIClient
 
 KEY = "sk-loopback-0123456789"
@@ -348,6 +348,9 @@ async def test_a_call_that_is_cancelled_while_it_waits_stops_at_once(monkeypatch
 @pytest.mark.parametrize(
     ("status", "said", "kind"),
     [
+        (400, "This model's maximum context length is 8 tokens.", ContextError),
+        (413, "The context is too short: context_length_exceeded.", ContextError),
+        (422, "The request has 9 tokens, exceed_context_size_error.", ContextError),
         *((status, "Unprintable content.", EpisodeError) for status in (400, 413, 422)),
         (402, "This model's maximum context length is 8 tokens.", SelfplayError),
         (404, "There is no such thing.", SelfplayError),

@@ -75,6 +75,15 @@ def test_each_policy_has_its_own_figures_and_rating(model, tmp_path):  # noqa: F
     assert state["versions"] == {"hider": 4, "seeker": 4}
 
 
+def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, tmp_path):  # noqa: F811
+    said = run(configure(model, tmp_path, "Disputed", learning__steps="2"), tmp_path / "run")
+    last = metrics_of(tmp_path / "run")[-1]
+    assert last["accounts/failed"] == last["accounts/failed JudgeError"] == 2
+    assert last["accounts/retried"] == 0
+    assert last["accounts/dropped"] == 4, "their children"
+    assert "failed, by type of error: 2 JudgeError" in said
+
+
 def test_the_log_keeps_parents_and_children(model, tmp_path):  # noqa: F811
     run(configure(model, tmp_path), tmp_path / "run")
     rollouts = RolloutLog(tmp_path / "run" / "rollouts").read(2)

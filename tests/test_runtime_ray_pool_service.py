@@ -78,6 +78,15 @@ def test_a_game_ends_once():
     assert service.pool.matches.record("default", "fixed-random").games == 1
 
 
+def test_a_failed_game_is_counted_by_its_reason_also_after_a_kill(tmp_path):
+    service = pool(tmp_path)
+    service.register("c", PLAY)
+    (job,) = ask(service, 1, 1).jobs
+    service.finish([GameResult(job.name, "failed", failure="ContextError")])
+    for one in (service, pool(tmp_path)):
+        assert one.accounts()["failed"] == one.accounts()["failed ContextError"] == 1
+
+
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1 << 20), cap=st.integers(1, 5), collectors=st.integers(1, 3))
 def test_evaluation_games_of_a_checkpoint_are_never_more_than_their_cap(seed, cap, collectors):

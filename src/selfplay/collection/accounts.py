@@ -9,8 +9,9 @@ class Accounts:
     """Counts since the run began.
 
     Every started training game is finished, failed, or still in flight; ``filtered`` finished games were left
-    out of training on purpose. ``retried`` counts further attempts, not games. ``raised`` counts the finished
-    training and evaluation games that ended by a move on which the game raised, by type of error.
+    out of training on purpose. ``retried`` counts further attempts, not games. ``failures`` counts the failed
+    training and evaluation games, and ``raised`` the finished ones that ended by a move on which the game
+    raised, both by type of error.
     """
 
     started: int = 0
@@ -21,12 +22,18 @@ class Accounts:
     eval_started: int = 0
     eval_finished: int = 0
     eval_failed: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     raised: dict[str, int] = field(default_factory=dict)
 
     @property
     def in_flight(self) -> int:
         """Training games that have neither finished nor failed."""
         return self.started - self.finished - self.failed
+
+    def count_failure(self, kind: str | None) -> None:
+        """Count the type of error that made a game fail; ignore ``None``."""
+        if kind is not None:
+            self.failures[kind] = self.failures.get(kind, 0) + 1
 
     def count_raised(self, kind: str | None) -> None:
         """Count a finished game that ended by raising this type of error on a move; ignore ``None``."""
@@ -40,14 +47,25 @@ class Accounts:
     def figures(self) -> dict[str, int]:
         """Return the counts as plain numbers by name, for metrics."""
         counts = self.to_dict()
-        raised = counts.pop("raised")
+        failures, raised = counts.pop("failures"), counts.pop("raised")
+        counts |= {f"failed {kind}": count for kind, count in failures.items()}
         return counts | {f"raised {kind}": count for kind, count in raised.items()}
+
+
+def failure_lines(figures: dict[str, int]) -> list[str]:
+    """Return a line about the types of errors that made games or episodes fail, if any."""
+    kinds = _by_kind("failed ", figures)
+    return [f"failed, by type of error: {kinds}"] if kinds else []
 
 
 def raised_lines(figures: dict[str, int]) -> list[str]:
     """Return a line about the games that raised on a move, if any, from :meth:`Accounts.figures`."""
-    kinds = {name.removeprefix("raised "): n for name, n in figures.items() if name.startswith("raised ")}
+    kinds = _by_kind("raised ", figures)
     if not kinds:
         return []
-    by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    return [f"ended by a move on which the game raised, which counts as an invalid move: {by_kind}"]
+    return [f"ended by a move on which the game raised, which counts as an invalid move: {kinds}"]
+
+
+def _by_kind(prefix: str, figures: dict[str, int]) -> str:
+    named = sorted((name, count) for name, count in figures.items() if name.startswith(prefix))
+    return ", ".join(f"{count} {name.removeprefix(prefix)}" for name, count in named)

@@ -166,6 +166,7 @@ class Collector:
         rollout = played.rollout
         if rollout.error is not None:
             self.accounts.failed += 1
+            self.accounts.count_failure(rollout.error_type)
             return
         self.accounts.finished += 1
         self.accounts.count_raised(rollout.extras.get("raised"))
@@ -180,6 +181,7 @@ class Collector:
     def _take_in_eval(self, played: Played) -> None:
         if played.rollout.error is not None:
             self.accounts.eval_failed += 1
+            self.accounts.count_failure(played.rollout.error_type)
             return
         self.accounts.eval_finished += 1
         self.accounts.count_raised(played.rollout.extras.get("raised"))

@@ -14,7 +14,7 @@ from selfplay.core.credit import (
     apply_credit,
 )
 from selfplay.core.episode import Episode, EpisodeState, GenerateResult, Utterance
-from selfplay.core.errors import EpisodeError, InputError, SelfplayError, TransientError
+from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
 from selfplay.core.play import AgentSpec, Opponent, PlaySpec, TaskMeta, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
@@ -39,6 +39,7 @@ __all__ = [
     "ArtifactStore",
     "ChatEpisode",
     "ConstantCredit",
+    "ContextError",
     "CreditAssigner",
     "Episode",
     "EpisodeError",

@@ -257,7 +257,7 @@ class Arena:
         failed = Rollout(
             episode_type=request.episode_type if episode is None else episode.episode_type,
             artifact=_data(request.artifact),
-            meta=meta | {"error": result.reason},
+            meta=meta | {"error": result.reason, "error_type": result.error_type},
             id=meta["rollout_id"],
             started_at=started_at,
             ended_at=time.time(),

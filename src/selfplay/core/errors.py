@@ -32,6 +32,10 @@ class EpisodeError(SelfplayError):
     """
 
 
+class ContextError(EpisodeError):
+    """A prompt and its longest possible answer exceed the model's context."""
+
+
 class TransientError(EpisodeError):
     """A failure that may pass (a server, an engine, or a timeout), so the episode is retried."""
 

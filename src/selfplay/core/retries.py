@@ -12,9 +12,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Failure:
-    """No attempt succeeded; ``reason`` is the reason of the last one."""
+    """No attempt succeeded; ``reason`` and ``error_type`` are those of the last one."""
 
     reason: str
+    error_type: str
 
 
 async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int) -> Result | Failure:
@@ -26,7 +27,7 @@ async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int
     Raises:
         InputError: the user's input is wrong, so no attempt could succeed.
     """
-    reason = ""
+    reason = error_type = ""
     for number in range(retries + 1):
         try:
             return await attempt(number)
@@ -36,9 +37,9 @@ async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            reason = "a call that the episode awaited was cancelled"
+            reason, error_type = "a call that the episode awaited was cancelled", "CancelledError"
         except Exception as error:  # noqa: BLE001 - any error in an episode costs only that episode
-            reason = reason_of(error)
+            reason, error_type = reason_of(error), type(error).__name__
             if not is_transient(error):
                 break
-    return Failure(reason)
+    return Failure(reason, error_type)

@@ -119,6 +119,11 @@ class Rollout:
         """The reason why the episode failed, or ``None`` if it was played to its end."""
         return self.meta.get("error")
 
+    @property
+    def error_type(self) -> str | None:
+        """The class of the error that made the episode fail, or ``None`` if it was played to its end."""
+        return self.meta.get("error_type")
+
     def set_reward(self, role_id: str, reward: float) -> None:
         """Set the role's reward, in the rollout and in each of the role's steps."""
         self.rewards[role_id] = reward

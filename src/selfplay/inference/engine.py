@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator
 
 from selfplay.core import (
+    ContextError,
     InferenceClient,
     InputError,
     Messages,
@@ -117,7 +118,8 @@ class EmbeddedEngine(InferenceClient):
 
         Raises:
             InputError: the model is unknown, or the temperature or token limit is invalid.
-            SelfplayError: the request exceeds the context or queue limit, or the model failed.
+            ContextError: the request exceeds the context.
+            SelfplayError: the request exceeds the queue limit, or the model failed.
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
         request = self._submit(self.render(messages), limit, temperature, seed, model)
@@ -245,7 +247,7 @@ class EmbeddedEngine(InferenceClient):
         if self.max_context < self.model.context_length:
             bound = "max_cached_tokens" if self.max_context == self.max_cached_tokens else "max_context"
             fix += f" or raise inference.{bound}"
-        raise SelfplayError(
+        raise ContextError(
             f"a prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} exceed the context of "
             f"{self.max_context}; {fix}"
         )

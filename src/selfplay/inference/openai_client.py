@@ -25,6 +25,7 @@ from tenacity import (
 )
 
 from selfplay.core import (
+    ContextError,
     EpisodeError,
     InferenceClient,
     InputError,
@@ -50,6 +51,7 @@ _OPENAI = "api.openai.com"
 _HOSTED = (_OPENROUTER, _OPENAI)  # they return no token ids and do not serve our adapters
 _TOKEN_FIELDS = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 _MAX_WORDS = 200
+_TOO_LONG = ("context_length_exceeded", "maximum context length", "exceed_context_size")
 
 
 class _Message(msgspec.Struct):
@@ -192,7 +194,7 @@ class OpenAIClient(InferenceClient):
 
         Raises:
             TransientError: no try got an answer.
-            EpisodeError: the server rejects these messages.
+            EpisodeError: the server rejects these messages; ContextError if they exceed the model's context.
             SelfplayError: the server does not have the model, or rejects the request for another lasting
                 reason.
             InputError: the key is rejected, or missing.
@@ -346,6 +348,8 @@ class OpenAIClient(InferenceClient):
             return InputError(self._key_name, problem, "Set it to a key that this server accepts")
         if status == 404:
             return SelfplayError(f"{line.rstrip('.')}. Check the model's name and base_url")
+        if status in (400, 413, 422) and _is_about_context(error):
+            return ContextError(line)
         return EpisodeError(line) if flagged or status in (400, 413, 422) else SelfplayError(line)
 
     def _words(self, said: object) -> str:
@@ -409,6 +413,12 @@ def _may_pass(status: int) -> bool:
 def _is_about_tokens(error: openai.APIStatusError) -> bool:
     said = str(error.body)
     return error.status_code in (400, 422) and ("return_token_ids" in said or "logprobs" in said)
+
+
+def _is_about_context(error: openai.APIStatusError) -> bool:
+    """Return whether a prompt is too long, in the words of OpenAI, vLLM or llama.cpp."""
+    said = str(error.body)
+    return any(words in said for words in _TOO_LONG)
 
 
 def _decoded(content: bytes | str, kind: type[Answer]) -> Answer:

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 from selfplay.core import (
+    ContextError,
     InferenceClient,
     InputError,
     Messages,
@@ -320,7 +321,8 @@ class VLLMEngine(InferenceClient):
 
         Raises:
             InputError: the model is unknown, or the temperature or token limit is invalid.
-            SelfplayError: the request exceeds the context or queue limit, or vLLM failed.
+            ContextError: the request exceeds the context.
+            SelfplayError: the request exceeds the queue limit, or vLLM failed.
         """
         served = self._find(model or "default")
         limit = self.max_tokens if max_tokens is None else max_tokens
@@ -565,7 +567,7 @@ class VLLMEngine(InferenceClient):
     def _check_limits(self, prompt: int, answer: int) -> None:
         assert self.max_context is not None
         if prompt + answer > self.max_context:
-            raise SelfplayError(
+            raise ContextError(
                 f"a prompt of {prompt} tokens and an answer of up to {answer} exceed the context of "
                 f"{self.max_context}; shorten the prompt or raise inference.max_context"
             )

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Group
 
-from selfplay.collection.accounts import raised_lines
+from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
 from selfplay.inference.engine import EmbeddedEngine
@@ -147,6 +147,7 @@ class GameSource:
             f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
             f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
             f"steps: {steps}",
+            *failure_lines(accounts.figures()),
             *raised_lines(accounts.figures()),
         ]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Group
 
+from selfplay.collection.accounts import failure_lines
 from selfplay.core import (
     Arena,
     GenerateResult,
@@ -82,7 +83,7 @@ class ProgramSource:
         except Exception as error:
             raise SelfplayError(f"the program failed: {reason_of(error)}") from error
         self._log_rollouts(step, results)
-        self._count(batch, self.arena.started - started)
+        self._count(batch, results, self.arena.started - started)
         self._check(batch)
         self._rate(results)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
@@ -106,7 +107,7 @@ class ProgramSource:
         rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
         tracker.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
 
-    def _count(self, batch: TrainingBatch, started: int) -> None:
+    def _count(self, batch: TrainingBatch, results: list[GenerateResult], started: int) -> None:
         """Add a step to the accounts. Sub-episodes of failed attempts were started, but are not kept."""
         kept, failed = batch.meta["episodes"], batch.meta["failed"]
         self.counts["started"] += started
@@ -114,6 +115,10 @@ class ProgramSource:
         self.counts["failed"] += failed
         self.counts["dropped"] += started - kept
         self.counts["retried"] += batch.meta["retried"]
+        for rollout in (rollout for result in results for rollout in result.all_rollouts()):
+            if rollout.error is not None:
+                name = f"failed {rollout.error_type}"
+                self.counts[name] = self.counts.get(name, 0) + 1
 
     def _check(self, batch: TrainingBatch) -> None:
         """Raise an error if the batch cannot be trained on.
@@ -240,7 +245,8 @@ class ProgramSource:
         return [
             f"episodes: {counts['started']} started = {counts['finished']} finished + "
             f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed "
-            f"({counts['retried']} retries)"
+            f"({counts['retried']} retries)",
+            *failure_lines(counts),
         ]
 
     def next_command(self) -> str:

@@ -232,7 +232,7 @@ class CollectorService:
         rollout, name = played.rollout, played.job.name
         retried = rollout.meta.get("retried", 0)
         if rollout.error is not None:
-            return GameResult(name, "failed", retried)
+            return GameResult(name, "failed", retried, failure=rollout.error_type)
         raised = rollout.extras.get("raised")
         if played.job.meta.type == "train" and self.filter_opponent_invalid and opponent_was_invalid(played):
             return GameResult(name, "filtered", retried, raised=raised)

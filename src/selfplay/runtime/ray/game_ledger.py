@@ -49,8 +49,8 @@ class PlaySettings:
 class GameResult:
     """The result of a game.
 
-    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the kind
-    of error that the game raised on a move.
+    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
+    of error that the game raised on a move. ``failure``: the type of error that made the game fail.
     """
 
     name: str
@@ -59,6 +59,7 @@ class GameResult:
     rewards: list[float] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
     raised: str | None = None
+    failure: str | None = None
 
 
 @dataclass
@@ -109,6 +110,7 @@ class GameLedger:
             return None
         accounts, failed = self.accounts, result.status == "failed"
         accounts.retried += result.retried
+        accounts.count_failure(result.failure)
         accounts.count_raised(result.raised)
         if job.meta.type == "train":
             accounts.failed += failed

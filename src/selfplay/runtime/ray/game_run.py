@@ -8,7 +8,7 @@ import shutil
 from time import perf_counter
 from typing import Any
 
-from selfplay.collection.accounts import raised_lines
+from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.core import Arena
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations, comparison_of
@@ -184,6 +184,7 @@ def account_lines(games: dict[str, int], steps: dict[str, int], trained: int) ->
         f" {games['filtered']} left out)",
         f"steps: {parts}",
         f"trained on: {trained} records",
+        *failure_lines(games),
         *raised_lines(games),
     ]
 
