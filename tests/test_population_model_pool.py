@@ -128,6 +128,24 @@ def test_rated_modes_keep_the_checkpoints_nearest_to_the_current_one_active(mode
 # Sampling
 
 
+def test_checkpoints_of_later_iterations_are_forgotten_with_their_records():
+    pool = ModelPool("random", 2)
+    pool.add_policy()
+    for iteration in range(4):
+        pool.add_checkpoint(f"v{iteration}", iteration)
+    pool.push_game_outcome("ckpt-3", "ckpt-2", 1.0, ["a", "b"], "kuhn")
+    pool.push_game_outcome("default", "ckpt-2", 1.0, ["a"], "kuhn")
+    assert pool.forget_after(2) == {"ckpt-3"}
+    assert pool.current_uid() == "ckpt-2"
+    assert pool.ckpt_path("ckpt-3") is None
+    assert pool.matches.counts() == {("ckpt-2", "default"): 1}
+    assert pool.exploration.summary("ckpt-3") == {}
+    assert pool.active_checkpoints() == ["ckpt-2"]
+    assert pool.forget_after(2) == set()
+    pool.add_checkpoint("again", 3)
+    assert (pool.current_uid(), pool.active_checkpoints()) == ("ckpt-3", ["ckpt-2", "ckpt-3"])
+
+
 def test_mirror_is_the_current_checkpoint():
     pool = make_pool("mirror", checkpoints=3, fixed=["x"])
     assert drawn(pool, "ckpt-2", 20) == {"ckpt-2": 20}

@@ -118,7 +118,8 @@ def test_evaluation_games_of_a_checkpoint_are_never_more_than_their_cap(seed, ca
 
 
 CALL = st.tuples(
-    st.sampled_from(["ask", "finish", "publish", "checkpoint", "register", "sample"]), st.integers(0, 99)
+    st.sampled_from(["ask", "finish", "publish", "checkpoint", "register", "sample", "go back"]),
+    st.integers(0, 99),
 )
 CALLS = st.lists(CALL, max_size=40)
 
@@ -145,6 +146,8 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
             elif call == "register":
                 service.register("c", PLAY)
                 number, jobs = 0, []
+            elif call == "go back":
+                service.forget_after(value)
             else:
                 service.sample(service.current_uid())
             if place in kills:
@@ -177,6 +180,8 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
                 service.add_checkpoint(f"v{number}", number)
             elif call == "register":
                 service.register("c", PLAY)
+            elif call == "go back":
+                service.forget_after(value)
             else:
                 service.sample(service.current_uid())
         assert PoolService("random", 2, directory=str(directory)).state_dict() == service.state_dict()
@@ -189,6 +194,38 @@ def test_weights_go_back_with_the_learner(tmp_path):
     service.publish("v1", 1, consumed=4)
     assert (service.policy.path, service.ledger.consumed) == ("v1", 8)
     assert pool(tmp_path).policy == service.policy
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_games_against_a_checkpoint_that_is_lost_get_another_opponent(tmp_path, killed):
+    service = pool(tmp_path, "random")
+    for version in (1, 2):
+        service.add_checkpoint(f"v{version}", version)
+    service.register("c", PLAY)
+    had = ask(service, 1, 8).jobs
+    service.finish([won(job) for job in had[:2]])
+    service.publish("v2", 2)
+    assert service.latest_version() == 2
+    service.forget_after(1)
+    service.publish("v1", 1)
+    if killed:
+        service = PoolService("random", 2, directory=str(tmp_path))
+    assert service.latest_version() == 1
+    assert service.register("c", PLAY) == 6
+    again = ask(service, 1, 8)
+    assert any("ckpt-2" in job.uids for job in had[2:])
+    assert [job.name for job in again.jobs] == [job.name for job in had[2:]]
+    for new, old in zip(again.jobs, had[2:], strict=True):
+        assert new == old or "ckpt-2" in old.uids
+        assert "ckpt-2" not in new.uids
+        assert new.uids.index("default") == old.uids.index("default")
+        assert new.spec.seed == old.spec.seed
+    assert "ckpt-2" not in again.adapters
+    service.finish([won(job) for job in again.jobs])
+    assert service.accounts()["finished"] == 8
+    service.add_checkpoint("v2", 2)
+    (copy,) = [one for one in service.pool.opponents() if one.uid == "ckpt-2"]
+    assert copy.games == 0
 
 
 def test_unregistered_collectors_and_unknown_opponents_are_rejected():
@@ -301,6 +338,9 @@ def test_in_lockstep_draws_do_not_depend_on_which_game_ended_first():
 def test_a_match_is_rated_once(tmp_path):
     service = pool(tmp_path)
     for _ in range(2):
-        service.push_match("step-0", [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")] * 3)
+        service.push_match(1, [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")] * 3)
         service = PoolService("mirror", 2, directory=str(tmp_path))
     assert service.pool.matches.record("ckpt-0", "fixed-random").games == 3
+    service.forget_after(0)
+    service.push_match(1, [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")])
+    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 4

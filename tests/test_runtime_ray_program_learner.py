@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.checkpoints import ADAPTER_FILE
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.runtime.epoch import Epoch
@@ -133,6 +135,19 @@ async def test_results_are_the_averages_if_there_are_any(tmp_path, average):
     for policy, path in (await one.results()).items():
         assert path == str(tmp_path / kind / policy / "000001")
         assert json.loads((tmp_path / kind / policy / "000001" / "delivery.json").read_text())["version"] == 1
+
+
+async def test_the_result_of_a_lost_step_is_not_that_of_the_new_one(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    lost = {policy: load_file(f"{path}/{ADAPTER_FILE}") for policy, path in (await one.results()).items()}
+    (tmp_path / "learner" / "000002" / "state.json").write_text("{")
+    again = learner(tmp_path)
+    await again.update(2, records(5), {})
+    for policy, path in (await again.results()).items():
+        new = load_file(f"{path}/{ADAPTER_FILE}")
+        assert any((new[name] != lost[policy][name]).any() for name in new)
 
 
 async def test_the_one_policy_of_a_games_run_has_its_files_at_the_top(tmp_path):

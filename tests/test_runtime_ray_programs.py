@@ -193,3 +193,23 @@ def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end
     saved = command.saved()
     assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
     assert len(metrics_of(command.directory)) == saved
+
+
+def test_a_program_whose_newest_step_is_damaged_goes_on_without_a_trace_of_it(faults):
+    command = start(faults, "damaged", "--learning.steps=40", "--run.save_every=40")
+    assert command.wait_until(lambda: command.saved() > 1)
+    command.process.send_signal(signal.SIGINT)
+    assert "saved. Continue with" in " ".join(command.end().split())
+    run, lost = command.directory, command.saved()
+    assert (run / "checkpoints" / f"step-{lost:06d}").exists()
+    (run / "learner" / f"{lost:06d}" / "state.json").write_text("{")
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("\nsteps = 40\n", f"\nsteps = {lost - 1}\n"))
+    resumed = faults.resume(run)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert f"going on from {lost - 1:06d}" in said.replace("\n", "")
+    assert [line["step"] for line in metrics_of(run)] == list(range(1, lost))
+    for kind in ("checkpoints", "evaluation", "rollouts"):
+        assert list((run / kind).glob(f"step-{lost:06d}*")) == [], kind
+    assert (run / "checkpoints" / f"step-{lost - 1:06d}").exists()

@@ -145,6 +145,18 @@ def test_if_the_newest_update_is_damaged_the_one_before_is_loaded_and_the_update
     assert (trainer(tmp_path).version, trainer(tmp_path).notice) == (2, None)
 
 
+def test_the_average_of_a_lost_update_is_not_that_of_the_new_one(tmp_path):
+    one = trainer(tmp_path)
+    one_update(one)
+    one_update(one)
+    lost = load_file(f"{one.opponent_path()}/adapter_model.safetensors")
+    (tmp_path / "learner" / "000002" / "state.json").write_text("{")
+    again = trainer(tmp_path)
+    again.save(again.update(records(5)))
+    new = load_file(f"{again.opponent_path()}/adapter_model.safetensors")
+    assert any((new[name] != lost[name]).any() for name in new)
+
+
 def test_only_the_damaged_update_that_was_found_last_is_kept(tmp_path):
     for version in (1, 2):
         one = trainer(tmp_path)

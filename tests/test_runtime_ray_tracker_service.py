@@ -177,6 +177,32 @@ def test_a_flushed_step_gives_its_line_again_even_much_later(tmp_path):
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_lines_of_later_steps_are_deleted_and_flushed_again(tmp_path, monkeypatch, killed):
+    service = opened(tmp_path / "run")
+    ratings = {"a": {"mu": 1.0, "sigma": 2.0}}
+    for step in (1, 2, 3):
+        if step == 2:
+            service.log_model_pool({}, ratings, {})
+        service.log({"loss": step / 4})
+        service.flush(step)
+    if killed:
+        with monkeypatch.context() as patched:
+            patched.setattr(service._metrics, "truncate", kill)
+            with pytest.raises(Killed):
+                service.truncate_after(1)
+        service = opened(tmp_path / "run")
+    for _ in range(2):
+        service.truncate_after(1)
+        assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
+    service.log_model_pool({}, ratings, {})
+    line = service.flush(2, {"loss": 9.0})
+    assert (line["loss"], line["model-pool/a/mu"]) == (9.0, 1.0)
+    service = opened(tmp_path / "run")
+    assert [line["loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0.25, 9.0]
+    assert service.flush(1)["loss"] == 0.25
+
+
 def test_flushing_by_time_counts_on_and_never_repeats_a_step(tmp_path, monkeypatch):
     service = opened(tmp_path / "run")
     monkeypatch.setattr(Tracker, "FLUSH_EVERY", 1e9)

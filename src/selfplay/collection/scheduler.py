@@ -81,6 +81,10 @@ class GameScheduler:
     def next_train_job(self) -> Job:
         """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
+        return self.train_job(index)
+
+    def train_job(self, index: int) -> Job:
+        """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
         trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)

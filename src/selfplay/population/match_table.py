@@ -1,5 +1,6 @@
 """MatchTable: the numbers of games, wins and draws between every two models."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +45,14 @@ class MatchTable:
             for uid, records in self._records.items()
             for other, record in records.items()
             if uid <= other
+        }
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Delete the records of these models, from both sides."""
+        self._records = {
+            uid: {other: record for other, record in records.items() if other not in uids}
+            for uid, records in self._records.items()
+            if uid not in uids
         }
 
     def state_dict(self) -> dict[str, dict[str, dict[str, int]]]:

@@ -144,6 +144,20 @@ class ModelPool:
         self._maintain_active_pool()
         return uid
 
+    def forget_after(self, iteration: int) -> set[str]:
+        """Remove the checkpoints of later iterations, with their ratings and records; return their uids.
+
+        The latest of the others is the latest again. Checkpoints that were retired since stay retired,
+        because their adapters may be deleted.
+        """
+        removed = {one.uid for one in self._checkpoints() if (one.iteration or 0) > iteration}
+        for uid in removed:
+            del self._models[uid]
+            self.exploration.forget(uid)
+        self.matches.forget(removed)
+        self._current_uid = next((one.uid for one in reversed(self._checkpoints())), None)
+        return removed
+
     def add_fixed(
         self,
         name: str,

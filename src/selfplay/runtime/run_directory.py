@@ -150,7 +150,16 @@ class RunDirectory:
 
     def truncate_after(self, step: int) -> None:
         """Delete the evaluations and batches of later steps, which a resumed run produces again."""
-        for path in [*self.evaluation.iterdir(), *self.batches.glob("*")]:
-            number = re.match(r"(?:step|batch)-(\d+)", path.name)
-            if number and int(number[1]) > step:
+        delete_after(self.evaluation, step)
+        delete_after(self.batches, step)
+
+
+def delete_after(directory: Path, step: int) -> None:
+    """Delete the files and directories of later steps, whose names begin like ``step-000012``."""
+    for path in directory.glob("*"):
+        number = re.match(r"(?:step|batch)-(\d+)", path.name)
+        if number and int(number[1]) > step:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()

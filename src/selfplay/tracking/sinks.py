@@ -171,6 +171,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return metrics
 
 
+def end_of_step(path: Path, step: int) -> int:
+    """Return the offset in a metrics file after the lines of the steps up to ``step``."""
+    end = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if msgspec.json.decode(line, type=dict[str, Any])["step"] > step:
+            break
+        end += len(line)
+    return end
+
+
 def _end_of_last_line(path: Path) -> int:
     """Return the offset after the last newline; 0 without one."""
     return path.read_bytes().rfind(b"\n") + 1

@@ -262,7 +262,7 @@ class BufferService:
         return enough or (demand.games is not None and games >= demand.games)
 
     def _draw(self, update: int, batch_size: int | None) -> Drawn:
-        self.learned = update - 1  # lower than it was, where the learner had to go back
+        self.learned = self.buffer.batches = update - 1  # lower than before where the learner went back
         self._sort_in_waiting()
         before = self.buffer.dropped_stale
         if self.max_staleness is not None:

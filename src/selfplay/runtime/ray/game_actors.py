@@ -8,7 +8,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from selfplay.config.settings import Config
-from selfplay.core import derive_seed
+from selfplay.core import SelfplayError, derive_seed
 from selfplay.core.files import copy_directory
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.runtime import assembly
@@ -116,6 +116,20 @@ class ConfigLearnerActor(LearnerService):
             add_every=config.population.add_every,
             checkpoint=checkpoint,
         )
+
+    async def train(self, iterations: int) -> int:
+        """See :meth:`LearnerService.train`.
+
+        Raises:
+            SelfplayError: the learner went back in the middle of the run, where engines and games still use
+                what it lost; a resume deletes it.
+        """
+        lost = await self.model_pool.latest_version.remote()
+        if lost > self.trainer.version:
+            raise SelfplayError(
+                f"the saved state of update {lost} is damaged; a resume goes on from {self.trainer.version}"
+            )
+        return await super().train(iterations)
 
 
 def offer_for_evaluation(run: Path, version: int, adapter: str | None) -> None:

@@ -1,5 +1,6 @@
 """GameLedger: every game of a run, from the moment it is handed out until its result is reported."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,8 +68,8 @@ class GameLedger:
     """Games in flight by name with the collector that plays them, games to replay, and accounts.
 
     ``consumed`` training games were learned or were too old to be learned. ``evaluated`` counts evaluation
-    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the
-    evaluations that are already rated.
+    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the steps
+    whose evaluations are already rated.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
@@ -78,7 +79,7 @@ class GameLedger:
     again: list[Job] = field(default_factory=list)
     evaluated: dict[str, int] = field(default_factory=dict)
     unrated: list[tuple[Job, GameResult]] = field(default_factory=list)
-    matches: set[str] = field(default_factory=set)
+    matches: set[int] = field(default_factory=set)
 
     def hand_out(self, collector: str, job: Job) -> None:
         """Record that a new game goes to a collector."""
@@ -102,6 +103,11 @@ class GameLedger:
         lost = [name for name, (owner, _) in self.in_flight.items() if owner == collector]
         self.again += [self.in_flight.pop(name)[1] for name in lost]
         return len(lost)
+
+    def replace(self, replacement: Callable[[Job], Job]) -> None:
+        """Replace every game that has not ended; a replacement has the name of its game."""
+        self.in_flight = {name: (owner, replacement(job)) for name, (owner, job) in self.in_flight.items()}
+        self.again = [replacement(job) for job in self.again]
 
     def end(self, result: GameResult) -> Job | None:
         """Record the end of a game; return the game, or ``None`` if its end was already known."""

@@ -20,6 +20,7 @@ from selfplay.runtime.ray.game_actors import TO_EVALUATE, GameParts
 from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.run_engines import calls_of_each_client
 from selfplay.runtime.report import rebuild
+from selfplay.runtime.run_directory import delete_after
 
 LOOK_EVERY = 0.25
 HAND_ON_SECONDS = 10.0
@@ -40,9 +41,8 @@ class GameRun(ClusterRun[GameParts]):
         learner = await parts.learner.progress.remote()
         if learner["notice"] is not None:
             self.console.print(learner["notice"], markup=False)
-        newest = await parts.pool.newest.remote(-1)
-        if newest.policy.version > learner["step"]:  # the learner went back, now or before an earlier kill
-            await parts.learner.publish.remote()  # before a game is played with weights that no longer exist
+        if await parts.pool.latest_version.remote() > learner["step"]:
+            await self._go_back(parts, learner["step"])
         if learner["step"] < self.config.learning.steps:
             await parts.pool.resume.remote()
 
@@ -59,6 +59,22 @@ class GameRun(ClusterRun[GameParts]):
     def stop(self, parts: GameParts) -> None:
         """Tell the learner to stop; everything else ends with it."""
         parts.learner.stop.remote()
+
+    async def _go_back(self, parts: GameParts, step: int) -> None:
+        """Delete what later versions left: the learner lost them, now or before an earlier kill.
+
+        The pool comes last, because it tells whether this is done. The buffer may still hold the batch of the
+        next update, so that one's files stay.
+        """
+        self.directory.check_epoch()
+        run = self.directory
+        for of_versions in (run.evaluation, run.checkpoints, run.path / TO_EVALUATE):
+            delete_after(of_versions, step)
+        for of_batches in (run.rollouts, run.batches):
+            delete_after(of_batches, step + 1)
+        await parts.tracker.truncate_after.remote(step)
+        await parts.pool.forget_after.remote(step)
+        await parts.learner.publish.remote()
 
     async def _fill_pool(self, parts: GameParts) -> None:
         for one in assembly.fixed_members(self.config):
@@ -128,7 +144,7 @@ class GameRun(ClusterRun[GameParts]):
         seconds = perf_counter() - started
         if client.fatal is not None:
             raise client.fatal
-        await parts.pool.push_match.remote(f"step-{step}", ratings.games)
+        await parts.pool.push_match.remote(step, ratings.games)
         ratings.games = []
         await parts.tracker.add.remote({"time/evaluation_seconds": seconds})
         progress.evaluated(step, summary, seconds)

@@ -169,18 +169,18 @@ class PoolService:
         with self._noted("push_game_outcome", uid_me, uid_opp, final_reward, list(action_seq), env_id):
             self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
 
-    def push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
+    def push_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
         """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
 
-        A match whose ``key`` is known changes nothing.
+        A match of a known ``step`` changes nothing.
         """
-        if key in self.ledger.matches:
+        if step in self.ledger.matches:
             return
-        with self._noted("push_match", key, games):
-            self._push_match(key, games)
+        with self._noted("push_match", step, games):
+            self._push_match(step, games)
 
-    def _push_match(self, key: str, games: list[tuple[str, str, float, str]]) -> None:
-        self.ledger.matches.add(key)
+    def _push_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
+        self.ledger.matches.add(step)
         for uid_me, uid_opp, reward, env_id in games:
             self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
 
@@ -209,6 +209,28 @@ class PoolService:
     def _publish(self, path: str | None, version: int, consumed: int) -> None:
         self._rate_held_games()
         self.policy, self.ledger.consumed = AdapterRef("default", version, path), consumed
+
+    def latest_version(self) -> int:
+        """Return the highest version of the policy and its checkpoints."""
+        checkpoints = [one.iteration or 0 for one in self.pool.opponents()]
+        return max(self.policy.version, *checkpoints)
+
+    def forget_after(self, version: int) -> None:
+        """Forget the checkpoints and matches of later versions, which the learner lost and makes again.
+
+        Games against such a checkpoint get another opponent, so no collector may be playing. A repeated call
+        changes nothing.
+        """
+        with self._noted("forget_after", version):
+            self._forget_after(version)
+
+    def _forget_after(self, version: int) -> None:
+        self._rate_held_games()
+        removed = self.pool.forget_after(version)
+        self.ledger.matches = {step for step in self.ledger.matches if step <= version}
+        if self.scheduler is not None:
+            train_job = self.scheduler.train_job
+            self.ledger.replace(lambda job: train_job(job.meta.index) if removed & {*job.uids} else job)
 
     async def newest(self, known_version: int, wait: float = 5.0) -> Jobs:
         """Return the newest weights once they change, or play ends, or ``wait`` seconds pass."""
@@ -483,7 +505,7 @@ class PoolService:
             self._next_jobs(*args)
         elif method == "finish":
             self._finish(msgspec.convert(args[0], list[GameResult]))
-        elif method in ("add_checkpoint", "publish", "push_match"):
+        elif method in ("add_checkpoint", "publish", "push_match", "forget_after"):
             getattr(self, f"_{method}")(*args)
         else:
             getattr(self, method)(*args, **kwargs)

@@ -137,6 +137,7 @@ class ProgramLearner:
         }
         for policy in learned:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
+            shutil.rmtree(self._place("averages", policy), ignore_errors=True)  # of a lost step
         self._save(new)
 
     def _results(self) -> dict[str, str | None]:

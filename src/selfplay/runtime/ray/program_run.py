@@ -25,7 +25,7 @@ from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.program_actors import ProgramParts
 from selfplay.runtime.ray.program_learner import SavedStep, step_directory
 from selfplay.runtime.report import rebuild
-from selfplay.runtime.run_directory import RunDirectory
+from selfplay.runtime.run_directory import RunDirectory, delete_after
 from selfplay.runtime.source import SourceParts
 from selfplay.runtime.update_figures import learned_figures, turn_figures
 from selfplay.tracking.sinks import JsonlSink
@@ -105,10 +105,12 @@ class ProgramRun(ClusterRun[ProgramParts]):
 
     async def _begin(self, parts: ProgramParts, progress: RunProgress) -> None:
         """Continue after the saved step; delete everything that was written later."""
+        self.directory.check_epoch()
         step, state = self.saved.step, self.saved.state
         self._serve()
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
+        delete_after(self.directory.checkpoints, step)
         self.metrics.truncate(state.get("metrics_offset", 0))
         if not step:
             self.source.begin()

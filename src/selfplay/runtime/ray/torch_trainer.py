@@ -93,6 +93,7 @@ class TorchTrainer:
         """Write the adapter, then the learner; the version is saved once the latter is in place."""
         version = self.learner.version
         self._save_adapter("versions", self.learner.adapter, version)
+        shutil.rmtree(self._adapter_directory("averages", version), ignore_errors=True)  # of a lost update
         place = self._learner_directory(version)
         scratch = scratch_for(place)
         save_file(self.learner.tensors() | self._average(), scratch / LEARNER_FILE)

@@ -16,7 +16,15 @@ from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.journal import Journal
 from selfplay.runtime.run_names import RUNS, new_run_directory
 from selfplay.tracking.game_values import eval_values, trajectory_values
-from selfplay.tracking.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics
+from selfplay.tracking.sinks import (
+    JsonlSink,
+    Metrics,
+    Sink,
+    TensorBoardSink,
+    WandbSink,
+    end_of_step,
+    read_metrics,
+)
 from selfplay.tracking.tracker import Tracker
 from selfplay.tracking.watch_data import RunDirectorySource
 from selfplay.tracking.watch_view import RunView
@@ -70,9 +78,8 @@ class TrackerService:
         self._last_numbers: dict[str, int] = {}
         self._loads: dict[str, tuple[float, dict[str, Any]]] = {}
         self._restore()
-        lines = read_metrics(self._metrics.path)
-        self._flushed = {int(line["step"]) for line in lines}
-        self._last: Metrics = _numbers(lines[-1]) if lines else {}
+        self._last: Metrics = {}
+        self._read_lines()
         self._source = RunDirectorySource(self._directory)
 
     def run_directory(self) -> str:
@@ -144,6 +151,19 @@ class TrackerService:
         if step == self._last["step"]:
             return self._last
         return next(_numbers(line) for line in read_metrics(self._metrics.path) if line["step"] == step)
+
+    def truncate_after(self, step: int) -> None:
+        """Delete the lines of later steps, which are flushed again. A repeated call changes nothing.
+
+        The next line has the whole state of the pool, because a change of it may be in a deleted line.
+        """
+        if max(self._flushed, default=0) <= step:
+            return
+        end = end_of_step(self._metrics.path, step)
+        self._tracker.load_state_dict(self._tracker.state_dict() | {"pool": {}})
+        self._snapshot(end)
+        self._metrics.truncate(end)
+        self._read_lines()
 
     def flush_if_due(self, step: int | None = None) -> Metrics | None:
         """Flush when ``Tracker.FLUSH_EVERY`` seconds have passed since the last time, else return ``None``.
@@ -218,12 +238,18 @@ class TrackerService:
     def _flushed_now(self, metrics: Metrics) -> None:
         self._flushed.add(int(metrics["step"]))
         self._last = metrics
-        self._snapshot()
+        self._snapshot(self._metrics.offset())
 
-    def _snapshot(self) -> None:
+    def _read_lines(self) -> None:
+        lines = read_metrics(self._metrics.path)
+        self._flushed = {int(line["step"]) for line in lines}
+        self._last = _numbers(lines[-1]) if lines else {}
+
+    def _snapshot(self, offset: int) -> None:
+        """Save the state; a restart cuts off the metrics after ``offset``."""
         self._journal.snapshot(
             {
-                "offset": self._metrics.offset(),
+                "offset": offset,
                 "last_numbers": self._last_numbers,
                 "tracker": self._tracker.state_dict(),
             }
@@ -232,7 +258,7 @@ class TrackerService:
     def _restore(self) -> None:
         state, entries = self._journal.load()
         if state is None:
-            self._snapshot()  # existing lines are not this tracker's to cut off
+            self._snapshot(self._metrics.offset())  # existing lines are not this tracker's to cut off
             return
         self._metrics.truncate(state["offset"])
         self._last_numbers = state["last_numbers"]
