@@ -76,6 +76,13 @@ def test_a_warning_is_printed_once_and_names_what_to_look_at(metrics, words):
     assert log.new(metrics) == []
 
 
+def test_that_all_advantages_are_0_is_not_told_again_for_one_role():
+    share = "answers/zero_advantage_share"
+    log = WarningLog()
+    assert len(log.new({share: 1.0, f"{share}/Judge": 1.0, f"{share}/Solver": 1.0})) == 1
+    assert log.new({share: 0.5, f"{share}/Judge": 1.0, f"{share}/Solver": 0.0}) == []
+
+
 def test_an_update_that_learned_gives_no_warning():
     learned = {
         "answers/zero_advantage_share": 0.9,

@@ -53,6 +53,21 @@ def test_each_cause_has_one_warning_with_its_number_of_steps(tmp_path):
     assert "90% of the answers of Judge are cut at the token limit in 1 of 3 steps" in text
 
 
+def test_an_advantage_of_0_is_told_once_for_all_roles_and_for_one_alone(tmp_path):
+    share = "answers/zero_advantage_share"
+    one = {share: 0.5, f"{share}/Judge": 1.0, f"{share}/Solver": 0.0}
+    both = {share: 1.0, f"{share}/Judge": 1.0, f"{share}/Solver": 1.0}
+    write_metrics(tmp_path, (1, one), (2, both), (3, one))
+    text = text_of(build(tmp_path))
+    assert text.count("every advantage") == 1
+    told = "teach nothing in 1 of 3 steps, most recently in step 2, and for Judge alone in 2 more; check"
+    assert told in text
+    write_metrics(tmp_path, (1, one))
+    assert "every advantage of Judge is 0, so it learns nothing from the rewards in 1 of 1 step" in text_of(
+        build(tmp_path)
+    )
+
+
 def test_a_run_that_learns_has_no_warning(tmp_path):
     write_metrics(tmp_path, (1, {"answers/zero_advantage_share": 0.5, "learner/grad_norm": 0.1}))
     assert "Look at this first" not in build(tmp_path)

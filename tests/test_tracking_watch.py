@@ -19,13 +19,13 @@ from selfplay.tracking.watch_charts import Chart, Line, evaluation_figures, lear
 from selfplay.tracking.watch_data import RunDirectorySource
 from selfplay.tracking.watch_header import header
 from selfplay.tracking.watch_metrics import MAX_POINTS, MetricsTail
-from selfplay.tracking.watch_panels import accounts_panel, warnings_panel
+from selfplay.tracking.watch_panels import accounts_panel
 from selfplay.tracking.watch_plot import draw_chart, number_text, sparkline
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
 from selfplay.tracking.watch_themes import DARK, LIGHT
 from selfplay.tracking.watch_view import Meeting, RunView, Series
 from test_runtime_local import model  # noqa: F401 - a fixture
-from watched_runs import append, run_of, said, train_games, train_program, write_log
+from watched_runs import append, read_all, run_of, said, train_games, train_program, write_log
 
 SIZES = [(80, 24), (200, 60)]
 
@@ -38,14 +38,6 @@ def games(model, tmp_path_factory) -> Path:  # noqa: F811
 @pytest.fixture(scope="session")
 def program(model, tmp_path_factory) -> Path:  # noqa: F811
     return train_program(model, tmp_path_factory.mktemp("watched") / "program")
-
-
-def read_all(path: Path) -> RunView:
-    source = RunDirectorySource(path)
-    view = source.read()
-    while view.share_read < 1:
-        view = source.read()
-    return view
 
 
 # Reading
@@ -570,15 +562,6 @@ async def test_a_slow_source_does_not_block_the_keys():
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "slow" in words_on(app)
-
-
-def test_the_warnings_are_of_the_last_step(tmp_path):
-    run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"answers/zero_advantage_share": 1.0})
-    text = warnings_panel(read_all(run), Size(60, 10)).plain
-    assert "every advantage is 0" in text
-    assert len(text) <= 60
-    append(run, {"step": 2, "wall_time": 2.0, "answers/zero_advantage_share": 0.5})
-    assert warnings_panel(read_all(run), Size(60, 10)).plain == ""
 
 
 def test_an_evaluation_is_part_of_the_time_of_its_own_step_alone(tmp_path):

@@ -10,6 +10,8 @@ from rich.console import Console
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.runtime.local import train
+from selfplay.tracking.watch_data import RunDirectorySource
+from selfplay.tracking.watch_view import RunView
 
 SMALL = {
     "model.dtype": "float32",
@@ -63,6 +65,15 @@ def append(path: Path, metrics: dict[str, Any]) -> None:
     """Append a line of metrics."""
     with (path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(metrics) + "\n")
+
+
+def read_all(path: Path) -> RunView:
+    """Read a run's directory to its end."""
+    source = RunDirectorySource(path)
+    view = source.read()
+    while view.share_read < 1:
+        view = source.read()
+    return view
 
 
 def write_log(path: Path, step: int, rollouts: list[dict[str, Any]]) -> None:

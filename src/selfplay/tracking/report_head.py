@@ -48,8 +48,19 @@ def warnings_html(run: RunData) -> str:
     total = len(run.metrics)
     rows = "".join(
         f"<li><b>{escape(one.warning.text)}</b> "
-        f'<span class="muted">in {one.steps} of {counted(total, "step")}, most recently in step {one.last}; '
-        f"{escape(one.warning.advice)}</span></li>"
+        f'<span class="muted">in {one.steps} of {counted(total, "step")}, most recently in step {one.last}'
+        f"{escape(_parts_text(one, found))}; {escape(one.warning.advice)}</span></li>"
         for one in found.values()
+        if one.warning.whole not in found
     )
     return f'<div class="card warning"><h3>Look at this first</h3><ul>{rows}</ul></div>'
+
+
+def _parts_text(whole: _Found, found: dict[str, _Found]) -> str:
+    """Return in how many other steps only a part of the problem was there, for example only for one role."""
+    cause = whole.warning.cause
+    return "".join(
+        f", and for {one.warning.cause.removeprefix(f'{cause}/')} alone in {one.steps} more"
+        for one in found.values()
+        if one.warning.whole == cause
+    )

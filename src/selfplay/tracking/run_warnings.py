@@ -1,11 +1,14 @@
 """Warnings about a run that keeps going: what its metrics show to be wrong, and what to check."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from selfplay.tracking.report_data import Evaluation
+
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
+_NO_ADVANTAGE = "no advantage"
 
 
 @dataclass(frozen=True)
@@ -16,11 +19,13 @@ class RunWarning:
         cause: identifies the problem; the same at every step.
         text: describes the problem.
         advice: says what to check.
+        whole: the cause of which this one is a part; where that one was reported, this one is not.
     """
 
     cause: str
     text: str
     advice: str
+    whole: str = ""
 
     def __str__(self) -> str:
         return f"{self.text}; {self.advice}"
@@ -31,6 +36,25 @@ def warnings_of(metrics: Mapping[str, Any]) -> list[RunWarning]:
     return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
 
 
+def unplayable_warnings(evaluations: Iterable[Evaluation]) -> list[RunWarning]:
+    """Return a warning for each environment whose last NashConv is of a policy that cannot be played.
+
+    Args:
+        evaluations: the evaluations by step.
+    """
+    last = {one.env_id: one for one in evaluations if one.nash_conv is not None}
+    return [
+        RunWarning(
+            f"cannot be played/{env_id}",
+            f"the NashConv of {env_id} is of a policy that cannot be played: "
+            f"{one.legal_mass or 0.0:.2%} of its probability is on legal answers",
+            "check inference.max_tokens and the template; see the share of games lost by invalid moves",
+        )
+        for env_id, one in last.items()
+        if not one.is_playable
+    ]
+
+
 class WarningLog:
     """Reports each cause once."""
 
@@ -39,7 +63,7 @@ class WarningLog:
 
     def new(self, metrics: Mapping[str, Any]) -> list[RunWarning]:
         """Return the warnings about these metrics whose cause has not been reported yet."""
-        found = [one for one in warnings_of(metrics) if one.cause not in self._reported]
+        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, one.whole))]
         self._reported |= {one.cause for one in found}
         return found
 
@@ -47,7 +71,7 @@ class WarningLog:
 def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
     if metrics.get("answers/zero_advantage_share") == 1:
         yield RunWarning(
-            "no advantage",
+            _NO_ADVANTAGE,
             "every advantage is 0, so the rewards teach nothing",
             "check in the rollouts and the reward functions whether all compared rewards are equal",
         )
@@ -55,9 +79,10 @@ def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
     for role, share in _by_role(metrics, "answers/zero_advantage_share/"):
         if share == 1:
             yield RunWarning(
-                f"no advantage/{role}",
+                f"{_NO_ADVANTAGE}/{role}",
                 f"every advantage of {role} is 0, so it learns nothing from the rewards",
                 "check in the rollouts whether its reward ever differs",
+                whole=_NO_ADVANTAGE,
             )
     for name, norm in metrics.items():
         if name.startswith("learner/") and name.endswith("/grad_norm") and norm == 0:

@@ -36,11 +36,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Measured:
-    """One figure of the evaluations by step, each with its 95% interval (of width 0 if it is exact)."""
+    """One figure of the evaluations by step, each with its 95% interval (of width 0 if it is exact).
+
+    At the steps in ``unplayable`` it is a NashConv of a policy that cannot be played.
+    """
 
     name: str
     is_share: bool
-    points: list[tuple[int, Rate]]
+    points: list[tuple[int, Rate]] = field(default_factory=list)
+    unplayable: set[int] = field(default_factory=set)
 
 
 def learning_charts(view: RunView) -> list[Chart]:
@@ -144,11 +148,14 @@ def evaluation_charts(view: RunView) -> list[Chart]:
 
 def evaluation_figures(view: RunView) -> list[Measured]:
     """Return every figure of the evaluations: matches, exact measures and measures of programs."""
-    found: dict[tuple[str, bool], list[tuple[int, Rate]]] = {}
+    found: dict[tuple[str, bool], Measured] = {}
     for evaluation in view.evaluations:
         for name, is_share, rate in _figures(view, evaluation):
-            found.setdefault((name, is_share), []).append((evaluation.step, rate))
-    return [Measured(name, is_share, points) for (name, is_share), points in found.items()]
+            measured = found.setdefault((name, is_share), Measured(name, is_share))
+            measured.points.append((evaluation.step, rate))
+            if not evaluation.is_playable:
+                measured.unplayable.add(evaluation.step)
+    return list(found.values())
 
 
 def _figures(view: RunView, evaluation: Evaluation) -> Iterable[tuple[str, bool, Rate]]:

@@ -7,7 +7,6 @@ from textual.content import Content
 from textual.geometry import Size
 
 from selfplay.tracking.report_summary import Rate, duration_text, model_name
-from selfplay.tracking.run_warnings import warnings_of
 from selfplay.tracking.watch_charts import evaluation_figures, staleness_series
 from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, content_of, number_text, sparkline
 from selfplay.tracking.watch_view import RunView, Series
@@ -44,6 +43,8 @@ MANY_VERSIONS = 4
 """Records of at least this age in versions share one bar."""
 ALWAYS = ("failed", "playing", "stored")
 """Counts that are shown even if they are 0."""
+UNPLAYABLE = "!"
+"""Marks a NashConv of a policy that cannot be played."""
 WORK = (
     ("inference/generated_tokens", "generated tok"),
     ("inference/computed_tokens", "computed tok"),
@@ -55,8 +56,8 @@ WORK = (
 
 
 def warnings_panel(view: RunView, room: Size) -> Content:
-    """Return one line with the warnings about the last step; the report says what to check."""
-    found = warnings_of(view.of_last_step())
+    """Return one line with the warnings; the report says what to check."""
+    found = view.warnings()
     if not found:
         return Content("")
     more = f"; and {len(found) - 1} more, see the report" if len(found) > 1 else ""
@@ -223,7 +224,10 @@ def _is_work(key: str, name: str) -> bool:
 
 
 def evaluation_panel(view: RunView, room: Size) -> Content:
-    """Return every figure of the first and the last evaluation, with 95% intervals if they fit."""
+    """Return every figure of the first and the last evaluation, with 95% intervals if they fit.
+
+    A NashConv of a policy that cannot be played has a mark, which the last line explains.
+    """
     figures = evaluation_figures(view)
     if not figures:
         return _nothing("Nothing has been evaluated yet.")
@@ -233,12 +237,17 @@ def evaluation_panel(view: RunView, room: Size) -> Content:
     head = f"{f'after step {step:,}':<{names}}{'first':>7}{'now':>8}"
     rows: list[list[Piece]] = [[(f"{head}  {'95% range':<10}" if intervals else head, MUTED)]]
     for one in figures:
-        first, now = one.points[0][1], one.points[-1][1]
-        before = number_text(first.mid, percent=one.is_share)
-        after = number_text(now.mid, percent=one.is_share)
+        now = one.points[-1][1]
+        marked = [
+            (rate, UNPLAYABLE * (step in one.unplayable)) for step, rate in (one.points[0], one.points[-1])
+        ]
+        before, after = (number_text(rate.mid, percent=one.is_share) + mark for rate, mark in marked)
         name = one.name if len(one.name) < names else one.name[: names - 2] + "…"
         row = [(f"{name:<{names}}", ""), (f"{before:>7}", MUTED), (f"{after:>8}", "bold")]
         rows.append([*row, (f"  {_interval(now, one.is_share)}", MUTED)] if intervals else row)
+    if any(one.points[index][0] in one.unplayable for one in figures for index in (0, -1)):
+        note = f"{UNPLAYABLE} cannot be played: too little probability on legal answers"
+        rows.append([(note[: room.width], "$text-warning")])
     return content_of(rows)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from selfplay.tracking.report_data import Evaluation
+from selfplay.tracking.run_warnings import RunWarning, unplayable_warnings, warnings_of
 from selfplay.tracking.watch_game import ReadableGame
 
 POOL = "model-pool/"
@@ -154,6 +155,10 @@ class RunView:
             for name, one in self.series.items()
             if one.steps and one.steps[-1] == self.step
         }
+
+    def warnings(self) -> list[RunWarning]:
+        """Return the warnings about the last step, and about the last NashConv of each environment."""
+        return [*warnings_of(self.of_last_step()), *unplayable_warnings(self.evaluations)]
 
     def phases(self) -> dict[str, float]:
         """Return the seconds of the last step by phase, and the rest if it is known."""

@@ -12,7 +12,6 @@ from textual.widget import Widget
 
 from selfplay.core.text import printable
 from selfplay.tracking import watch_panels as panels
-from selfplay.tracking.run_warnings import warnings_of
 from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, learning_charts
 from selfplay.tracking.watch_game import ReadableGame
@@ -174,7 +173,7 @@ class OverviewView(VerticalScroll):
 
     def _hide_empty_panels(self) -> None:
         self.query_one("#actors").display = bool(self.view.actors)
-        self.query_one("#warnings").display = bool(warnings_of(self.view.of_last_step()))
+        self.query_one("#warnings").display = bool(self.view.warnings())
 
 
 class TableView(VerticalScroll):
