@@ -9,7 +9,7 @@ Reply = bytes | None | Callable[[asyncio.StreamWriter], object]
 
 
 def http(body: object = "", status: int = 200, **headers: str) -> bytes:
-    """A whole HTTP response; text is sent as it is, anything else as JSON."""
+    """Return a complete HTTP response; text is sent unchanged, anything else as JSON."""
     content = (body if isinstance(body, str) else json.dumps(body)).encode()
     lines = [f"HTTP/1.1 {status} Said", "content-type: application/json", f"content-length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -22,7 +22,7 @@ def completion(text: str = "4", finish_reason: str = "stop", **fields: object) -
 
 
 def with_tokens(prompt: list[int], ids: list[int], logprobs: list[float]) -> dict:
-    """vLLM's answer to ``return_token_ids`` and ``logprobs``."""
+    """Return vLLM's answer to a request with ``return_token_ids`` and ``logprobs``."""
     answer = completion(prompt_token_ids=prompt)
     content = [{"token": "?", "logprob": logprob, "bytes": None, "top_logprobs": []} for logprob in logprobs]
     answer["choices"][0] |= {"token_ids": ids, "logprobs": {"content": content}}
@@ -34,7 +34,7 @@ def error(message: str, **fields: object) -> dict:
 
 
 async def dribble(writer: asyncio.StreamWriter) -> None:
-    """Bytes for ever, each well within any time between two bytes."""
+    """Send bytes forever, each well within any limit on the time between two bytes."""
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n")
     while True:
         writer.write(b" ")
@@ -43,7 +43,7 @@ async def dribble(writer: asyncio.StreamWriter) -> None:
 
 
 class Server:
-    """Replies in turn; the last reply is repeated. None never says anything, b"" cuts the connection."""
+    """Sends the replies in turn and repeats the last. None never answers; b"" cuts the connection."""
 
     def __init__(self, replies: tuple[Reply, ...]) -> None:
         self.replies = replies
@@ -66,7 +66,7 @@ class Server:
                 writer.write(reply)
                 await writer.drain()
         except (OSError, EOFError):
-            pass  # the client went away first
+            pass  # the client left first
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""``max_cached_tokens`` bounds what is kept, and everybody gets an answer all the same."""
+"""``max_cached_tokens`` bounds the cache, and every request still gets an answer."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def policy(request) -> PolicyModel:
 
 
 @pytest.mark.parametrize("names", [["default"], ["default", BASE]])
-async def test_no_more_than_max_cached_tokens_are_ever_kept_and_answers_are_the_same(policy, names):
+async def test_at_most_max_cached_tokens_are_kept_and_answers_do_not_change(policy, names):
     """100 requests of at most 100 tokens whose prompts share nothing, from one model or two."""
     prompts = [f"{number:02d}" + "x" * (number % 40) for number in range(100)]
 
@@ -37,8 +37,8 @@ async def test_no_more_than_max_cached_tokens_are_ever_kept_and_answers_are_the_
     assert bounded.stats.generated_tokens == free.stats.generated_tokens
 
 
-async def test_requests_are_admitted_in_the_order_in_which_they_came(policy):
-    """A long request is not overtaken for ever by short ones that would fit beside it."""
+async def test_requests_are_admitted_in_order_of_arrival(policy):
+    """A long request is not overtaken forever by short ones that would fit beside it."""
     engine = make_engine(policy, max_cached_tokens=64)
     order: list[str] = []
 
@@ -57,14 +57,14 @@ async def test_requests_are_admitted_in_the_order_in_which_they_came(policy):
     assert order.index("long") == 10
 
 
-async def test_a_request_that_needs_more_than_the_bound_is_refused_and_says_which_setting(policy):
+async def test_a_request_above_the_bound_is_rejected_with_the_name_of_the_setting(policy):
     engine = make_engine(policy, max_cached_tokens=20)
     line = await refusal(ask(engine, "x" * 13, 1))
     assert line.endswith("exceed the context of 20; shorten the prompt or raise inference.max_cached_tokens")
     assert (await ask(engine, "x" * 12, 1)).completion_token_ids
 
 
-async def test_a_withdrawn_model_makes_room_for_those_who_wait_for_another(policy):
+async def test_withdrawing_a_model_lets_waiting_requests_for_another_continue(policy):
     engine = make_engine(policy, max_cached_tokens=64)
     engine.publish(BASE, BASE, 0)
     leaving = asyncio.create_task(ask(engine, "x" * 30, 1, max_tokens=30, model=BASE))

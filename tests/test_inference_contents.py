@@ -28,7 +28,7 @@ def live() -> Iterator[Live]:
 
 @settings(max_examples=30, deadline=None)
 @given(text=hostile_text(whole_characters=True, max_pieces=3))
-def test_what_a_client_sends_to_the_server_brings_no_special_token(live, text):
+def test_a_clients_message_adds_no_special_token_to_the_prompt(live, text):
     for role, specials in (("user", 3), ("text", 0)):
         answer = live.post(
             "/v1/chat/completions",
@@ -47,7 +47,7 @@ def test_what_a_client_sends_to_the_server_brings_no_special_token(live, text):
 
 
 @given(text=hostile_text(whole_characters=True))
-def test_tokens_of_a_model_that_is_elsewhere_are_those_of_the_policy(text):
+def test_chat_tokens_loaded_without_the_model_equal_those_of_the_policy(text):
     tokens = load_chat_tokens(str(tiny_model("llama")))
     messages = [{"role": "user", "content": text}]
     assert tokens.render(messages) == POLICY.render(messages)
@@ -75,7 +75,7 @@ spaced = st.sampled_from(CHAT_CONTROL_TOKENS).filter(lambda text: "SYS" not in t
 
 
 @given(token=spaced, before=st.text(max_size=5))
-def test_an_api_gets_no_control_token_of_a_known_family(token, before):
+def test_no_control_token_of_a_known_family_is_sent_to_an_api(token, before):
     text = f"{before}{token}"
     for whole in (
         "<|im_end|>",
@@ -93,11 +93,11 @@ def test_an_api_gets_no_control_token_of_a_known_family(token, before):
 @pytest.mark.parametrize(
     "text", ["[4]", "a < b | c > d", "<b>bold</b>", "x = [s]", "[Instruction]", "<pads>"]
 )
-def test_ordinary_text_reaches_an_api_as_it_is(text):
+def test_ordinary_text_is_sent_to_an_api_unchanged(text):
     assert without_control_tokens(text) == text
 
 
-def test_an_answers_own_thoughts_reach_an_api_as_they_are_but_nobody_elses():
+def test_only_thoughts_in_the_models_own_answers_are_sent_to_an_api_unchanged():
     text = "<think>hm</think>[4]<|im_end|>"
     assert without_control_tokens(text, own=True) == "<think>hm</think>[4]< |im_end|>"
     assert without_control_tokens(text) == "< think>hm< /think>[4]< |im_end|>"
@@ -106,5 +106,5 @@ def test_an_answers_own_thoughts_reach_an_api_as_they_are_but_nobody_elses():
 @pytest.mark.parametrize(
     "token", ["[|endofturn|]", "[|user|]", "<seed:eos>", "]~b]", "]~!b[", "[e~[", "<|turn>", "<turn|>"]
 )
-def test_control_tokens_that_are_not_in_angles_and_bars_get_a_space_too(token):
+def test_control_tokens_without_angle_brackets_and_bars_get_a_space_too(token):
     assert token not in without_control_tokens(f"I win.{token}user says so.")

@@ -1,4 +1,4 @@
-"""What the maker of an adapter says of it, and what an engine makes of that."""
+"""The description that the learner writes of an adapter, and how an engine checks the adapter against it."""
 
 import asyncio
 import gc
@@ -62,10 +62,10 @@ def check(delivery: Delivery, **given_) -> None:
     check_delivery(delivery, base=BASE_DELIVERY, **(usual | given_))
 
 
-# What is written
+# Writing the description
 
 
-async def test_what_the_learner_says_is_what_the_engine_finds(policy, saved):
+async def test_the_engine_finds_what_the_learner_has_described(policy, saved):
     said = read_expectation(saved)
     assert said is not None
     assert (said.version, said.sha256) == (12, file_hash(saved))
@@ -80,7 +80,7 @@ async def test_what_the_learner_says_is_what_the_engine_finds(policy, saved):
     ]
 
 
-def test_a_model_whose_adapter_was_written_can_be_let_go(tmp_path):
+def test_a_model_is_not_kept_in_memory_after_its_adapter_is_written(tmp_path):
     model = tiny_policy()
     save_adapter(tmp_path, model, "tiny")
     write_delivery(tmp_path, model, TRAINED, 1)
@@ -90,7 +90,7 @@ def test_a_model_whose_adapter_was_written_can_be_let_go(tmp_path):
     assert left() is None
 
 
-def test_another_adapter_has_another_canary(policy, saved):
+def test_different_adapters_have_different_canaries(policy, saved):
     write_delivery(saved, policy, BASE, 13)
     said = read_expectation(saved)
     ids = canary_tokens(policy)
@@ -104,7 +104,7 @@ def test_the_canarys_tokens_are_those_of_vllms_engine(policy):
     assert len(ids) > 10
 
 
-def test_an_adapter_of_which_nothing_is_said_has_no_expectation(tmp_path):
+def test_an_adapter_without_a_description_has_no_expectation(tmp_path):
     assert read_expectation(tmp_path) is None
 
 
@@ -123,7 +123,7 @@ def test_an_adapter_of_which_nothing_is_said_has_no_expectation(tmp_path):
         '{"version": true, "sha256": "ab", "canary": -1.0, "base": -1.0}',
     ],
 )
-def test_a_damaged_file_is_named_in_a_line(tmp_path, text):
+def test_the_error_for_a_damaged_description_is_one_line_that_names_the_file(tmp_path, text):
     (tmp_path / DELIVERY_FILE).write_text(text)
     with pytest.raises(InputError, match=r"delivery\.json is damaged") as caught:
         read_expectation(tmp_path)
@@ -139,7 +139,7 @@ said_things = st.fixed_dictionaries({}, optional=dict.fromkeys(("version", "sha2
 
 @settings(deadline=None)
 @given(st.binary(max_size=60) | said_things.map(lambda said: json.dumps(said).encode()))
-def test_whatever_the_file_holds_it_is_an_expectation_or_damaged(tmp_path_factory, content):
+def test_any_content_of_the_file_gives_an_expectation_or_an_error(tmp_path_factory, content):
     directory = tmp_path_factory.mktemp("said")
     (directory / DELIVERY_FILE).write_bytes(content)
     try:
@@ -151,7 +151,7 @@ def test_whatever_the_file_holds_it_is_an_expectation_or_damaged(tmp_path_factor
     assert isinstance(said.version, int)
 
 
-# What is found
+# Checking an adapter
 
 
 def test_an_adapter_that_answers_like_the_base_is_not_delivered_unless_it_changes_nothing():
@@ -161,7 +161,7 @@ def test_an_adapter_that_answers_like_the_base_is_not_delivered_unless_it_change
     check(alike, changes_nothing=True)
 
 
-def test_new_weights_must_answer_otherwise_than_the_version_before():
+def test_new_weights_must_answer_differently_from_the_previous_version():
     before = Delivery("default", 2, "ab", (-3.0, -4.0))
     with pytest.raises(DeliveryError, match="exactly like version 2"):
         check(Delivery("default", 3, "cd", before.canary), before=before)
@@ -181,19 +181,19 @@ def test_the_canary_must_equal_the_learners_up_to_rounding(expected, delivered):
         check(new, expected_canary=expected)
 
 
-def test_a_canary_that_is_no_number_is_not_delivered():
+def test_an_adapter_whose_canary_is_not_a_number_is_not_delivered():
     with pytest.raises(DeliveryError):
         check(Delivery("default", 3, "cd", (math.nan, -4.0)), expected_canary=-3.5)
 
 
-def test_an_adapter_changes_nothing_until_it_was_trained(policy, saved, tmp_path):
+def test_an_adapter_changes_nothing_until_it_is_trained(policy, saved, tmp_path):
     untrained = tiny_policy(perturbed=False)
     save_adapter(tmp_path / "untrained", untrained, "tiny")
     assert changes_nothing(tmp_path / "untrained")
     assert not changes_nothing(saved)
 
 
-def test_files_that_are_missing_or_damaged_are_named(saved):
+def test_missing_and_damaged_files_are_named(saved):
     (saved / "adapter_model.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="is damaged"):
         changes_nothing(saved)
@@ -202,7 +202,7 @@ def test_files_that_are_missing_or_damaged_are_named(saved):
         file_hash(saved)
 
 
-def test_the_error_survives_the_way_between_processes():
+def test_the_error_can_be_sent_between_processes():
     error = pickle.loads(pickle.dumps(DeliveryError("default", 12, "it differs")))
     assert str(error) == "default version 12 was not delivered: it differs"
     assert (error.name, error.version, error.problem) == ("default", 12, "it differs")
@@ -218,7 +218,7 @@ def test_every_type_of_weights_has_a_tolerance():
 
 
 @pytest.mark.parametrize("max_batch_tokens", [2048, 7])
-async def test_log_probabilities_of_given_tokens_are_the_learners(policy, max_batch_tokens):
+async def test_log_probabilities_of_given_tokens_equal_the_learners(policy, max_batch_tokens):
     engine = EmbeddedEngine(policy, max_batch_tokens=max_batch_tokens)
     engine.publish("default", TRAINED, 1)
     engine.publish("base", BASE, 0)
@@ -229,7 +229,7 @@ async def test_log_probabilities_of_given_tokens_are_the_learners(policy, max_ba
         )
 
 
-async def test_log_probabilities_of_given_tokens_disturb_nobody(policy):
+async def test_computing_log_probabilities_of_given_tokens_does_not_change_other_answers(policy):
     async def answers(engine: EmbeddedEngine, canaries: int) -> list[float]:
         engine.publish("default", TRAINED, 1)
         asked = engine.complete(text_prompt("abc"), max_tokens=20, seed=1)
@@ -241,7 +241,7 @@ async def test_log_probabilities_of_given_tokens_disturb_nobody(policy):
     assert await answers(EmbeddedEngine(policy), 3) == await answers(EmbeddedEngine(policy), 0)
 
 
-async def test_impossible_tokens_are_refused_and_few_have_few_log_probabilities(policy):
+async def test_too_many_tokens_are_rejected_and_one_token_has_no_log_probabilities(policy):
     engine = EmbeddedEngine(policy, max_context=8)
     engine.publish("default", TRAINED, 1)
     assert await engine.logprobs([5]) == []
@@ -252,11 +252,11 @@ async def test_impossible_tokens_are_refused_and_few_have_few_log_probabilities(
         await engine.logprobs([5, 6], model="other")
 
 
-# Updates too small to be seen
+# Updates too small to be visible
 
 
-def test_an_update_that_nobody_can_see_is_delivered():
-    """At a low rate the first updates of a 16-bit model change no number that it gives."""
+def test_an_update_that_changes_no_output_is_delivered():
+    """With a low learning rate, the first updates of a 16-bit model do not change its outputs."""
     tiny = Delivery("default", 1, "a", BASE_DELIVERY.canary, -1.5001)
     check(tiny, expected_canary=-1.5001, expected_base=-1.5)
     check(
@@ -267,7 +267,7 @@ def test_an_update_that_nobody_can_see_is_delivered():
     )
 
 
-def test_what_its_maker_can_see_must_be_seen():
+def test_a_change_that_the_learner_measured_must_be_visible_in_the_engine():
     with pytest.raises(DeliveryError, match="exactly like the base model"):
         check(Delivery("default", 1, "a", BASE_DELIVERY.canary), expected_canary=-1.45, expected_base=-1.5)
     with pytest.raises(DeliveryError, match="exactly like version 1"):

@@ -47,16 +47,16 @@ def assert_logprobs_are_the_learners(policy, responses, **options) -> None:
         assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)
 
 
-# Log-probabilities and draws
+# Log-probabilities and sampling
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
-async def test_log_probabilities_are_the_learners_for_the_same_tokens(policy, temperature):
+async def test_log_probabilities_equal_the_learners_for_the_same_tokens(policy, temperature):
     responses = await ask_all(make_engine(policy), temperature=temperature)
     assert_logprobs_are_the_learners(policy, responses, temperature=temperature)
 
 
-async def test_temperature_zero_takes_the_likeliest_token_with_certainty(policy):
+async def test_temperature_zero_always_takes_the_likeliest_token(policy):
     responses = await ask_all(make_engine(policy), temperature=0.0)
     assert all(logprob == 0 for r in responses for logprob in r.completion_logprobs)
     for response in responses[:: len(range(6))]:
@@ -69,8 +69,8 @@ async def test_temperature_zero_takes_the_likeliest_token_with_certainty(policy)
             context.append(token)
 
 
-async def test_seeds_draw_independently_from_the_distribution(policy):
-    """Chi-square of 4,000 first tokens after one prompt, rare tokens in one class."""
+async def test_different_seeds_sample_independently_from_the_distribution(policy):
+    """Chi-square test of 4,000 first tokens after one prompt, with rare tokens in one class."""
     engine, count = make_engine(policy), 4000
     drawn = await asyncio.gather(*(ask(engine, "abc", seed, max_tokens=1) for seed in range(count)))
     counts = Counter(response.completion_token_ids[0] for response in drawn)
@@ -96,7 +96,7 @@ async def test_later_tokens_do_not_repeat_the_draws_of_earlier_ones(policy):
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_the_same_seed_gives_the_same_answer_whatever_else_is_asked(policy, together):
+async def test_the_same_seed_gives_the_same_answer_whatever_other_requests_there_are(policy, together):
     expected = answers(await ask_all(make_engine(policy)))
     engine = make_engine(policy)
     if together:
@@ -163,7 +163,7 @@ async def test_a_call_may_set_its_own_limit(policy):
     assert short.finish_reason == "length"
 
 
-async def test_tokens_are_left_out_where_nobody_wants_them(policy):
+async def test_tokens_are_omitted_if_they_are_not_requested(policy):
     response = await ask(make_engine(policy), "abc", 1, return_tokens=False)
     assert response.prompt_token_ids is response.completion_token_ids is response.completion_logprobs is None
 
@@ -171,7 +171,7 @@ async def test_tokens_are_left_out_where_nobody_wants_them(policy):
 # Scoring
 
 
-async def test_scores_are_the_learners_log_probabilities_of_whole_answers(policy):
+async def test_scores_equal_the_learners_log_probabilities_of_whole_answers(policy):
     engine = make_engine(policy)
     engine.publish(BASE, BASE, 0)
     texts = ["check", "call", "c", ""]
@@ -190,7 +190,7 @@ async def test_scores_are_the_learners_log_probabilities_of_whole_answers(policy
 # What is computed
 
 
-async def test_a_prompt_is_computed_once_however_often_it_is_asked(policy):
+async def test_a_prompt_is_computed_once_for_any_number_of_requests(policy):
     engine = make_engine(policy)
     responses = await asyncio.gather(*(ask(engine, "rules rules", seed, max_tokens=3) for seed in range(50)))
     prompt = responses[0].prompt_token_ids
@@ -204,7 +204,7 @@ async def test_a_prompt_is_computed_once_however_often_it_is_asked(policy):
     assert engine.stats.forward_passes == 3
 
 
-async def test_everything_that_waits_is_computed_together(policy):
+async def test_all_waiting_requests_are_computed_together(policy):
     engine = make_engine(policy, max_tokens=4)
     await asyncio.gather(*(ask(engine, f"prompt {i}", i) for i in range(40)))
     assert engine.stats.forward_passes == 4
@@ -222,7 +222,7 @@ async def test_small_batches_and_small_caches_give_the_same_answers(policy, opti
         assert engine.stats.computed_tokens > 2 * sum(map(len, PROMPTS))
 
 
-async def test_distributions_that_were_dropped_are_computed_again(policy, monkeypatch):
+async def test_dropped_distributions_are_computed_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
     monkeypatch.setattr(decoder, "MAX_STORED_DISTRIBUTIONS", 1)
     engine = make_engine(policy)
@@ -232,7 +232,7 @@ async def test_distributions_that_were_dropped_are_computed_again(policy, monkey
         assert_logprobs_are_the_learners(policy, responses)
 
 
-async def test_rendered_prompts_that_were_forgotten_are_rendered_again(policy, monkeypatch):
+async def test_forgotten_prompts_are_rendered_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
     monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_TOKENS", 3)
     assert answers(await ask_all(make_engine(policy))) == expected
@@ -253,7 +253,7 @@ requests = st.lists(
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(requests, st.integers(11, 40), st.integers(1, 20), st.sampled_from([1, 3, 512]))
-def test_any_mixture_of_requests_gets_the_answers_that_each_gets_alone(
+def test_each_request_in_any_mixture_gets_the_answer_that_it_gets_alone(
     asked, max_cached_tokens, max_batch_tokens, stored
 ):
     policy = shared_policy()
@@ -283,7 +283,7 @@ def test_any_mixture_of_requests_gets_the_answers_that_each_gets_alone(
 # Versions
 
 
-async def test_a_published_version_answers_from_then_on():
+async def test_a_published_version_answers_all_later_requests():
     policy = tiny_policy()
     engine = make_engine(policy)
     before = await ask_all(engine)
@@ -296,13 +296,13 @@ async def test_a_published_version_answers_from_then_on():
     assert await engine.get_policy_version() == 1
 
 
-async def test_requests_under_way_go_on_with_a_version_published_meanwhile():
+async def test_requests_in_progress_continue_with_a_version_published_meanwhile():
     policy = tiny_policy()
     engine = make_engine(policy)
     tasks = [asyncio.create_task(ask(engine, text, 1)) for text in PROMPTS]
     while engine.stats.forward_passes < 3:
         await asyncio.sleep(0)
-    perturb_adapter(policy, "old", seed=1)  # what tiny_policy trained
+    perturb_adapter(policy, "old", seed=1)  # the adapter of tiny_policy
     perturb_adapter(policy, seed=5)
     engine.publish("default", TRAINED, 1)
     responses = await asyncio.gather(*tasks)
@@ -312,12 +312,12 @@ async def test_requests_under_way_go_on_with_a_version_published_meanwhile():
     long = [i for i, response in enumerate(responses) if len(response.completion_token_ids) == 8]
     assert long
     for i in long:
-        expected = old[i][:2] + new[i][2:]  # nothing was drawn yet from the third pass
+        expected = old[i][:2] + new[i][2:]  # no token of the third pass had been sampled yet
         assert responses[i].completion_logprobs == pytest.approx(expected, abs=2e-5)
         assert responses[i].policy_version == 0
 
 
-async def test_contexts_may_be_forgotten_while_requests_are_under_way(policy):
+async def test_contexts_may_be_forgotten_while_requests_are_in_progress(policy):
     expected = answers(await ask_all(make_engine(policy)))
     engine = make_engine(policy)
     task = asyncio.create_task(ask_all(engine))
@@ -339,7 +339,7 @@ async def serve_three(policy: PolicyModel) -> EmbeddedEngine:
     return engine
 
 
-async def test_adapters_in_one_batch_answer_as_each_does_alone(policy):
+async def test_adapters_in_one_batch_give_the_same_answers_as_alone(policy):
     alone = {}
     for name in ("default", BASE, "frozen"):
         alone[name] = answers(await ask_all(await serve_three(policy), model=name))
@@ -367,7 +367,7 @@ async def test_a_frozen_copy_keeps_answering_while_the_trained_adapter_changes()
     assert answers(await ask_all(engine)) != expected
 
 
-async def test_a_withdrawn_model_is_unknown_and_tells_who_waits_for_it(policy):
+async def test_withdrawing_a_model_ends_its_requests_and_makes_its_name_unknown(policy):
     engine = await serve_three(policy)
     task = asyncio.create_task(ask(engine, "abc", 1, model="frozen"))
     other = asyncio.create_task(ask(engine, "abc", 1))
@@ -382,16 +382,16 @@ async def test_a_withdrawn_model_is_unknown_and_tells_who_waits_for_it(policy):
     assert engine.names() == ["default", BASE]
 
 
-# Refusals
+# Rejected requests
 
 
-async def test_an_unknown_model_is_refused_and_the_known_ones_are_named(policy):
+async def test_the_error_for_an_unknown_model_names_the_known_ones(policy):
     engine = await serve_three(policy)
     with pytest.raises(InputError, match=r"nobody.*default, base, frozen"):
         await ask(engine, "abc", 1, model="nobody")
 
 
-async def test_what_exceeds_the_context_is_refused(policy):
+async def test_requests_that_exceed_the_context_are_rejected(policy):
     engine = make_engine(policy, max_context=20)
     assert (await ask(engine, "x" * 12, 1)).prompt_token_ids
     assert "exceed the context of 20" in await refusal(ask(engine, "x" * 13, 1))
@@ -399,13 +399,13 @@ async def test_what_exceeds_the_context_is_refused(policy):
     assert "exceed the context of 20" in await refusal(engine.score(text_prompt("x"), ["y" * 20]))
 
 
-async def test_the_context_is_at_most_the_models_and_the_caches(policy):
+async def test_the_context_is_limited_by_the_model_and_by_the_cache(policy):
     assert make_engine(policy).max_context == CONTEXT_LENGTH
     assert make_engine(policy, max_context=10_000).max_context == CONTEXT_LENGTH
     assert make_engine(policy, max_cached_tokens=64).max_context == 64
 
 
-async def test_a_full_queue_refuses_one_more_and_serves_the_others(policy):
+async def test_a_full_queue_rejects_further_requests_and_serves_the_others(policy):
     engine = make_engine(policy, max_queue=5)
     results = await asyncio.gather(*(ask(engine, "abc", seed) for seed in range(7)), return_exceptions=True)
     refused = [result for result in results if isinstance(result, SelfplayError)]
@@ -415,21 +415,23 @@ async def test_a_full_queue_refuses_one_more_and_serves_the_others(policy):
 
 
 @pytest.mark.parametrize("temperature", [-1.0, math.nan, math.inf])
-async def test_impossible_temperatures_are_refused(policy, temperature):
+async def test_impossible_temperatures_are_rejected(policy, temperature):
     assert "temperature" in await refusal(ask(make_engine(policy), "abc", 1, temperature=temperature))
 
 
-async def test_empty_prompts_and_answers_without_room_are_refused(policy):
+async def test_empty_prompts_and_answers_without_tokens_are_rejected(policy):
     engine = make_engine(policy)
     assert "max_tokens" in await refusal(ask(engine, "abc", 1, max_tokens=0))
     assert "messages" in await refusal(ask(engine, "", 1))
 
 
-# Trouble
+# Failures
 
 
 @pytest.mark.parametrize("failing_pass", [1, 3])
-async def test_a_failing_forward_pass_reaches_everybody_and_the_engine_works_again(monkeypatch, failing_pass):
+async def test_a_failed_forward_pass_fails_all_its_requests_and_the_engine_continues(
+    monkeypatch, failing_pass
+):
     policy = tiny_policy()
     expected = answers(await ask_all(make_engine(policy)))
     engine = make_engine(policy)
@@ -460,7 +462,7 @@ async def test_weights_that_are_not_numbers_are_reported():
     assert "not numbers" in await refusal(ask(engine, "abc", 1))
 
 
-async def test_a_score_that_is_refused_half_way_leaves_nothing_behind(policy):
+async def test_a_score_that_is_rejected_half_way_leaves_no_requests_behind(policy):
     engine = make_engine(policy, max_queue=2)
     assert "2 requests are in progress" in await refusal(engine.score(text_prompt("rules"), ["a", "b", "c"]))
     while len(asyncio.all_tasks()) > 1:  # until the engine has nothing left to do
@@ -471,10 +473,10 @@ async def test_a_score_that_is_refused_half_way_leaves_nothing_behind(policy):
 
 
 @pytest.mark.parametrize("passes", [0, 2])
-async def test_cancelled_requests_do_not_hold_up_the_others(policy, passes):
+async def test_cancelled_requests_do_not_block_the_others(policy, passes):
     expected = answers(await ask_all(make_engine(policy), range(1)))
     engine = make_engine(policy, max_cached_tokens=40)
-    # Cancelled before anything was computed, or with their last token computed but not drawn.
+    # They are cancelled before anything is computed, or after their last token is computed but not sampled.
     cancelled = [asyncio.create_task(ask(engine, f"other {i}", i, max_tokens=2)) for i in range(10)]
     kept = asyncio.create_task(ask_all(engine, range(1)))
     await asyncio.sleep(0)
@@ -487,7 +489,7 @@ async def test_cancelled_requests_do_not_hold_up_the_others(policy, passes):
     assert any(isinstance(result, asyncio.CancelledError) for result in results)
 
 
-async def test_an_engine_that_is_cancelled_tells_who_waits(policy):
+async def test_waiting_requests_fail_if_the_engine_is_cancelled(policy):
     engine = make_engine(policy)
     waiting = asyncio.create_task(ask(engine, "abc", 1))
     while engine.stats.forward_passes < 2:

@@ -23,7 +23,7 @@ class Sum(SingleTurnEpisode):
         return artifact
 
 
-async def test_a_server_that_stays_broken_for_one_episode_costs_that_episode():
+async def test_a_lasting_fault_during_one_episode_costs_only_that_episode():
     replies = http(with_tokens([1], [7], [-0.5])), http("{"), http("{"), http(completion("5"))
     async with serving(*replies) as server:
         client = client_of(server, retries=1)

@@ -21,7 +21,7 @@ def random_logprobs(size: int = 20) -> np.ndarray:
     return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
 
 
-def test_a_uniform_number_depends_on_its_seed_and_place_alone():
+def test_a_uniform_number_depends_only_on_its_seed_and_offset():
     alone = [numbers([seed], [offset])[0] for seed in (3, 2**64 - 1) for offset in (0, 7)]
     together = numbers([3, 3, 2**64 - 1, 2**64 - 1], [0, 7, 0, 7])
     assert together.tolist() == alone
@@ -29,7 +29,7 @@ def test_a_uniform_number_depends_on_its_seed_and_place_alone():
 
 
 @pytest.mark.parametrize("vary", ["seed", "offset"])
-def test_numbers_are_uniform_and_uncorrelated_over_seeds_and_over_places(vary):
+def test_numbers_are_uniform_and_uncorrelated_over_seeds_and_over_offsets(vary):
     count, fixed = np.arange(20_000), np.zeros(20_000)
     drawn = numbers(count, fixed) if vary == "seed" else numbers(fixed, count)
     assert drawn.min() >= 0
@@ -40,7 +40,7 @@ def test_numbers_are_uniform_and_uncorrelated_over_seeds_and_over_places(vary):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0, 0.05, 0.01])
-def test_log_probabilities_at_a_temperature_are_those_of_the_scaled_logits(temperature):
+def test_log_probabilities_at_a_temperature_equal_those_of_the_scaled_logits(temperature):
     logprobs = random_logprobs()
     scaled = logprobs.astype(np.float64) / temperature
     expected = scaled - np.log(np.exp(scaled - scaled.max()).sum()) - scaled.max()
@@ -49,7 +49,7 @@ def test_log_probabilities_at_a_temperature_are_those_of_the_scaled_logits(tempe
 
 
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-308, 0.99e-6])
-def test_temperature_zero_and_next_to_it_is_the_likeliest_token_with_certainty(temperature):
+def test_a_temperature_at_or_near_zero_always_gives_the_likeliest_token(temperature):
     logprobs = random_logprobs()
     distribution = Distribution(logprobs, temperature)
     best = int(logprobs.argmax())
@@ -58,7 +58,7 @@ def test_temperature_zero_and_next_to_it_is_the_likeliest_token_with_certainty(t
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e308])
-def test_a_very_low_and_a_very_high_temperature_give_numbers(temperature):
+def test_very_low_and_very_high_temperatures_give_finite_distributions(temperature):
     logprobs = random_logprobs()
     logprobs[0] = -np.inf
     distribution = Distribution(logprobs, temperature)
@@ -75,12 +75,12 @@ def test_draws_have_the_frequencies_of_the_distribution(temperature):
     assert chi_square(counts, expected) < CHI_SQUARE_99[19]
 
 
-def test_impossible_tokens_are_never_drawn_not_even_at_the_edges():
+def test_impossible_tokens_are_never_drawn_even_at_the_edges():
     logprobs = np.array([-np.inf, np.log(0.5), -np.inf, np.log(0.5), -np.inf], dtype=np.float32)
     edges = np.array([0.0, 0.5 - 2**-53, 0.5, 1 - 2**-53])
     assert Distribution(logprobs, 1.0).draw(edges).tolist() == [1, 1, 3, 3]
 
 
-def test_log_probabilities_that_are_not_numbers_are_refused():
+def test_log_probabilities_that_are_not_numbers_are_rejected():
     with pytest.raises(SelfplayError, match="not numbers"):
         Distribution(np.array([np.nan, 0.0], dtype=np.float32), 1.0)

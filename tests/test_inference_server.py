@@ -1,4 +1,4 @@
-"""The server as a client meets it: over HTTP, through the ``openai`` package."""
+"""The server as a client sees it: over HTTP, through the ``openai`` package."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def own() -> EmbeddedEngine:
 
 
 def forget(*engines: EmbeddedEngine) -> None:
-    """What was computed beside something else may differ in its last digit."""
+    """Values computed in different batches may differ in the last digit, so forget them."""
     for engine in engines:
         engine.forget_contexts()
 
@@ -49,7 +49,7 @@ async def seed_that_ends_by(engine: EmbeddedEngine, reason: str, max_tokens: int
 # Answers
 
 
-def test_an_answer_is_the_engines_with_its_tokens_log_probabilities_and_version(live, own):
+def test_an_answer_has_the_engines_text_tokens_log_probabilities_and_version(live, own):
     forget(live.engine, own)
     expected = answer_of(own, 3, temperature=0.7, max_tokens=12)
     raw = live.client().chat.completions.with_raw_response.create(
@@ -76,7 +76,7 @@ def test_an_answer_is_the_engines_with_its_tokens_log_probabilities_and_version(
     assert all(token.top_logprobs == [] for token in choice.logprobs.content)
 
 
-def test_the_likeliest_token_is_told_where_it_is_the_drawn_one(live):
+def test_the_likeliest_token_is_returned_if_it_is_the_sampled_one(live):
     answer = live.client().chat.completions.create(
         model="tiny", messages=ASK, temperature=0, max_tokens=5, logprobs=True, top_logprobs=1
     )
@@ -87,7 +87,7 @@ def test_the_likeliest_token_is_told_where_it_is_the_drawn_one(live):
         assert (top.token, top.logprob, top.bytes) == (token.token, 0.0, token.bytes)
 
 
-def test_the_stop_token_is_among_the_tokens_and_not_in_the_text(live, own):
+def test_the_stop_token_is_among_the_tokens_but_not_in_the_text(live, own):
     seed = asyncio.run(seed_that_ends_by(own, "stop", 100))
     answer = live.client().chat.completions.create(
         model="tiny", messages=ASK, max_tokens=100, seed=seed, logprobs=True
@@ -99,7 +99,7 @@ def test_the_stop_token_is_among_the_tokens_and_not_in_the_text(live, own):
     assert answer.usage.completion_tokens == len(choice.logprobs.content)
 
 
-def test_log_probabilities_and_token_ids_are_left_out_where_nobody_asks(live):
+def test_log_probabilities_and_token_ids_are_omitted_unless_requested(live):
     answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=1)
     assert answer.choices[0].logprobs is None
     assert "token_ids" not in answer.choices[0].model_extra
@@ -115,14 +115,14 @@ def test_an_answer_ends_at_the_limit(live, own, limit):
     assert answer.usage.completion_tokens == 16
 
 
-def test_the_newer_name_of_the_limit_beats_the_older_one(live, own):
+def test_the_newer_name_of_the_limit_takes_precedence(live, own):
     seed = asyncio.run(seed_that_ends_by(own, "length", 16))
     both = {"max_tokens": 9, "max_completion_tokens": 5}
     answer = live.client().chat.completions.create(model="tiny", messages=ASK, seed=seed, **both)
     assert answer.usage.completion_tokens == 5
 
 
-def test_without_a_limit_an_answer_takes_what_the_context_leaves(live):
+def test_without_a_limit_an_answer_may_fill_the_context(live):
     words = "x" * (CONTEXT_LENGTH - 50)
     answer = live.client().chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": words}]
@@ -143,7 +143,7 @@ def test_several_choices_differ_and_are_repeatable(live, own):
     assert len(set(texts)) == 3
 
 
-def test_content_may_be_parts_and_developers_are_the_system(live):
+def test_content_may_be_a_list_of_parts_and_developer_messages_are_system_messages(live):
     def ask(messages: list) -> list[int]:
         answer = live.client().chat.completions.create(
             model="tiny", messages=messages, seed=1, extra_body={"return_token_ids": True}
@@ -164,7 +164,7 @@ def test_an_alias_is_the_same_model(live):
     assert texts[0] == texts[1]
 
 
-async def test_our_own_client_gets_what_the_engine_gives(live, own):
+async def test_our_own_client_gets_the_engines_answer(live, own):
     forget(live.engine, own)
     expected = await own.complete(ASK, model="tiny", seed=9)
     client = OpenAIClient(api_key=TOKEN, model="default", base_url=f"{live.url}/v1")
@@ -173,7 +173,7 @@ async def test_our_own_client_gets_what_the_engine_gives(live, own):
     await client.close()
 
 
-# What the server says of itself
+# Information about the server
 
 
 def test_models_are_listed_and_found(live):
@@ -191,16 +191,16 @@ def test_health_needs_no_token(live, path):
 
 
 @pytest.mark.parametrize("path", ["/adapters/version", "/v1/adapters/version"])
-def test_the_version_is_that_of_the_newest_adapter(live, path):
+def test_the_version_is_the_newest_adapters(live, path):
     response = live.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
     assert response.json() == {"version": 7}
 
 
-# Refusals
+# Rejected requests
 
 
 @pytest.mark.parametrize("token", ["wrong", "the-token!", "the", "THE-TOKEN"])
-def test_a_wrong_token_is_refused(live, token):
+def test_a_wrong_token_is_rejected(live, token):
     with pytest.raises(openai.AuthenticationError) as refusal:
         live.client(token).chat.completions.create(model="tiny", messages=ASK)
     assert refusal.value.code == "invalid_api_key"
@@ -208,19 +208,19 @@ def test_a_wrong_token_is_refused(live, token):
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}])
 @pytest.mark.parametrize("path", ["/v1/models", "/adapters/version", "/v1/chat/completions", "/nothing"])
-def test_without_the_bearer_token_nothing_is_told(live, path, headers):
+def test_requests_without_the_bearer_token_are_rejected_without_any_details(live, path, headers):
     assert live.get(path, headers=headers).status_code == 401
-    # Not even that the body is wrong.
+    # Not even the error in the body is reported.
     assert httpx2.post(live.url + path, headers=headers, content=b"{").status_code == 401
 
 
-def test_without_a_token_everybody_may_ask():
+def test_a_server_without_a_token_answers_everybody():
     engine = engine_over(POLICY)
     with running(create_app(engine, token=None), engine) as live:
         assert live.get("/v1/models").status_code == 200
 
 
-def test_a_request_past_the_context_limit_says_so(live):
+def test_the_error_for_a_request_above_the_context_limit_names_the_limit(live):
     words = "x" * (CONTEXT_LENGTH - 40)
     messages = [{"role": "user", "content": words}]
     for limit in ({"max_tokens": 60}, {"max_tokens": CONTEXT_LENGTH + 1}):
@@ -239,18 +239,18 @@ def test_a_request_past_the_context_limit_says_so(live):
         )
 
 
-def test_messages_that_cannot_fit_are_refused_before_they_are_rendered():
+def test_messages_that_cannot_fit_are_rejected_before_they_are_rendered():
     policy = tiny_policy()
     engine = engine_over(policy)
     with running(create_app(engine, token=TOKEN), engine) as live:
-        render, policy.render = policy.render, None  # whoever needs it now fails
+        render, policy.render = policy.render, None  # rendering now fails
 
         def status(content: str, messages: int = 1) -> tuple[int, str | None]:
             body = {"model": "tiny", "messages": [{"role": "user", "content": content}] * messages}
             response = live.post("/v1/chat/completions", json=body)
             return response.status_code, response.json()["error"]["code"]
 
-        most = CONTEXT_LENGTH * len("<|endoftext|>")  # no token has more characters
+        most = CONTEXT_LENGTH * len("<|endoftext|>")  # the longest token
         assert status("x" * (most + 1)) == (400, "context_length_exceeded")
         assert status("x" * 2_000_000) == (400, "context_length_exceeded")
         assert status("x" * (most // 2)) == (500, None)
@@ -278,7 +278,7 @@ def test_other_requests_are_answered_while_a_long_prompt_is_tokenised(monkeypatc
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused(live, chunked):
+def test_a_body_that_is_too_large_is_rejected(live, chunked):
     content = b" " * (MAX_BODY_BYTES + 1)
     response = live.post("/v1/chat/completions", content=iter([content]) if chunked else content)
     assert response.status_code == 413
@@ -319,7 +319,7 @@ def test_an_unknown_model_is_not_found(live):
         ({"messages": [{"role": "nobody", "content": ""}]}, "messages.0.role"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(live, asked, param):
+def test_the_error_for_an_unsupported_parameter_names_it(live, asked, param):
     with pytest.raises(openai.BadRequestError) as refusal:
         live.client().chat.completions.create(**{"model": "tiny", "messages": ASK, **asked})
     error = refusal.value
@@ -327,7 +327,7 @@ def test_what_cannot_be_done_is_refused_by_name(live, asked, param):
     assert error.param == param or (param is None and error.param.startswith("messages.0.content"))
 
 
-def test_values_that_change_nothing_are_taken(live):
+def test_parameters_without_effect_are_accepted(live):
     plain = live.client().chat.completions.create(model="tiny", messages=ASK, seed=2)
     same = live.client().chat.completions.create(
         model="tiny",
@@ -353,13 +353,13 @@ def test_values_that_change_nothing_are_taken(live):
         ("/v1/load_lora_adapter", b"{}", 404),
     ],
 )
-def test_every_refusal_has_the_shape_that_clients_read(live, path, content, status):
+def test_every_error_has_the_shape_that_clients_expect(live, path, content, status):
     response = live.post(path, content=content)
     assert response.status_code == status
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_model_without_a_chat_template_says_so():
+def test_a_chat_with_a_model_without_a_chat_template_is_an_error():
     policy = tiny_policy()
     policy.tokenizer.chat_template = None
     engine = engine_over(policy)
@@ -370,7 +370,7 @@ def test_a_model_without_a_chat_template_says_so():
         live.client().chat.completions.create(model="tiny", messages=ASK)
 
 
-def test_messages_that_a_chat_template_refuses_are_the_clients_mistake():
+def test_messages_that_a_chat_template_rejects_are_the_clients_error():
     policy = tiny_policy()
     policy.tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
     engine = engine_over(policy)
@@ -390,18 +390,18 @@ def test_messages_that_a_chat_template_refuses_are_the_clients_mistake():
         ({"model": "\ud800"}, "model"),
     ],
 )
-def test_half_a_surrogate_pair_is_the_clients_mistake(live, asked, param):
+def test_half_a_surrogate_pair_is_the_clients_error(live, asked, param):
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    body = json.dumps({"model": "tiny", "messages": ASK, **asked})  # in six ASCII letters
+    body = json.dumps({"model": "tiny", "messages": ASK, **asked})  # escaped as six ASCII characters
     response = httpx2.post(f"{live.url}/v1/chat/completions", headers=headers, content=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-# Many at once
+# Simultaneous requests
 
 
 class SentRequests(httpx2.AsyncHTTPTransport):
-    """Counts requests whose last byte is on its way and calls ``when_all`` once there are ``count``."""
+    """Counts the requests that are sent completely and calls ``when_all`` once there are ``count``."""
 
     def __init__(self, count: int, when_all) -> None:
         super().__init__(limits=httpx2.Limits(max_connections=None))
@@ -419,8 +419,8 @@ class SentRequests(httpx2.AsyncHTTPTransport):
                 self.when_all()
 
 
-async def test_requests_that_come_during_a_forward_pass_are_computed_together():
-    """The server's loop is held, as by a long forward pass, until all 64 are in their sockets."""
+async def test_requests_that_arrive_during_a_forward_pass_are_computed_together():
+    """The server's loop is blocked, as by a long forward pass, until all 64 requests are in their sockets."""
     count, tokens = 64, 16
     policy = tiny_policy()
     engine = engine_over(policy)
@@ -448,7 +448,7 @@ async def test_requests_that_come_during_a_forward_pass_are_computed_together():
     assert engine.stats.generated_tokens == alone.stats.generated_tokens
 
 
-async def test_a_full_queue_refuses_and_goes_on():
+async def test_a_full_queue_rejects_requests_and_the_server_continues():
     engine = engine_over(tiny_policy(), max_queue=4)
     with running(create_app(engine, token=TOKEN), engine) as live:
         async with live.async_client() as client:
@@ -461,7 +461,7 @@ async def test_a_full_queue_refuses_and_goes_on():
             assert len(answer.choices) == 4
 
 
-async def test_a_temperature_next_to_0_is_0_and_spoils_no_answer_beside_it():
+async def test_a_temperature_near_0_counts_as_0_and_does_not_affect_other_answers():
     engine, alone = engine_over(tiny_policy()), engine_over(POLICY)
     expected = [await alone.complete(ASK, t, model="tiny", seed=1) for t in (0.0, 1.0)]
     with running(create_app(engine, token=TOKEN), engine) as live:
@@ -478,7 +478,7 @@ async def test_a_temperature_next_to_0_is_0_and_spoils_no_answer_beside_it():
     assert [answer.choices[0].message.content for answer in answers] == [one.text for one in expected]
 
 
-async def test_an_answer_that_nobody_waits_for_is_not_finished():
+async def test_an_answer_whose_client_has_left_is_not_finished():
     length = 200
     seed = await seed_that_ends_by(engine_over(POLICY), "length", length)
     engine = engine_over(tiny_policy(), max_queue=1)
@@ -493,7 +493,7 @@ async def test_an_answer_that_nobody_waits_for_is_not_finished():
             impatient.cancel()
             await asyncio.wait([impatient])
             closed.set()
-            # There is room for one request, so another gets in when the first has left.
+            # The queue holds one request, so another is accepted only when the first has ended.
             answer = None
             while answer is None:
                 with contextlib.suppress(openai.InternalServerError):

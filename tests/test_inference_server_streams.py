@@ -1,4 +1,4 @@
-"""Streamed answers of the server as a client meets them."""
+"""Streamed answers of the server as a client sees them."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def own() -> EmbeddedEngine:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_joins_to_the_whole_answer(live, seed):
+def test_the_pieces_of_a_stream_join_to_the_whole_answer(live, seed):
     asked = {"model": "tiny", "messages": ASK, "seed": seed, "max_tokens": 60, "logprobs": True}
     ids = {"return_token_ids": True}
     live.engine.forget_contexts()
@@ -57,7 +57,7 @@ def test_a_stream_joins_to_the_whole_answer(live, seed):
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
 
 
-def test_a_stream_of_several_choices_tells_them_apart(live):
+def test_a_stream_of_several_choices_gives_the_index_of_each(live):
     asked = {"model": "tiny", "messages": ASK, "seed": 5, "n": 2}
     texts = {0: "", 1: ""}
     for chunk in live.client().chat.completions.create(**asked, stream=True):
@@ -80,7 +80,7 @@ def test_a_stream_is_server_sent_events_that_end_in_done(live):
 
 @contextlib.contextmanager
 def held_at(policy: PolicyModel, forward_pass: int) -> Iterator[threading.Event]:
-    """Let the model wait in a forward pass, and with it the server, until the event is set."""
+    """Block the model, and with it the server, in a forward pass until the event is set."""
     layer = policy.model.get_base_model().model.layers[0]
     original, released, passes = layer.forward, threading.Event(), 0
 
@@ -99,8 +99,8 @@ def held_at(policy: PolicyModel, forward_pass: int) -> Iterator[threading.Event]
         layer.forward = original
 
 
-def test_tokens_are_sent_as_they_are_drawn():
-    """The twelfth token is not drawn before the client has the first of the answer."""
+def test_tokens_are_sent_as_they_are_sampled():
+    """The twelfth token is not sampled before the client has received the first one."""
     policy = tiny_policy()
     engine = engine_over(policy)
     with held_at(policy, 12) as released, running(create_app(engine, token=TOKEN), engine) as live:
@@ -125,7 +125,7 @@ def test_a_client_that_leaves_a_stream_cancels_its_request():
         next(stream)
         stream.close()
         released.set()
-        # There is room for one request, so another gets in when the first has left.
+        # The queue holds one request, so another is accepted only when the first has ended.
         answer = None
         while answer is None:
             with contextlib.suppress(openai.InternalServerError):
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_a_stream_cancels_its_request():
     assert engine.stats.generated_tokens < 200
 
 
-def test_a_stream_that_breaks_off_says_why():
+def test_a_stream_that_breaks_off_gives_the_reason():
     policy = tiny_policy()
     engine = engine_over(policy)
     with held_at(policy, 4) as released, running(create_app(engine, token=TOKEN), engine) as live:
@@ -148,7 +148,7 @@ def test_a_stream_that_breaks_off_says_why():
             list(stream)
 
 
-def test_what_fails_before_the_first_token_of_a_stream_has_its_status():
+def test_an_error_before_the_first_token_of_a_stream_has_an_http_status():
     engine = engine_over(tiny_policy(), max_queue=1)
     with running(create_app(engine, token=TOKEN), engine) as live:
         body = {"model": "tiny", "messages": ASK, "n": 2, "stream": True}

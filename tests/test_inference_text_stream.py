@@ -1,4 +1,4 @@
-"""Text of a stream: whatever the tokenizer, the pieces joined are the text of the whole."""
+"""The text of a stream: with any tokenizer, the joined pieces equal the text of the whole answer."""
 
 import functools
 
@@ -16,7 +16,10 @@ WORDS = ["a", "b", "▁", "▁a", "▁the", "▁▁", "é", "\n", ".", "▁'"]
 
 @functools.cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
-    """``bytes``: of byte-level tokens; ``spaces``: as Llama's, which strips a space and has bytes beside."""
+    """Return a tokenizer of byte-level tokens (``bytes``), or one like Llama's (``spaces``).
+
+    Llama's strips a leading space and has bytes besides words.
+    """
     if kind == "bytes":
         return tiny_policy().tokenizer
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
@@ -37,7 +40,7 @@ def pieces_of(kind: str, ids: list[int]) -> list[str]:
 @pytest.mark.parametrize("kind", ["bytes", "spaces"])
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_the_pieces_joined_are_the_text_of_the_whole(kind, data):
+def test_the_joined_pieces_equal_the_decoded_text(kind, data):
     tokenizer = tokenizer_of(kind)
     token = st.integers(0, len(tokenizer) - 1)
     if kind == "spaces":
@@ -53,7 +56,7 @@ def test_the_pieces_joined_are_the_text_of_the_whole(kind, data):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "spaces"])
-def test_a_character_of_several_tokens_comes_whole_and_the_others_at_once(kind):
+def test_a_character_of_several_tokens_comes_whole_and_others_immediately(kind):
     tokenizer = tokenizer_of(kind)
 
     def ids(letter: str) -> list[int]:

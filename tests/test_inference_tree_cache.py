@@ -20,7 +20,7 @@ def tokens_of(cache: TreeCache, node: int) -> list[int]:
 
 
 class Inputs:
-    """Queries, keys and values that depend on the context alone, so that results can be compared."""
+    """Queries, keys and values that depend only on the context, so that results can be compared."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, ...], list[torch.Tensor]] = {}
@@ -49,7 +49,7 @@ class Inputs:
         )
 
     def expected(self, cache: TreeCache, nodes: list[int], window: int | None = None) -> torch.Tensor:
-        """The same by attention of each token over the end of its own context, one at a time."""
+        """Return the same, computed by attention of one token at a time over the end of its own context."""
         outputs = []
         for node in nodes:
             context = tokens_of(cache, node)
@@ -78,7 +78,7 @@ def test_every_context_is_one_node_and_new_ones_are_pending(ids):
 
 @settings(deadline=None)
 @given(contexts, contexts)
-def test_find_walks_as_far_as_contexts_are_known(known, asked):
+def test_find_returns_the_longest_known_prefix(known, asked):
     cache = TreeCache()
     for context in known:
         cache.insert(context)
@@ -105,7 +105,7 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_
 
 @settings(max_examples=60, deadline=None)
 @given(contexts, contexts, st.data())
-def test_a_pruned_cache_keeps_the_chosen_contexts_and_nothing_else(ids, later, data):
+def test_a_pruned_cache_keeps_only_the_chosen_contexts(ids, later, data):
     cache, inputs = TreeCache(), Inputs()
     ends = [cache.insert(context) for context in ids]
     computed = data.draw(st.integers(0, len(cache)))
@@ -149,7 +149,7 @@ def test_questions_to_one_shared_context_are_answered_in_one_group():
     assert len(attend.groups) == 1
 
 
-def test_long_contexts_that_share_nothing_are_groups_of_their_own():
+def test_long_contexts_that_share_nothing_are_separate_groups():
     cache = TreeCache()
     nodes = [cache.insert([first] * 200) for first in range(3)]
     attend = CachedAttention(cache, list(range(len(cache))), torch.float32, torch.device("cpu"))

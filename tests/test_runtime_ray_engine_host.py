@@ -115,7 +115,7 @@ async def test_answers_are_tagged_with_the_version_that_was_asked_for(versions):
     assert (await ask(host, versions[3])).policy_version == 3
 
 
-async def test_scores_are_the_adapters_own(learner, versions):
+async def test_scores_are_those_of_the_requested_adapter(learner, versions):
     host = await started()
     engine = EmbeddedEngine(learner)
     for version in (1, 2):

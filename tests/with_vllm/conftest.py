@@ -1,10 +1,10 @@
-"""These tests need vLLM, in an environment of its own (scripts/test-vllm). Elsewhere nothing is collected."""
+"""These tests need the environment with vLLM of scripts/test-vllm. Elsewhere, nothing is collected."""
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # the models made for tests
+sys.path.append(str(Path(__file__).parents[1]))  # for the models made for tests
 
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_*.py"]

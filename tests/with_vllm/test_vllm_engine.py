@@ -26,13 +26,13 @@ CLOSE = 1e-4
 
 @pytest.fixture(scope="module")
 def policy() -> PolicyModel:
-    """Holds adapters ``1`` to ``4``, with other weights each."""
+    """A policy with the adapters ``v1`` to ``v4``, which have different weights."""
     return small_policy()
 
 
 @pytest.fixture(scope="module")
 def adapters(policy, tmp_path_factory) -> dict[int, Path]:
-    """Directories of the adapters 1 to 4; 0 is as it is before training."""
+    """Directories of the adapters 1 to 4, and of the untrained adapter 0."""
     root = tmp_path_factory.mktemp("adapters")
     untrained = {0: saved_adapter(policy, root / "0", None)}
     trained = {}
@@ -52,7 +52,7 @@ async def running():
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def engine(running, adapters):
-    """The engine with adapter 1 as ``default`` and the base as ``base``; they go again after each test."""
+    """The engine with adapter 1 as ``default`` and the base as ``base``, withdrawn after each test."""
     await running.publish("default", adapters[1], 1)
     await running.publish("base", None, 0)
     yield running
@@ -72,7 +72,7 @@ async def ask_all(engine: VLLMEngine, model: str, seeds=range(4), **options) -> 
 
 
 def learners(policy: PolicyModel, adapter: str, responses: list[ModelResponse], temperature: float = 1.0):
-    """The log-probabilities of the same tokens by the learner."""
+    """Return the learner's log-probabilities of the same tokens."""
     plan = build_plan([r.prompt_token_ids for r in responses], [r.completion_token_ids for r in responses])
     with torch.no_grad(), policy.adapter(adapter):
         logprobs_C = plan_logprobs(policy, plan, temperature)
@@ -97,11 +97,11 @@ def answers(responses: list[ModelResponse]) -> list[tuple[list[int], str, str]]:
     return [(r.completion_token_ids, r.finish_reason, r.text) for r in responses]
 
 
-# Log-probabilities and draws
+# Log-probabilities and sampling
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-async def test_base_and_adapters_in_one_batch_each_draw_from_their_own_distribution(
+async def test_base_and_adapters_in_one_batch_each_sample_from_their_own_distribution(
     engine, policy, adapters, temperature
 ):
     await engine.publish("other", adapters[2], 7)
@@ -128,7 +128,7 @@ async def test_it_agrees_with_the_embedded_engine_on_the_same_prompts(engine, po
             assert scores == pytest.approx(await embedded.score(prompt, answers, model=model), abs=1e-3)
 
 
-async def test_prompts_are_rendered_as_the_learner_renders_them(engine, policy):
+async def test_prompts_are_rendered_as_by_the_learner(engine, policy):
     messages = [{"role": "user", "content": "rules\n\n42"}, {"role": "assistant", "content": "[1]"}]
     response = await engine.complete(messages)
     assert response.prompt_token_ids == policy.render(messages) == engine.tokens.render(messages)
@@ -136,7 +136,7 @@ async def test_prompts_are_rendered_as_the_learner_renders_them(engine, policy):
     assert engine.tokens.stop_token_ids == policy.stop_token_ids
 
 
-async def test_the_stop_token_is_kept_in_the_ids_and_left_out_of_the_text(engine, policy):
+async def test_the_stop_token_is_in_the_ids_but_not_in_the_text(engine, policy):
     responses = await ask_all(engine, "default", range(40), max_tokens=30)
     stopped = [response for response in responses if response.finish_reason == "stop"]
     assert 0 < len(stopped) < len(responses)
@@ -148,7 +148,7 @@ async def test_the_stop_token_is_kept_in_the_ids_and_left_out_of_the_text(engine
         assert response.text == policy.tokenizer.decode(kept, skip_special_tokens=True)
 
 
-async def test_a_seed_gives_the_same_answer_whatever_is_beside_it(engine, adapters):
+async def test_a_seed_gives_the_same_answer_whatever_else_is_in_the_batch(engine, adapters):
     await engine.publish("other", adapters[2], 1)
     crowd = asyncio.gather(*(ask_all(engine, name, range(100, 105)) for name in ("other", "base")))
     beside = await ask_all(engine, "default")
@@ -159,8 +159,8 @@ async def test_a_seed_gives_the_same_answer_whatever_is_beside_it(engine, adapte
     assert answers([first]) != answers([second])
 
 
-async def test_more_prompt_tokens_than_a_forward_pass_holds_are_answered_with_their_seeds(engine, policy):
-    """vLLM 0.32 dies on a CPU if it computes a part of a prompt that has a seed."""
+async def test_prompts_with_seeds_may_exceed_one_forward_pass(engine, policy):
+    """vLLM 0.32 crashes on a CPU if it computes only a part of a prompt that has a seed."""
     prompts = [text_prompt(f"{number:03}" * 60) for number in range(40)]
     asked = [engine.complete(prompt, seed=seed) for seed, prompt in enumerate(prompts)]
     assert_drawn_from(policy, "v1", await asyncio.gather(*asked))
@@ -169,7 +169,9 @@ async def test_more_prompt_tokens_than_a_forward_pass_holds_are_answered_with_th
 # Versions
 
 
-async def test_a_new_version_takes_over_and_requests_under_way_end_with_the_old_one(engine, policy, adapters):
+async def test_a_new_version_takes_over_and_requests_in_progress_end_with_the_old_one(
+    engine, policy, adapters
+):
     old = asyncio.create_task(ask_all(engine, "default", max_tokens=60))
     while not engine._served["default"].requests:
         await asyncio.sleep(0)
@@ -184,7 +186,7 @@ async def test_a_new_version_takes_over_and_requests_under_way_end_with_the_old_
     assert await engine.get_policy_version() == 2
 
 
-async def test_versions_change_under_load_and_no_request_is_lost(engine, policy, adapters):
+async def test_no_request_is_lost_when_versions_change_under_load(engine, policy, adapters):
     asked = []
     for version in range(2, 14):
         asked += [asyncio.create_task(ask_all(engine, "default", [version, 2 * version]))]
@@ -198,7 +200,7 @@ async def test_versions_change_under_load_and_no_request_is_lost(engine, policy,
         assert_drawn_from(policy, adapter, [r for r in responses if r.policy_version == version])
 
 
-async def test_a_prefix_cached_under_one_version_is_not_taken_for_another(engine, policy, adapters):
+async def test_a_prefix_cached_for_one_version_is_not_used_for_another(engine, policy, adapters):
     """vLLM keeps prefixes in blocks of 128 tokens on a CPU: the prompt fills one."""
     prompt = text_prompt("0123456789" * 15)
     await engine.complete(prompt, seed=1)
@@ -207,7 +209,7 @@ async def test_a_prefix_cached_under_one_version_is_not_taken_for_another(engine
     assert_drawn_from(policy, BASE, [await engine.complete(prompt, seed=1, model="base")])
 
 
-async def test_who_waits_for_a_withdrawn_model_is_told(engine):
+async def test_requests_that_wait_for_a_withdrawn_model_fail_with_the_reason(engine):
     waiting = asyncio.create_task(engine.complete(text_prompt("a"), max_tokens=200, seed=0))
     while not engine._served["default"].requests:
         await asyncio.sleep(0)
@@ -218,10 +220,10 @@ async def test_who_waits_for_a_withdrawn_model_is_told(engine):
         await engine.complete(text_prompt("a"))
 
 
-# Refusals
+# Rejected requests
 
 
-async def test_impossible_requests_are_refused_in_a_line(engine):
+async def test_impossible_requests_are_rejected_in_one_line(engine):
     with pytest.raises(InputError, match="max_tokens: 0 leaves no room"):
         await engine.complete(text_prompt("a"), max_tokens=0)
     for temperature in (-1.0, math.nan, math.inf):
@@ -235,7 +237,7 @@ async def test_impossible_requests_are_refused_in_a_line(engine):
         await engine.complete(text_prompt("a" * (longest + 1)))
 
 
-async def test_more_requests_than_the_queue_holds_are_refused(engine):
+async def test_requests_beyond_the_queues_limit_are_rejected(engine):
     asked = [engine.complete(text_prompt("a"), seed=seed) for seed in range(engine.max_queue + 10)]
     results = await asyncio.gather(*asked, return_exceptions=True)
     refused = [result for result in results if not isinstance(result, ModelResponse)]
@@ -243,7 +245,7 @@ async def test_more_requests_than_the_queue_holds_are_refused(engine):
     assert all("400 requests are in progress" in str(error) for error in refused)
 
 
-async def test_adapters_that_cannot_be_served_are_refused_before_they_are_loaded(engine, adapters, tmp_path):
+async def test_adapters_that_cannot_be_served_are_rejected_before_they_are_loaded(engine, adapters, tmp_path):
     with pytest.raises(InputError, match="is not a LoRA adapter"):
         await engine.publish("default", tmp_path, 2)
     for name in ("second", "third"):
@@ -275,7 +277,7 @@ async def test_every_version_is_delivered_with_its_hash_and_the_learners_canary(
     assert untrained.mean == pytest.approx(canary_of(policy, BASE, engine.canary), abs=CLOSE)
 
 
-async def test_wrong_weights_are_caught_and_the_version_before_goes_on(engine, policy, adapters):
+async def test_wrong_weights_are_detected_and_the_previous_version_stays_in_service(engine, policy, adapters):
     expected = canary_of(policy, "v2", engine.canary)
     with pytest.raises(SelfplayError, match="default version 2 was not delivered: the canary's") as caught:
         await engine.publish("default", adapters[3], 2, expected_canary=expected)
@@ -292,7 +294,7 @@ async def test_wrong_weights_are_caught_and_the_version_before_goes_on(engine, p
 @pytest.mark.parametrize(
     ("stale", "complaint"), [(1, "answers exactly like version 1"), (0, "answers exactly like the base")]
 )
-async def test_weights_that_never_arrive_are_caught_without_the_learners_word(
+async def test_weights_that_never_arrive_are_detected_without_the_learners_description(
     engine, adapters, monkeypatch, stale, complaint
 ):
     load = engine._load_adapter
@@ -305,7 +307,7 @@ async def test_weights_that_never_arrive_are_caught_without_the_learners_word(
         await engine.publish("default", adapters[2], 2)
 
 
-async def test_figures_count_what_was_asked(engine):
+async def test_the_statistics_count_all_requests_and_tokens(engine):
     before = engine.stats()
     requests, generated = before.requests, before.generated_tokens
     responses = await ask_all(engine, "default")
@@ -316,10 +318,10 @@ async def test_figures_count_what_was_asked(engine):
     assert (stats.queued, stats.running) == (0, 0)
 
 
-# The proof
+# The check at the start
 
 
-async def test_without_the_plugin_the_engine_refuses_to_run(monkeypatch):
+async def test_without_the_plugin_the_engine_does_not_start(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "none")
     engine = VLLMEngine(str(small_model()), max_adapters=1, dtype="float32")
     with pytest.raises(

@@ -29,13 +29,13 @@ CLOSE = 1e-4
 
 @pytest.fixture(scope="module")
 def learner() -> PolicyModel:
-    """Holds adapters ``v1`` to ``v4``, with other weights each."""
+    """A policy with the adapters ``v1`` to ``v4``, which have different weights."""
     return small_policy()
 
 
 @pytest.fixture(scope="module")
 def versions(learner, tmp_path_factory) -> dict[int, AdapterRef]:
-    """The adapters on disk; 0 was never trained."""
+    """The adapters on disk; adapter 0 is untrained."""
     root = tmp_path_factory.mktemp("versions")
     for version in range(5):
         directory = saved_adapter(learner, root / f"{version:06}", version or None)
@@ -79,7 +79,7 @@ def assert_drawn_from(learner: PolicyModel, adapter: str, responses: list[ModelR
         assert response.completion_logprobs == pytest.approx(logprobs, abs=CLOSE)
 
 
-async def test_base_and_adapters_asked_together_each_answer_for_themselves(host, learner, versions):
+async def test_base_and_adapters_in_one_batch_each_give_their_own_answers(host, learner, versions):
     asked = {"v1": versions[1], "v2": versions[2], BASE: BASE_REF}
     answered = await asyncio.gather(*(ask_all(host, adapter) for adapter in asked.values()))
     for (name, adapter), responses in zip(asked.items(), answered, strict=True):
@@ -90,8 +90,8 @@ async def test_base_and_adapters_asked_together_each_answer_for_themselves(host,
     assert_drawn_from(learner, BASE, await ask_all(host, versions[0]))
 
 
-async def test_adapters_swap_under_load_and_no_request_is_lost(host, learner, versions):
-    """Twice as many adapters as there is room for, in turn, with the base beside them."""
+async def test_no_request_is_lost_when_adapters_are_swapped_under_load(host, learner, versions):
+    """Twice as many adapters as there are slots are used in turn, and the base as well."""
     asked: list[tuple[AdapterRef, asyncio.Task[list[ModelResponse]]]] = []
     for turn in range(12):
         adapter = versions[1 + turn % 4]
@@ -109,7 +109,7 @@ async def test_adapters_swap_under_load_and_no_request_is_lost(host, learner, ve
     assert (stats["queued"], stats["running"]) == (0, 0)
 
 
-async def test_scores_are_the_adapters_own(host, learner, versions):
+async def test_scores_are_those_of_the_requested_adapter(host, learner, versions):
     for version in (1, 2):
         (score,) = await host.score(versions[version], text_prompt("ab"), ["yes"])
         ids, answer = learner.render(text_prompt("ab")), learner.encode_answer(text_prompt("ab"), "yes")
@@ -118,7 +118,9 @@ async def test_scores_are_the_adapters_own(host, learner, versions):
         assert score == pytest.approx(float(expected), abs=1e-3)
 
 
-async def test_what_its_maker_did_not_write_is_not_served(host, learner, versions, tmp_path):
+async def test_an_adapter_that_does_not_match_its_description_is_not_served(
+    host, learner, versions, tmp_path
+):
     saved_adapter(learner, tmp_path / "other", 3)
     said = json.loads((Path(versions[2].path) / DELIVERY_FILE).read_text())
     wrong = AdapterRef("ckpt-2", 2, str(tmp_path / "other"))

@@ -1,4 +1,4 @@
-"""The matrix products of the CPU plugin against one row after another."""
+"""The matrix products of the CPU plugin, compared with products of one row at a time."""
 
 import torch
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ SLOTS, RANK, INPUTS, SLICES = 3, 2, 5, (4, 6)
 
 
 def make_wrapper(indices: list[int]) -> GroupedLora:
-    """A wrapper for a batch whose row i uses slot ``indices[i]``, each row a request of its own."""
+    """Return a wrapper for a batch whose row i is a separate request that uses slot ``indices[i]``."""
     wrapper = GroupedLora(64, 64, "cpu")
     wrapper._token_groups = wrapper._sampler_groups = grouped(torch.tensor(indices))
     wrapper.indices_len[1] = len(indices)
@@ -26,7 +26,7 @@ def random_stacks(outputs: int) -> tuple[Tensor, Tensor]:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 9))
-def test_each_row_of_a_linear_layer_gets_its_own_adapter_and_no_other(indices, seed):
+def test_each_row_of_a_linear_layer_gets_only_its_own_adapter(indices, seed):
     torch.manual_seed(seed)
     stacks = [random_stacks(outputs) for outputs in SLICES]
     x, y = torch.randn(len(indices), INPUTS), torch.randn(len(indices), sum(SLICES))
@@ -41,7 +41,7 @@ def test_each_row_of_a_linear_layer_gets_its_own_adapter_and_no_other(indices, s
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 9))
-def test_each_row_of_logits_gets_its_own_adapter_and_no_other(indices, seed):
+def test_each_row_of_logits_gets_only_its_own_adapter(indices, seed):
     torch.manual_seed(seed)
     a, b = random_stacks(7)
     x, y = torch.randn(len(indices), INPUTS), torch.randn(len(indices), 7)
@@ -53,7 +53,7 @@ def test_each_row_of_logits_gets_its_own_adapter_and_no_other(indices, seed):
     torch.testing.assert_close(y, expected)
 
 
-def test_the_logits_of_one_prompt_are_left_alone_where_no_adapter_changes_the_output_layer():
+def test_logits_are_unchanged_if_no_adapter_changes_the_output_layer():
     a, _ = random_stacks(7)
     y = torch.randn(9, 7)
     before = y.clone()
@@ -61,7 +61,7 @@ def test_the_logits_of_one_prompt_are_left_alone_where_no_adapter_changes_the_ou
     assert torch.equal(y, before)
 
 
-def test_it_is_what_vllm_uses_on_a_cpu_however_often_it_is_registered():
+def test_vllm_uses_the_wrapper_on_a_cpu_even_if_it_is_registered_twice():
     vllm_plugin.register()
     vllm_plugin.register()
     assert current_platform.is_cpu()

@@ -1,4 +1,4 @@
-"""A run on Ray whose answers come from vLLM: one word of the configuration."""
+"""A run on Ray whose answers come from vLLM, which one setting selects."""
 
 import json
 import subprocess
