@@ -32,7 +32,7 @@ def trace(results):
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 64])
-async def test_the_same_seed_plays_the_same_whatever_the_concurrency_and_the_order_of_finishing(concurrency):
+async def test_the_same_seed_gives_the_same_episodes_for_any_concurrency_and_order_of_finishing(concurrency):
     reference = make_arena(SeedClient(), parents(4), parent=Family(children=3))
     arena = make_arena(SeedClient(order=concurrency), parents(4), parent=Family(children=3))
     for _ in range(2):
@@ -51,7 +51,7 @@ async def test_every_call_of_every_episode_and_step_has_its_own_seed():
     assert len(set(said)) == len(said) == 32
 
 
-async def test_another_seed_plays_otherwise():
+async def test_another_seed_gives_other_episodes():
     first, second = (make_arena(SeedClient(), parents(2), seed=seed) for seed in (0, 1))
     assert trace((await first.play_step())[1]) != trace((await second.play_step())[1])
 
@@ -99,7 +99,7 @@ class Versioned(SeedClient):
         return 7
 
 
-async def test_children_inherit_version_and_step_and_have_ids_and_seeds_of_their_own():
+async def test_children_inherit_version_and_step_but_have_their_own_ids_and_seeds():
     arena = make_arena(Versioned(), parents(2))
     arena.step_num = 3
     _, results = await arena.play_step()
@@ -115,13 +115,13 @@ async def test_children_inherit_version_and_step_and_have_ids_and_seeds_of_their
     assert len({rollout.meta["seed"] for rollout in rollouts}) == len(rollouts) == 6
 
 
-async def test_steps_and_records_have_the_version_of_the_episode_where_the_client_does_not_know_it():
+async def test_steps_and_records_have_the_episodes_version_if_the_client_gives_none():
     batch = await make_arena(Versioned(), parents(2)).step()
     assert [record.policy_version for record in batch.records] == [7] * 6
     assert batch.meta["policy_version"] == 7
 
 
-async def test_a_client_that_knows_the_version_is_believed():
+async def test_a_version_given_by_the_client_is_used():
     class Knows(Versioned):
         async def complete(self, *args, **options):
             response = await super().complete(*args, **options)
@@ -132,7 +132,7 @@ async def test_a_client_that_knows_the_version_is_believed():
     assert [record.policy_version for record in batch.records] == [5, 5, 5]
 
 
-async def test_a_client_may_give_the_same_response_object_again():
+async def test_a_client_may_return_the_same_response_object_again():
     response = ModelResponse("yes", [{"role": "assistant", "content": "yes"}], [1], [2], [-0.1])
 
     class Cached(Versioned):
@@ -207,7 +207,7 @@ async def test_an_episode_leaves_no_trace_in_the_context_of_others():
     assert sorted(seen[1:], key=lambda one: one[1]) == expected
 
 
-async def test_outside_of_a_step_versions_are_not_made_up_and_ids_are_unique():
+async def test_outside_of_a_step_versions_are_not_invented_and_ids_are_unique():
     client = MockInferenceClient(["yes"])
     results = await make_arena(client).generate_rollouts([EpisodeRequest("child", 1), *parents(1)])
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
@@ -215,7 +215,7 @@ async def test_outside_of_a_step_versions_are_not_made_up_and_ids_are_unique():
     assert "policy_version" not in rollouts[0].meta
 
 
-async def test_outside_of_a_step_seeds_follow_from_the_arenas_the_step_and_the_place():
+async def test_outside_of_a_step_seeds_follow_from_the_arenas_seed_the_step_and_the_position():
     async def said(arena):
         results = await arena.generate_rollouts(parents(3))
         return [step.act for one in results for rollout in one.all_rollouts() for step in rollout.steps]
@@ -242,7 +242,7 @@ class Asked(MockInferenceClient):
         return await super().complete(messages, temperature, max_tokens, return_tokens, **options)
 
 
-async def test_a_role_brings_its_settings_and_its_policy():
+async def test_a_call_with_a_role_uses_its_settings_and_its_policy():
     arena = make_arena(Asked())
     arena.add_role(Role("solver", temperature=0.7, max_tokens=9, policy="pupil"))
     await arena.call_model([], "solver")
@@ -250,7 +250,7 @@ async def test_a_role_brings_its_settings_and_its_policy():
     assert arena.client.options == [(0.7, 9, True, "pupil"), (0.0, 3, False, "other")]
 
 
-async def test_a_call_without_a_role_is_outside_of_training():
+async def test_a_call_without_a_role_is_not_trained_on():
     arena = make_arena(Asked())
     response = await arena.call_model([])
     await arena.call_model([], temperature=0.0, max_tokens=500, model="judge")
@@ -286,7 +286,7 @@ async def test_a_call_with_model_and_return_tokens_needs_no_registered_role():
     assert arena.client.options == [(1.0, None, True, "default")]
 
 
-async def test_an_unknown_role_or_episode_is_named_with_those_there_are():
+async def test_the_error_for_an_unknown_role_or_episode_names_the_known_ones():
     arena = make_arena()
     with pytest.raises(InputError, match=r"no role judge.*there are: proposer, solver"):
         await arena.call_model([], "judge")
@@ -315,7 +315,7 @@ async def test_episodes_in_three_levels_share_one_limit():
     assert (len(batch.records), client.max_in_flight) == (6 * (1 + 3 * (1 + 4)), 2)
 
 
-async def test_streams_that_run_side_by_side_share_one_limit():
+async def test_simultaneous_streams_share_one_limit():
     """A new limit does not admit another batch of calls in addition to those in flight."""
     client = MockInferenceClient(["yes"], latency=0.001)
     arena = make_arena(client)
@@ -334,7 +334,7 @@ async def test_a_limit_below_1_is_rejected():
         make_arena(max_calls=0)
 
 
-async def test_failed_calls_give_their_slots_back():
+async def test_failed_calls_return_their_slots():
     class Dead(MockInferenceClient):
         async def complete(self, *args, **options):
             await super().complete(*args, **options)
@@ -350,7 +350,7 @@ async def test_failed_calls_give_their_slots_back():
     assert arena.client.max_in_flight == 2
 
 
-def test_an_arena_works_in_one_event_loop_after_another():
+def test_an_arena_works_in_several_event_loops_in_turn():
     arena = make_arena(requests=parents(5), max_calls=2)
     for _ in range(3):
         assert len(asyncio.run(arena.step()).records) == 15
@@ -366,7 +366,7 @@ async def test_an_artifact_of_a_store_reaches_the_episode_as_its_data():
     assert result.rollout.steps[0].prompt[0]["content"] == "about sums"
 
 
-async def test_two_families_of_one_parent_at_once():
+async def test_a_parent_may_play_two_groups_of_children_at_the_same_time():
     class Twice(Ask):
         async def rollout(self, arena, artifact, state=None):
             state = await super().rollout(arena, artifact, state)
@@ -418,7 +418,7 @@ async def test_started_counts_episodes_of_all_levels_and_no_retries():
     assert (arena.started, batch.meta["episodes"], batch.meta["retried"]) == (9, 9, 2)
 
 
-async def test_on_result_hears_of_every_request_and_of_no_child():
+async def test_on_result_is_called_for_every_request_but_not_for_children():
     arena = make_arena(requests=parents(3))
     heard = []
     arena.on_result = heard.append

@@ -38,7 +38,7 @@ def test_a_store_returns_added_artifacts():
     assert store.all() == [artifact]
 
 
-def test_ids_are_made_up_where_none_is_given():
+def test_an_id_is_generated_if_none_is_given():
     assert Artifact("a").id != Artifact("a").id
 
 
@@ -58,7 +58,7 @@ def test_a_store_is_bounded_has_no_duplicates_and_keeps_the_newest(added, max_si
 
 
 @given(st.lists(st.floats(0, 10), max_size=8), st.integers(0, 10), st.booleans())
-def test_a_sample_has_distinct_artifacts_of_the_store_only(weights, k, weighted):
+def test_a_sample_consists_of_distinct_artifacts_from_the_store(weights, k, weighted):
     store = store_of(*weights)
     drawn = store.sample(k, weighted)
     there = [weight for weight in weights if weight > 0 or not weighted]
@@ -67,7 +67,7 @@ def test_a_sample_has_distinct_artifacts_of_the_store_only(weights, k, weighted)
     assert not weighted or all(one.weight > 0 for one in drawn)
 
 
-def test_one_artifact_or_none():
+def test_a_sample_of_one_is_an_artifact_or_none():
     assert ArtifactStore().sample_one() is None
     assert ArtifactStore().sample_one(weighted=True) is None
     assert store_of(1.0).sample_one().data == "topic 0"
@@ -92,7 +92,7 @@ def test_weighted_draws_are_in_proportion_to_the_weights():
     assert_frequencies(counts, {"0": 1 / 8, "1": 2 / 8, "2": 5 / 8, "3": 0.0})
 
 
-def test_weighted_draws_without_replacement_are_as_if_drawn_one_after_the_other():
+def test_weighted_draws_without_replacement_equal_successive_single_draws():
     weights = (1.0, 2.0, 5.0)
     store = store_of(*weights)
     counts = Counter(tuple(int(one.id) for one in store.sample(2, weighted=True)) for _ in range(DRAWS))
@@ -110,7 +110,7 @@ def test_only_the_ratio_of_weights_matters_however_small_or_large(scale):
     assert_frequencies(counts, {"0": 1 / 4, "1": 3 / 4})
 
 
-def test_the_same_seed_draws_the_same():
+def test_the_same_seed_draws_the_same_artifacts():
     first, second, other = store_of(*[1.0] * 9), store_of(*[1.0] * 9), store_of(*[1.0] * 9, seed=1)
     draws = [[one.id for _ in range(5) for one in store.sample(4, True)] for store in (first, second, other)]
     assert draws[0] == draws[1] != draws[2]

@@ -1,4 +1,4 @@
-"""Calls as specification 001 writes them, where a newcomer who types them would otherwise be surprised."""
+"""Calls exactly as specification 001 writes them, where they could otherwise surprise a newcomer."""
 
 import pytest
 
@@ -69,7 +69,7 @@ async def test_a_string_in_place_of_messages_is_one_user_message():
 
 
 class Debate(AlternatingRolesEpisode):
-    """Names no roles."""
+    """Does not name its roles."""
 
     episode_type = "debate"
     rubric = Rubric([lambda rollout, arena: {step.role_id: 0.0 for step in rollout.steps}])
@@ -86,12 +86,12 @@ def arena_of(*role_ids):
     return arena
 
 
-async def test_two_roles_that_are_not_named_are_those_of_the_arena():
+async def test_turns_alternate_between_the_arenas_two_roles_unless_roles_are_named():
     result = await arena_of("Neg", "Aff").run_episode("debate", {"topic": "x"})
     assert [step.role_id for step in result.rollout.steps] == ["Neg", "Aff", "Neg"]
 
 
 @pytest.mark.parametrize("role_ids", [["Aff"], ["Aff", "Neg", "Judge"]], ids=len)
-async def test_roles_that_could_be_others_must_be_named(role_ids):
+async def test_ambiguous_roles_must_be_named(role_ids):
     with pytest.raises(InputError, match=f"two roles take turns, but the arena has {len(role_ids)}"):
         await arena_of(*role_ids).run_episode("debate", {"topic": "x"})

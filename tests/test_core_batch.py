@@ -25,7 +25,7 @@ from selfplay.core import (
 PROMPT = [{"role": "user", "content": "about 0"}]
 
 
-async def test_a_record_is_its_step():
+async def test_a_record_has_the_fields_of_its_step():
     arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(2)])
     arena.episodes["child"] = Ask(reward=float)
     batch, results = await arena.play_step()
@@ -59,7 +59,7 @@ async def test_untrainable_results_and_their_descendants_have_no_records():
     assert results[1].trainable_rollouts() == []
 
 
-async def test_only_the_children_may_be_left_out():
+async def test_a_batch_may_leave_out_only_the_children():
     arena = make_arena(requests=parents(2), parent=Family(trainable=False))
     batch = await arena.step()
     assert [record.role_id for record in batch.records] == ["proposer"] * 2
@@ -93,7 +93,7 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
 
 
 class TextClient(MockInferenceClient):
-    """Like a server that returns only texts."""
+    """A client like a server that returns only texts."""
 
     async def complete(self, *args, **options):
         response = await super().complete(*args, **options)
@@ -109,7 +109,7 @@ async def test_steps_without_tokens_are_counted_and_give_no_record():
 
 
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
-async def test_a_step_that_lacks_any_of_the_three_is_text_only(missing):
+async def test_a_step_that_lacks_any_of_the_three_token_fields_is_text_only(missing):
     response = await MockInferenceClient(["yes"]).complete(PROMPT)
     assert not response.to_step("solver", PROMPT).text_only
     setattr(response, missing, None)
@@ -125,7 +125,7 @@ async def test_a_step_that_lacks_any_of_the_three_is_text_only(missing):
         ([-0.1, -0.1, -0.1, float("-inf")], "not a finite number"),
     ],
 )
-async def test_log_probabilities_that_do_not_fit_cost_the_episode(logprobs, problem):
+async def test_log_probabilities_that_do_not_match_the_tokens_fail_the_episode(logprobs, problem):
     class Wrong(MockInferenceClient):
         async def complete(self, messages, *args, **options):
             response = await super().complete(messages, *args, **options)
@@ -217,7 +217,7 @@ def tamper_version(batch):
         (tamper_version, "differs from the step that was played"),
     ],
 )
-async def test_the_sanity_check_catches(tamper, problem):
+async def test_the_sanity_check_detects(tamper, problem):
     arena = make_arena(requests=parents(2))
     batch, results = await arena.play_step()
     arena.sanity_check_batch(results, batch)
@@ -226,14 +226,14 @@ async def test_the_sanity_check_catches(tamper, problem):
         arena.sanity_check_batch(results, batch)
 
 
-async def test_the_sanity_check_catches_rollouts_of_one_id():
+async def test_the_sanity_check_detects_rollouts_with_the_same_id():
     requests = [EpisodeRequest("child", number, {"rollout_id": "mine"}) for number in range(2)]
     arena = make_arena(requests=requests, verbose=True)
     with pytest.raises(SelfplayError, match="the same id"):
         await arena.step()
 
 
-async def test_the_sanity_check_is_content_with_failures_exclusions_and_text():
+async def test_the_sanity_check_accepts_failures_exclusions_and_text():
     results = [
         played("ask", {"S": 1.0}, children=[played("ask", {"S": 2.0}), played("ask", {}, error="dead")]),
         played("ask", {"S": 1.0}, trainable=False),
@@ -248,7 +248,7 @@ async def test_the_sanity_check_is_content_with_failures_exclusions_and_text():
         arena.sanity_check_batch(results, batch)
 
 
-async def test_it_is_shown_with_as_many_examples_as_wanted(capsys):
+async def test_the_sanity_check_shows_the_requested_number_of_examples(capsys):
     arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(3)])
     batch, results = await arena.play_step()
     assert capsys.readouterr().err == ""
@@ -263,7 +263,7 @@ async def test_it_is_shown_with_as_many_examples_as_wanted(capsys):
 
 
 class TopicArena(Arena):
-    """Plays what is left of its topics, two a step."""
+    """Plays its remaining topics, two per step."""
 
     def __init__(self, client, *, seed=0, topics=5, credit_assigner=None):
         super().__init__(client, credit_assigner, seed=seed)
@@ -285,7 +285,7 @@ class TopicArena(Arena):
         return [EpisodeRequest("child", topic) for topic in self.stores["topics"].sample(2)]
 
 
-async def test_a_run_yields_a_batch_a_step():
+async def test_a_run_yields_one_batch_per_step():
     arena = TopicArena(SeedClient())
     await arena.startup()
     batches = [batch async for batch in arena.run(num_steps=3, concurrency=2)]
@@ -334,7 +334,7 @@ async def test_credit_is_grpo_unless_another_is_given():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-async def test_a_checkpoint_continues_as_if_nothing_had_been(seed):
+async def test_an_arena_restored_from_a_checkpoint_continues_as_if_uninterrupted(seed):
     whole = TopicArena(SeedClient(), seed=seed, credit_assigner=RAECredit())
     await whole.startup()
     for _ in range(2):
@@ -358,7 +358,7 @@ def test_a_checkpoint_with_an_unknown_store_is_rejected():
         arena.load_state_dict(state)
 
 
-def test_stores_of_an_arena_have_seeds_of_their_own():
+def test_stores_of_an_arena_have_their_own_seeds():
     arena, store = Arena(MockInferenceClient(["yes"]), seed=3), ArtifactStore(max_size=7)
     assert arena.add_store("given", store) is store
     first, second = arena.add_store("first"), arena.add_store("second")
@@ -369,7 +369,7 @@ def test_stores_of_an_arena_have_seeds_of_their_own():
     assert arena.stores == {"given": store, "first": first, "second": second}
 
 
-def test_ratings_see_the_rewards_of_roles_that_met():
+def test_ratings_use_the_rewards_of_roles_that_played_each_other():
     meeting = played("debate", {"Aff": 1.0, "Neg": -1.0}, children=[played("ask", {"S": 1.0})])
     assert make_arena().outcomes(meeting) == [{"Aff": 1.0, "Neg": -1.0}]
 

@@ -67,7 +67,7 @@ async def test_raising_the_limit_admits_waiting_calls():
     await callers.finish()
 
 
-async def test_a_lower_limit_waits_until_enough_are_out():
+async def test_after_the_limit_is_lowered_calls_wait_until_enough_slots_are_free():
     callers = Callers(3)
     for _ in range(5):
         callers.start()
@@ -148,7 +148,7 @@ def test_whatever_happens_the_limit_holds_and_no_slot_is_lost(happenings, limit)
                 callers.slots.set_limit(limit)
             elif what == "settle":
                 await settle()
-                most = max(limit, len(callers.inside))  # who was in when the limit fell may stay
+                most = max(limit, len(callers.inside))  # calls inside when the limit fell may stay
             most = max(most, limit)
             assert len(callers.inside) <= most
         await settle()

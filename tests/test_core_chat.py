@@ -19,7 +19,7 @@ from selfplay.core import (
 
 
 class RecordingClient(MockInferenceClient):
-    """Says one, two, three ... and keeps its prompts."""
+    """Answers one, two, three and so on, and keeps its prompts."""
 
     def __init__(self):
         super().__init__(["one", "two", "three", "four", "five"])
@@ -31,7 +31,7 @@ class RecordingClient(MockInferenceClient):
 
 
 class Scored:
-    """The parts of an episode that do not matter here."""
+    """The parts of an episode that these tests do not use."""
 
     episode_type = "talk"
     rubric = Rubric([lambda rollout, arena: {step.role_id: 0.0 for step in rollout.steps}])
@@ -193,7 +193,7 @@ async def test_alternating_roles_may_begin_with_either():
 
 
 class AuctionRound(Scored, ChatEpisode):
-    """The whole interface, with nothing inherited but the loop: three bidders, the artifact is the order."""
+    """The whole interface, inheriting only the loop: three bidders, whose order is the artifact."""
 
     def get_initial_actor(self, artifact, state):
         return artifact[0]
@@ -230,7 +230,7 @@ async def test_executions_of_one_episode_share_nothing():
     assert len(second.rollout.extras["transcript"]) == len(first.rollout.extras["transcript"])
 
 
-async def test_a_state_that_is_handed_in_is_continued():
+async def test_a_given_state_is_continued():
     arena = arena_with(Talk(max_turns=3), buyer="", seller="")
     state = EpisodeState()
     state.say("It is Monday.")
@@ -239,7 +239,7 @@ async def test_a_state_that_is_handed_in_is_continued():
     assert arena.client.asked[0] == [user("It is Monday.\n\nA lamp.")]
 
 
-async def test_a_role_that_is_not_registered_is_named_at_once():
+async def test_the_error_for_an_unregistered_role_names_it():
     arena = arena_with(Talk(max_turns=2), buyer="")
     with pytest.raises(InputError, match=r"no role seller.*there are: buyer"):
         await arena.try_episode("talk", "A lamp.")

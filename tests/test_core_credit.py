@@ -150,7 +150,7 @@ def test_a_group_named_in_meta_is_compared_only_within_itself():
     assert [weights[one.rollout.id, 0] for one in results] == [0.5, -0.5, 0.0]
 
 
-def test_equal_rewards_have_no_advantage_at_all():
+def test_equal_rewards_give_no_advantage():
     results = [played("ask", {"S": 0.1}) for _ in range(3)]  # 0.1 + 0.1 + 0.1 over 3 is not 0.1
     for credit in (GRPOCredit(), GRPOCredit(normalize=True)):
         assert set(credit.compute(results).values()) == {0.0}
@@ -180,7 +180,7 @@ def results_of(draw, depth=2):
 
 
 def groups_of(results):
-    """Rollouts by parent, type and role, without what is excluded; written down apart from core."""
+    """Return rollouts by parent, type and role, without excluded ones, computed independently of core."""
     groups = defaultdict(list)
     excluded = set()
     for path, result in walk(results):
@@ -244,7 +244,7 @@ def test_constant_and_episodic_credit():
     assert EpisodicRewardCredit().compute(results) == dict(zip(keys, [1.0, -1.0, 4.0], strict=True))
 
 
-def test_role_baselines_are_read_before_they_move():
+def test_role_baselines_are_read_before_they_are_updated():
     credit = RAECredit(decay=0.9)
     first = [played("debate", {"Aff": 1.0, "Neg": -1.0}), played("debate", {"Aff": 0.0, "Neg": 0.5})]
     weights = credit.compute(first)
@@ -265,7 +265,7 @@ def test_role_baselines_are_read_before_they_move():
 
 
 @pytest.mark.parametrize("games", [1, 4, 64])
-def test_role_baselines_decay_by_the_game_as_spirals_do_whatever_the_size_of_a_batch(games):
+def test_role_baselines_decay_per_game_as_in_spiral_for_any_batch_size(games):
     credit, spirals = RAECredit(), 0.0
     for _ in range(256 // games):
         credit.compute([played("ask", {"S": 1.0}) for _ in range(games)])
@@ -298,8 +298,8 @@ def test_apply_credit_fills_steps_and_the_means_of_roles():
     assert rollout.advantages == {"Aff": 2.0, "Neg": 1.25}
 
 
-async def test_an_assigner_of_ones_own():
-    """Credit may differ from step to step."""
+async def test_a_custom_assigner():
+    """Advantages may differ from step to step."""
 
     class LastStepOnly(CreditAssigner):
         def compute(self, results):

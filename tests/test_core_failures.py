@@ -74,7 +74,7 @@ class Breaking(MockInferenceClient):
         return await super().complete(*args, **options)
 
 
-async def test_an_error_of_the_clients_own_is_one_that_may_pass():
+async def test_an_error_of_a_clients_own_type_counts_as_temporary():
     class Http(Exception):
         pass
 
@@ -246,7 +246,7 @@ async def test_an_episode_that_hangs_ends_at_its_limit():
     assert arena.client.cancelled == 2
 
 
-async def test_a_child_that_hangs_does_not_take_its_parent_along():
+async def test_a_child_that_hangs_does_not_fail_its_parent():
     """The parent's clock stops while its children play, including their retries."""
     arena = make_arena(Stuck(), episode_timeout=0.25, retries=2, parent=Family(children=3))
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
@@ -256,8 +256,8 @@ async def test_a_child_that_hangs_does_not_take_its_parent_along():
     assert arena.client.cancelled == 3
 
 
-async def test_standing_in_the_queue_does_not_count():
-    """One episode holds the only slot until its limit; waiting episodes keep all of their time."""
+async def test_time_in_the_queue_does_not_count():
+    """One episode holds the only slot until its limit; waiting episodes lose none of their time."""
     arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1)
     results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in (1, 2, 1, 3)])
     errors = [result.rollout.error for result in results]
@@ -282,7 +282,7 @@ async def test_a_clients_timeout_is_not_reported_as_the_episodes():
 
 
 async def test_a_cancellation_from_within_costs_the_episode():
-    """A client whose connection is shared may cancel what another episode waits for."""
+    """A client with a shared connection may cancel a call that another episode awaits."""
     arena = make_arena(child=Failing(asyncio.CancelledError()), retries=0)
     results = await arena.generate_rollouts([EpisodeRequest("child", 0), *parents(1)])
     assert results[0].rollout.error == "a call that the episode awaited was cancelled"

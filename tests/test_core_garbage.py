@@ -23,7 +23,7 @@ def run(scenario):
         loop.close()
 
 
-def test_a_cycle_is_freed_while_games_go_on():
+def test_a_cycle_is_freed_while_games_continue():
     async def scenario():
         with infrequent_garbage_collection():
             lost = weakref.ref(Cycle())

@@ -44,14 +44,14 @@ def test_metrics_are_the_unweighted_values_by_function_and_role():
     assert rollout.metrics == {"length/a": 2.0, "length/b": 3.0, "fame/a": 10.0}
 
 
-def test_functions_of_one_name_have_metrics_of_their_own():
+def test_functions_with_the_same_name_have_separate_metrics():
     first, second = (lambda rollout, arena: {"a": 1.0}), (lambda rollout, arena: {"a": 2.0})
     rollout = score(Rubric([first, second]), "a")
     assert rollout.metrics == {"<lambda>/a": 1.0, "<lambda>-2/a": 2.0}
 
 
 @given(st.lists(st.sampled_from(["f", "f-2", "f-3", "g"]), max_size=8))
-def test_no_two_functions_share_a_name(names):
+def test_functions_get_distinct_names(names):
     funcs = []
     for name in names:
         funcs.append(functools.partial(length))
@@ -61,7 +61,7 @@ def test_no_two_functions_share_a_name(names):
     assert all(given_name.startswith(name) for given_name, name in zip(rubric.names, names, strict=True))
 
 
-def test_scoring_again_does_not_add_up():
+def test_scoring_again_does_not_add_the_rewards_again():
     rubric, rollout = Rubric([length]), Rollout(episode_type="talk", steps=[step_of("a")])
     arena = Arena(MockInferenceClient(["7"]))
     asyncio.run(rubric.score(rollout, arena))
@@ -115,7 +115,7 @@ def test_a_rollout_that_could_not_be_scored_has_no_rewards():
     assert [step.reward for step in rollout.steps] == [0.0, 0.0]
 
 
-def test_one_weight_for_each_function():
+def test_there_must_be_one_weight_for_each_function():
     with pytest.raises(ValueError, match="2 reward functions but 1 weights"):
         Rubric([length, fame], [1.0])
 
@@ -156,5 +156,5 @@ def test_a_function_of_weight_0_is_a_metric_and_may_have_any_names():
     assert rollout.metrics["misspelt/Judgee"] == 1.0
 
 
-def test_a_role_without_a_place_in_the_arena_that_acted_may_be_rewarded():
+def test_a_role_that_acted_may_be_rewarded_even_if_it_is_not_in_the_arena():
     assert score(Rubric([fame]), "a", arena=arena_of("b")).rewards == {"a": 10.0}

@@ -15,7 +15,7 @@ def test_a_path_has_the_same_seed_on_every_machine():
     assert 0 <= derive_seed(0) < 2**63
 
 
-def test_steps_and_requests_do_not_run_into_each_other():
+def test_seeds_of_steps_and_requests_do_not_collide():
     places = list(product(range(20), range(20)))
     assert len({derive_seed(0, "step", step, request) for step, request in places}) == len(places)
     assert derive_seed(0, "step", 1, 11) != derive_seed(0, "step", 11, 1)

@@ -26,7 +26,7 @@ from selfplay.tracking.watch_widgets import ChartWidget
 
 
 def terminal() -> Console:
-    """A console that keeps what a terminal would get, without styles: every escape in it is the text's."""
+    """Return a console that keeps a terminal's input, without styles, so every escape comes from the text."""
     return Console(file=io.StringIO(), force_terminal=False, width=80, legacy_windows=False)
 
 
@@ -42,7 +42,7 @@ def assert_shown(text: str) -> None:
 
 
 @given(text=hostile_text())
-def test_printable_text_acts_on_no_terminal_and_keeps_its_length_and_its_letters(text):
+def test_printable_text_does_not_act_on_a_terminal_and_keeps_its_length_and_letters(text):
     shown = printable(text, keep="\n")
     assert_shown(shown)
     assert len(shown) == len(text)
@@ -62,7 +62,7 @@ def test_one_line_is_one_line(text):
 
 
 @given(text=hostile_text())
-def test_an_error_is_one_line_that_acts_on_no_terminal(text):
+def test_an_error_is_one_line_that_does_not_act_on_a_terminal(text):
     def fails() -> None:
         raise InputError("judge", f"the last answer: {text}", "Take another judge.")
 
@@ -77,7 +77,7 @@ def test_an_error_is_one_line_that_acts_on_no_terminal(text):
 
 
 @given(text=hostile_text())
-def test_a_run_shows_what_a_program_or_a_judge_wrote_as_it_stands(text):
+def test_a_run_shows_the_text_of_a_program_or_a_judge_unchanged(text):
     console = terminal()
     with RunProgress(console, 3, "episodes", None) as progress:
         progress.say(text)
@@ -140,7 +140,7 @@ def hostile_view(text: str) -> RunView:
 
 
 @given(text=hostile_text(max_pieces=3))
-def test_watch_shows_titles_roles_and_names_that_act_on_no_terminal(text):
+def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
     from textual.geometry import Size
 
     view, room = hostile_view(text), Size(100, 40)

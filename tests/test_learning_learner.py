@@ -253,7 +253,7 @@ def test_saved_tensors_do_not_change_with_later_updates():
     assert all(torch.equal(saved[key], copies[key]) for key in saved)
 
 
-def test_tensors_of_another_adapter_shape_are_refused():
+def test_tensors_of_another_adapter_shape_are_rejected():
     learner = make_learner(tiny_policy(rank=4))
     with pytest.raises(InputError, match="do not fit"):
         learner.load_tensors(make_learner(tiny_policy(rank=2)).tensors(), 1, 1)

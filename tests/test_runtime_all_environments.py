@@ -1,4 +1,4 @@
-"""Slow: two updates in every TextArena id called playable. Run with ``-m slow -s``; prints a table."""
+"""Two updates in every TextArena id that is called playable. Slow; ``-m slow -s`` prints a table."""
 
 import io
 import time
@@ -16,7 +16,7 @@ PLAYABLE = [env for env in list_environments() if env.library == "textarena" and
 
 
 @pytest.mark.slow
-def test_two_updates_run_through_in_every_playable_textarena_id(model, tmp_path):
+def test_two_updates_succeed_in_every_playable_textarena_id(model, tmp_path):
     failed = []
     print(f"\n{'id':<42}{'players':>8}{'games':>7}{'failed':>8}{'invalid':>9}{'turns':>8}{'s':>7}")
     for number, env in enumerate(PLAYABLE):

@@ -1,4 +1,4 @@
-"""A run that is started again: processes left over from its earlier start write nothing more."""
+"""A run that is started again: processes left over from an earlier start can no longer write."""
 
 from pathlib import Path
 
@@ -32,14 +32,14 @@ def services(run: Path, epoch: Epoch) -> tuple[PoolService, BufferService, Track
     )
 
 
-def test_services_of_an_earlier_start_write_nothing(tmp_path):
+def test_services_of_an_earlier_start_cannot_write(tmp_path):
     old_epoch = Epoch.begin(tmp_path)
     pool, buffer, tracker = services(tmp_path, old_epoch)
     pool.add_checkpoint(None, 0)
     tracker.flush(1, {"loss": 1.0})
     new = services(tmp_path, Epoch.begin(tmp_path))
     with (tmp_path / "metrics.jsonl").open("ab") as metrics:
-        metrics.write(b'{"step": 2, "wall')  # the new tracker is writing it
+        metrics.write(b'{"step": 2, "wall')  # the new tracker is writing this line
     before = files(tmp_path)
     for write in (
         lambda: pool.add_checkpoint("v1", 1),
@@ -49,7 +49,7 @@ def test_services_of_an_earlier_start_write_nothing(tmp_path):
         lambda: buffer.learned_batch(1),
         lambda: tracker.log({"loss": 2.0}),
         lambda: tracker.flush(2),
-        lambda: services(tmp_path, old_epoch),  # as Ray restarts them
+        lambda: services(tmp_path, old_epoch),  # as if Ray restarted them
     ):
         with pytest.raises(SelfplayError, match=OVER):
             write()
@@ -59,7 +59,7 @@ def test_services_of_an_earlier_start_write_nothing(tmp_path):
     assert new[0].add_checkpoint("v2", 1) == "ckpt-1"
 
 
-def test_every_start_of_a_run_is_another_epoch_and_the_newest_may_write(tmp_path):
+def test_every_start_of_a_run_is_a_new_epoch_and_only_the_newest_may_write(tmp_path):
     first = RunDirectory.create(tmp_path / "run")
     first.check_epoch()
     first.unlock()  # as if another machine did not see the lock

@@ -23,7 +23,7 @@ def names(path):
     return sorted(one.name for one in (path / "evaluation").iterdir())
 
 
-def test_the_first_games_of_every_match_are_kept_whole(model, tmp_path):  # noqa: F811
+def test_the_first_games_of_every_match_are_kept_in_full(model, tmp_path):  # noqa: F811
     config = configure(model, learning__steps="2", evaluation__games="6", tracking__games_logged="3")
     run(config, tmp_path / "run")
     for step in (0, 2):
@@ -33,7 +33,7 @@ def test_the_first_games_of_every_match_are_kept_whole(model, tmp_path):  # noqa
         assert all(turn["observation"] for line in lines for turn in line.rollout.extras["turns"])
 
 
-def test_the_conversations_of_a_programs_evaluation_are_kept_whole(model, tmp_path):  # noqa: F811
+def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_path):  # noqa: F811
     config = configure_program(model, tmp_path, tracking__games_logged="2")
     run(config, tmp_path / "run")
     for step in (0, 2, 4):
@@ -55,7 +55,7 @@ def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp
     assert [line.rollout.extras for line in lines_of(transcript)] == said
 
 
-def test_every_start_of_a_run_is_noted_without_the_name_of_the_machine(model, tmp_path):  # noqa: F811
+def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model, tmp_path):  # noqa: F811
     run(configure(model, learning__steps="1"), tmp_path / "run")
     note_session(tmp_path / "run")
     first, second = json.loads((tmp_path / "run" / "sessions.json").read_text())

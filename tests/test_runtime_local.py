@@ -44,7 +44,7 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    """A tiny model whose context is long enough for a few-shot prompt in bytes."""
+    """A tiny model whose context is long enough for a few-shot prompt, in which every byte is a token."""
     return roomy_model()
 
 
@@ -63,7 +63,7 @@ def metrics_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_leaves_everything_it_promises(model, tmp_path):
+def test_a_run_writes_all_promised_files_and_figures(model, tmp_path):
     said = run(configure(model), tmp_path / "run")
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2, 3, 4]
     assert accounts_balance(tmp_path / "run")
@@ -105,12 +105,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode):
 
 
 def copies_of(path: Path) -> list[int]:
-    """Updates of which a frozen copy is on disk."""
+    """Return the updates of which a frozen copy is on disk."""
     return sorted(int(copy.name.removeprefix("ckpt-")) for copy in (path / "population").glob("ckpt-*"))
 
 
 @pytest.mark.parametrize("mode", ["random", "ts-dist"])
-def test_copies_that_cannot_be_drawn_again_are_deleted_and_every_checkpoint_can_be_resumed(
+def test_copies_that_cannot_be_sampled_again_are_deleted_and_every_checkpoint_can_be_resumed(
     model, tmp_path, mode
 ):
     config = configure(
@@ -125,7 +125,7 @@ def test_copies_that_cannot_be_drawn_again_are_deleted_and_every_checkpoint_can_
     )
     run(config, tmp_path / "whole")
     kept = copies_of(tmp_path / "whole")
-    assert set(range(8, 13)) <= set(kept), "update 8 can be resumed, and all that was made since is needed"
+    assert set(range(8, 13)) <= set(kept), "update 8 can be resumed, so all later copies are needed"
     assert len(kept) <= 5 + 2
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000012")
@@ -135,7 +135,7 @@ def test_copies_that_cannot_be_drawn_again_are_deleted_and_every_checkpoint_can_
 
 
 def test_a_run_of_an_older_version_is_rejected_in_one_line(model, tmp_path):
-    """Its ratings mixed the policy with its copies. Nothing of it is touched."""
+    """Its ratings mixed the policy with its copies. None of its files are changed."""
     run(configure(model, learning__steps="1"), tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     for saved in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
@@ -149,7 +149,7 @@ def test_a_run_of_an_older_version_is_rejected_in_one_line(model, tmp_path):
     assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
 
 
-def test_matches_of_the_averaged_policy_rate_the_average(model, tmp_path):
+def test_matches_of_the_averaged_policy_count_for_the_rating_of_the_average(model, tmp_path):
     config = configure(model, learning__steps="2", learning__average_decay="0.9")
     run(config, tmp_path / "run")
     games = {
@@ -159,7 +159,7 @@ def test_matches_of_the_averaged_policy_rate_the_average(model, tmp_path):
         if name.startswith("model-pool/") and name.endswith("/games")
     }
     assert games["average"] == games["fixed-random"] > 0
-    assert games["default"] == 16, "of self-play"
+    assert games["default"] == 16, "the games of self-play"
 
 
 def test_concurrency_does_not_change_the_games(model, tmp_path):
@@ -195,7 +195,7 @@ def test_overlap_never_trains_on_steps_that_are_too_old(model, tmp_path):
 @pytest.mark.parametrize(
     ("env_id", "players"), [("GuessTheNumber-v0-train", 1), ("ThreePlayerGOPS-v0-train", 3)]
 )
-def test_other_numbers_of_players_train_too(model, tmp_path, env_id, players):
+def test_games_with_one_or_three_players_can_be_trained(model, tmp_path, env_id, players):
     config = configure(
         model,
         envs__0__id=env_id,
@@ -209,7 +209,7 @@ def test_other_numbers_of_players_train_too(model, tmp_path, env_id, players):
 
 
 @pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
-def test_an_environment_that_does_not_list_its_moves_trains_with_the_defaults(model, tmp_path, env_id):
+def test_an_environment_that_does_not_list_its_legal_moves_trains_with_the_defaults(model, tmp_path, env_id):
     (tmp_path / "mine.toml").write_text(f'[[envs]]\nid = "{env_id}"\n')
     small = {name: value for name, value in SMALL.items() if name != "evaluation.opponents"}
     small |= {"model.name": str(model), "learning.steps": "1", "collection.games_per_step": "2"}
@@ -218,7 +218,7 @@ def test_an_environment_that_does_not_list_its_moves_trains_with_the_defaults(mo
     assert f"step-000001-{env_id}-base.json" in evaluated
 
 
-def test_a_resume_that_fails_deletes_nothing(model, tmp_path):
+def test_a_failed_resume_deletes_nothing(model, tmp_path):
     run(configure(model, learning__steps="1"), tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "run" / "checkpoints").mkdir()
@@ -229,7 +229,7 @@ def test_a_resume_that_fails_deletes_nothing(model, tmp_path):
     assert (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_a_resume_under_other_transforms_is_refused_and_deletes_nothing(model, tmp_path):
+def test_a_resume_with_other_transforms_is_rejected_and_deletes_nothing(model, tmp_path):
     run(configure(model, learning__steps="2", run__save_every="1"), tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     config = tmp_path / "run" / "config.toml"
@@ -246,7 +246,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_a_run_whose_model_cannot_be_loaded_leaves_its_name_free(tmp_path):
+def test_a_run_whose_model_cannot_be_loaded_does_not_occupy_its_name(tmp_path):
     (tmp_path / "other").mkdir()
     config = configure(tmp_path / "gone")
     for path in (tmp_path / "run", tmp_path / "other"):
@@ -282,7 +282,7 @@ def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_ac
 
 
 def cut_back(path: Path, to: int) -> None:
-    """A run that was killed before it saved its end."""
+    """Return a run that was killed before it saved its end."""
     directory = RunDirectory.open(path)
     directory.report_file.unlink()
     for step in directory.saved_steps():
@@ -302,7 +302,7 @@ def test_a_finished_run_is_not_resumed(model, tmp_path):
         resume(tmp_path / "run", Console(file=io.StringIO()))
 
 
-def test_a_run_in_use_is_refused(model, tmp_path):
+def test_a_run_in_use_is_rejected(model, tmp_path):
     run(configure(model, learning__steps="1"), tmp_path / "run")
     holder = RunDirectory.open(tmp_path / "run")
     holder.lock()
@@ -311,7 +311,7 @@ def test_a_run_in_use_is_refused(model, tmp_path):
     holder.unlock()
 
 
-def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_one_before(model, tmp_path):
+def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_previous_one(model, tmp_path):
     run(configure(model), tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "cut")
     (tmp_path / "cut" / "report.html").unlink()
@@ -323,9 +323,7 @@ def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_one_befo
     assert RunDirectory.open(tmp_path / "cut").saved_steps() == [0, 2, 4]
 
 
-def test_a_newest_checkpoint_that_only_a_newer_version_can_read_is_refused_and_nothing_is_touched(
-    model, tmp_path
-):
+def test_a_newest_checkpoint_of_a_newer_version_is_rejected_and_nothing_is_touched(model, tmp_path):
     run(configure(model), tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     saved = tmp_path / "run" / "checkpoints" / "step-000004" / "state.json"
@@ -337,7 +335,7 @@ def test_a_newest_checkpoint_that_only_a_newer_version_can_read_is_refused_and_n
     assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
 
 
-def test_if_every_checkpoint_is_damaged_the_newest_is_named(model, tmp_path):
+def test_if_every_checkpoint_is_damaged_the_error_names_the_newest(model, tmp_path):
     run(configure(model, learning__steps="2"), tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     for weights in (tmp_path / "run" / "checkpoints").glob("*/learner.safetensors"):
@@ -346,7 +344,7 @@ def test_if_every_checkpoint_is_damaged_the_newest_is_named(model, tmp_path):
         resume(tmp_path / "run", Console(file=io.StringIO()))
 
 
-def test_a_run_that_was_resumed_elsewhere_saves_nothing_more(model, tmp_path):
+def test_a_run_that_was_resumed_elsewhere_saves_nothing_further(model, tmp_path):
     directory = RunDirectory.create(tmp_path / "run")
     run = LocalRun(configure(model, evaluation__games="2"), directory, Console(file=io.StringIO()))
     directory.unlock()  # as if another machine did not see the lock
@@ -375,7 +373,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_can_continue(model, tmp
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_run_that_fails_before_its_first_checkpoint_leaves_its_name_free(model, tmp_path):
+def test_a_run_that_fails_before_its_first_checkpoint_does_not_occupy_its_name(model, tmp_path):
     with (
         files_no_longer_than(8_000),
         pytest.raises(SelfplayError, match=r"cannot be written .*: free the disk") as raised,

@@ -1,4 +1,4 @@
-"""Families that differ most from Llama, through ``selfplay train``."""
+"""The model families that differ most from Llama, trained by ``selfplay train``."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_engine_and_learner_agree_through_two_updates(family, tmp_path):
     assert mismatch < LARGEST_MISMATCH
 
 
-def test_a_hybrid_is_refused_before_anything_is_written(tmp_path):
+def test_a_hybrid_model_is_rejected_before_anything_is_written(tmp_path):
     mismatch, refusal = outcome("Qwen3-Next", tmp_path)
     assert mismatch is None
     assert "cannot be trained" in refusal

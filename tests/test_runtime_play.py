@@ -13,7 +13,7 @@ from tiny_models import roomy_model
 
 
 class EndedInput(io.StringIO):
-    """Standard input that may be read a few times after its end; a loop that goes on is an error."""
+    """Standard input that may be read only a few times after its end, so that an endless loop fails."""
 
     ends = 0
 
@@ -41,41 +41,41 @@ def test_ctrl_d_and_an_empty_line_end_the_session_whoever_moves_first(monkeypatc
     assert "game 2" not in said
 
 
-def test_a_game_that_ends_before_the_person_moves_is_counted_and_another_is_offered(monkeypatch):
+def test_a_game_that_ends_before_the_persons_move_is_counted_and_another_is_offered(monkeypatch):
     said = played("y\ny\n\n", monkeypatch, seat=1)
     assert said.count("another game?") == 3
     assert said.count("not a legal move") == 3
     assert said.endswith("you: 3 won, 0 drawn, 0 lost\n")
 
 
-def test_the_person_is_you_and_the_model_has_its_seat(monkeypatch):
+def test_the_person_is_called_you_and_the_model_by_its_seat(monkeypatch):
     said = played("", monkeypatch, seat=1)
     assert "you have seat 1 of 2" in said
     assert "you won (you +2, player 0 -2)" in said
     assert "player 1" not in said
 
 
-def test_a_game_that_is_broken_off_is_not_counted(monkeypatch):
+def test_an_abandoned_game_is_not_counted(monkeypatch):
     said = played("nonsense\n\n", monkeypatch, seat=0)
     assert "not legal; choose one of: check, bet" in said
     assert said.endswith("you: 0 won, 0 drawn, 0 lost\n")
 
 
-def test_only_yes_plays_on(monkeypatch):
+def test_only_yes_continues_the_session(monkeypatch):
     assert "game 2" not in played("n\ny\n", monkeypatch, seat=1)
 
 
-def test_a_game_for_one_has_no_opponent(monkeypatch):
+def test_a_single_player_game_has_no_opponent(monkeypatch):
     said = played("[50]\n" * 40, monkeypatch, env_id="GuessTheNumber-v0-train")
     assert "you have seat 0 of 1" in said
     assert re.search(r"you: \d+ won, 0 drawn, \d+ lost\n$", said)
 
 
 RAISES = f"[bid: {'9' * 5000}, 2]"
-"""A bid on which TextArena's LiarsDice raises: Python reads no number of so many digits."""
+"""A bid on which TextArena's LiarsDice raises, because Python does not parse a number this long."""
 
 
-def test_a_move_on_which_the_game_raises_is_lost_by_the_person_and_the_session_goes_on(monkeypatch):
+def test_a_move_on_which_the_game_raises_loses_the_game_and_the_session_continues(monkeypatch):
     said = played(f"{RAISES}\ny\n\n", monkeypatch, seat=0, env_id="LiarsDice-v0-train")
     assert "LiarsDice-v0-train failed inside TextArena: ValueError" in said
     assert "an invalid move of player 0" in said

@@ -62,7 +62,7 @@ def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
     assert "odd letters" in said
 
 
-def test_each_policy_has_its_own_figures_and_rating(model, tmp_path):  # noqa: F811
+def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):  # noqa: F811
     run(configure(model, tmp_path), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]
     assert last["learner/hider/records"] == 4
@@ -109,7 +109,7 @@ def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path):  # noqa
     assert timeless[0] == timeless[1]
 
 
-def test_one_policy_for_all_roles_keeps_the_layout_of_a_games_run(model, tmp_path):  # noqa: F811
+def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_path):  # noqa: F811
     file = write_program(tmp_path)
     file.write_text(file.read_text().replace('policy="hider"', 'policy="default"'))
     source = (
@@ -137,13 +137,13 @@ def test_one_policy_for_all_roles_keeps_the_layout_of_a_games_run(model, tmp_pat
         ),
     ],
 )
-def test_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):  # noqa: F811
+def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):  # noqa: F811
     with pytest.raises(InputError, match=line):
         run(configure(model, tmp_path, kind, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_policy_may_learn_faster_than_another(model, tmp_path):  # noqa: F811
+def test_policies_may_have_different_learning_rates(model, tmp_path):  # noqa: F811
     run(configure(model, tmp_path, learning__policy_rates="{hider = 3.0}"), tmp_path / "run")
     lines = metrics_of(tmp_path / "run")
     assert lines
@@ -175,6 +175,6 @@ def test_settings_that_do_not_apply_to_a_program_are_rejected(tmp_path, changes,
         load_config(str(file), changes)
 
 
-def test_credit_is_for_programs():
+def test_credit_settings_are_rejected_without_a_program():
     with pytest.raises(InputError, match="credit: is for programs"):
         load_config("quickstart", {"credit.type": "rae"})

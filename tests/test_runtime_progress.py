@@ -1,4 +1,4 @@
-"""The progress that is shown during slow work: in a terminal, and where output goes to a file."""
+"""The progress that is shown during slow work, in a terminal and when the output goes to a file."""
 
 import io
 import re
@@ -18,7 +18,7 @@ def terminal(width=80):
 
 
 def drawn(view: BarsView, width=80):
-    """The lines that the view would draw now."""
+    """Return the lines that the view would draw now."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     for part in view.get_renderables():
         console.print(part)
@@ -34,7 +34,7 @@ def to_file():
 
 
 def a_long_run():
-    """A view at update 1234 of 12345 that has much to say."""
+    """Return a view at update 1234 of 12345 with as much text as possible."""
     view = BarsView(terminal(), "episodes", 1536, steps=12345)
     view.updated(1234, "no advantage 100%, cut 100%, tokens 1024, legal 100%, entropy 4.2, mismatch 1e-07")
     view.count(1024, 1536)
@@ -42,25 +42,25 @@ def a_long_run():
     return view
 
 
-def test_bars_are_whole_at_80_columns():
+def test_bars_fit_into_80_columns():
     updates, episodes, *below = drawn(a_long_run())
     for bar, count in ((updates, "1234/12345"), (episodes, "1024/1536")):
         assert re.fullmatch(rf"\w+ +━+╺?━+ +{count} +\d:\d\d:\d\d +(\d:\d\d:\d\d|-:--:--)", bar.strip()), bar
     assert len(below) == 2
 
 
-def test_no_line_fills_the_terminal_so_that_an_echoed_interrupt_does_not_begin_a_new_one():
+def test_every_line_leaves_space_for_an_echoed_interrupt():
     assert all(len(line) <= 76 for line in drawn(a_long_run()))
 
 
-def test_a_count_without_an_end_has_no_question_mark():
+def test_a_count_without_a_total_has_no_question_mark():
     view = BarsView(terminal(), "episodes", None, steps=3)
     view.count(12, None)
     assert re.search(r"\b12 ", drawn(view)[1])
     assert "?" not in "".join(drawn(view))
 
 
-def test_only_the_number_of_updates_stays_on_the_screen():
+def test_only_the_number_of_updates_remains_on_the_screen():
     console = terminal()
     with RunProgress(console, 3, "games", 64) as progress:
         progress.updated(3, FIGURES)
@@ -72,7 +72,7 @@ def test_only_the_number_of_updates_stays_on_the_screen():
     assert "evaluating" not in last
 
 
-def test_in_a_file_each_activity_that_begins_is_a_line():
+def test_in_a_file_the_start_of_each_activity_is_a_line():
     console = to_file()
     with RunProgress(console, 3, "games", 64) as progress:
         progress.say("evaluating the untrained model")
@@ -89,7 +89,7 @@ def test_in_a_file_each_activity_that_begins_is_a_line():
     ]
 
 
-def test_counts_come_every_five_seconds_at_first_and_every_minute_later(monkeypatch):
+def test_counts_are_printed_every_five_seconds_at_first_and_every_minute_later(monkeypatch):
     now = 1000.0
     monkeypatch.setattr(progress_views, "monotonic", lambda: now)
     console = to_file()
@@ -106,7 +106,7 @@ def test_counts_come_every_five_seconds_at_first_and_every_minute_later(monkeypa
     assert written(console)[0] == "games: 5/400"
 
 
-def test_a_run_that_is_polled_prints_each_update_once():
+def test_a_polled_run_prints_each_update_once():
     console = to_file()
     with RunProgress(console, 3, "games", 64) as progress:
         for step, metrics in ((0, {}), (1, FIGURES), (1, FIGURES), (2, FIGURES)):
@@ -129,7 +129,7 @@ def test_in_a_terminal_slow_work_is_shown_until_it_is_done():
     assert after.endswith("\x1b[2K")
 
 
-def test_a_terminal_gets_bars_and_a_file_lines():
+def test_progress_is_shown_as_bars_in_a_terminal_and_as_lines_in_a_file():
     assert isinstance(view_of(terminal(), "games", 2), BarsView)
     assert isinstance(view_of(to_file(), "games", 2), LinesView)
 

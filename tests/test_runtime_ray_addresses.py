@@ -1,4 +1,4 @@
-"""Addresses of clusters: which servers are taken for Ray, and which are not."""
+"""Addresses of clusters: which servers are accepted as Ray."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ HTTP2_SERVERS_GREETING = b"\0\0\0\4\0\0\0\0\0"
 
 @contextmanager
 def server(first_words: bytes | None) -> Iterator[str]:
-    """The address of a server that accepts one connection and sends this, or hangs up (``None``)."""
+    """Yield the address of a server that accepts one connection and sends this, or hangs up (``None``)."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -61,18 +61,18 @@ def no_token(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_token_that_another_run_has_just_made_stays(no_token, monkeypatch, tmp_path):
+def test_a_token_that_another_run_has_just_made_is_kept(no_token, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     addresses.make_token()
     token = tmp_path / ".ray" / "auth_token"
     made = token.read_text()
-    monkeypatch.setattr(Path, "exists", lambda path: False)  # it was not there a moment ago
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as if it did not exist a moment ago
     addresses.make_token()
     assert token.read_text() == made
     assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
 
 
-def test_a_token_that_cannot_be_written_is_said_in_one_line(no_token, monkeypatch, tmp_path):
+def test_a_token_that_cannot_be_written_is_reported_in_one_line(no_token, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     with pytest.raises(InputError, match=r"the token .* cannot be written"):

@@ -1,4 +1,4 @@
-"""The buffer of a cluster: every game once, every batch until it is learned, and the same after a kill."""
+"""The buffer of a cluster stores every game once and keeps every batch until it is learned, despite kills."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ def test_a_batch_is_the_same_until_it_is_learned():
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_learner_that_had_to_go_back_gets_new_batches_and_their_games_are_consumed(tmp_path, killed):
+def test_a_learner_that_lost_an_update_gets_a_new_batch_whose_games_are_consumed(tmp_path, killed):
     buffer = service(tmp_path)
     for update in (1, 2):
         buffer.add_games([game(2 * update), game(2 * update + 1)])
@@ -104,7 +104,7 @@ def test_games_that_are_too_old_are_dropped_and_count_as_consumed():
     assert buffer.counts()["dropped_stale"] == 4
 
 
-def test_a_run_whose_games_fail_ends_with_their_reason():
+def test_a_run_whose_games_fail_ends_with_the_reason_of_the_last_failure():
     buffer = service()
     buffer.add_games([game(0), game(1, error="no such move"), game(2, error="no such move")])
     with pytest.raises(SelfplayError, match=r"2 of 3 games failed; the last: no such move"):
@@ -118,8 +118,8 @@ def test_games_without_a_trainable_step_end_the_run():
         draw(buffer, 1, Demand(games=1))
 
 
-def test_a_run_that_ended_this_way_can_be_resumed(tmp_path):
-    """Games that failed, or gave no step, are consumed: others may be played in their place."""
+def test_a_run_that_ended_because_of_its_games_can_be_resumed(tmp_path):
+    """Games that failed or gave no step are consumed, so others may be played in their place."""
     buffer = service(tmp_path)
     buffer.add_games([game(index, error="no such move") for index in range(3)])
     with pytest.raises(SelfplayError, match="3 of 3"):
@@ -137,8 +137,8 @@ def test_a_run_that_ended_this_way_can_be_resumed(tmp_path):
     assert buffer.learned_batch(1) == 5
 
 
-def test_two_learners_that_wait_get_the_same_batch():
-    """A killed learner's request may still wait when the next learner makes one."""
+def test_two_waiting_learners_get_the_same_batch():
+    """A killed learner's request may still be waiting when the next learner makes one."""
 
     async def scenario():
         buffer = service()
@@ -151,14 +151,14 @@ def test_two_learners_that_wait_get_the_same_batch():
     assert first == second
 
 
-def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
+def test_a_rejected_call_is_not_repeated_after_a_kill(tmp_path):
     buffer = service(tmp_path)
     with pytest.raises(SelfplayError, match="holds 0"):
         buffer.get_batch(5)
     assert service(tmp_path).size() == 0
 
 
-def test_any_object_that_a_game_leaves_in_its_info_is_kept(tmp_path):
+def test_a_game_with_any_object_in_its_info_is_kept(tmp_path):
     buffer = service(tmp_path)
     odd = game(0)
     odd.trajectories[0].game_info["score"] = object()
@@ -175,7 +175,7 @@ def test_logged_games_are_written_with_their_update(tmp_path):
     assert [rollout.error for rollout in log] == [None, "it broke"]
 
 
-def test_a_call_that_waits_for_a_batch_fails_when_none_will_come():
+def test_a_call_that_waits_for_a_batch_fails_if_none_will_come():
     async def scenario():
         buffer = service()
         waiting = asyncio.create_task(buffer.draw(1, Demand(games=1), wait=60))
@@ -198,7 +198,7 @@ def test_a_call_that_waits_for_a_batch_returns_when_it_is_ready():
     assert len(LOOP.run_until_complete(scenario()).steps) == 2
 
 
-def test_games_that_came_packed_are_in_the_journal_once(tmp_path):
+def test_games_that_arrive_pickled_together_are_in_the_journal_once(tmp_path):
     buffer = service(tmp_path)
     for first in (0, 1):
         buffer.add_games(pickle.loads(pickle.dumps(Games([game(first), game(first + 1)]))))
@@ -242,7 +242,7 @@ def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind,
             elif call == "again" and index:
                 buffer.add_games([game(rng.randrange(index))])
             elif call == "draw":
-                with contextlib.suppress(SelfplayError):  # nothing is left after a clear
+                with contextlib.suppress(SelfplayError):  # a clear leaves nothing
                     batch = draw(buffer, update, Demand(batch_size=rng.randrange(1, 6), games=2))
                     drawn.append(None if batch is None else batch.steps)
                     to_learn = batch is not None and bool(batch.steps)

@@ -47,7 +47,7 @@ OURS = {name: value for name, value in os.environ.items() if not name.startswith
 
 @dataclass
 class Cluster:
-    """Where it takes connections, which of its processes listen at which addresses, and its user's home."""
+    """A cluster: its address, its processes with the addresses where they listen, and its user's home."""
 
     address: str
     listening: list[tuple[str, str]]
@@ -56,7 +56,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """As a run without an address starts it, with one worker."""
+    """A cluster as a run without an address starts it, with one worker."""
     home = tmp_path_factory.mktemp("home")
     process = subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
@@ -86,7 +86,7 @@ def test_the_token_is_readable_only_by_its_user(cluster):
     assert len(token.read_text()) == 64
 
 
-def test_a_view_on_this_machine_joins_it_with_the_token(cluster, monkeypatch):
+def test_a_view_on_this_machine_joins_the_cluster_with_the_token(cluster, monkeypatch):
     monkeypatch.setenv("HOME", str(cluster.home))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(InputError, match="no run is active in this cluster"):

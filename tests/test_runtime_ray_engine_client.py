@@ -1,4 +1,4 @@
-"""Requests to engines in batches, also while engines are killed; only Ray's errors are used, not Ray."""
+"""Requests to engines in batches, even while engines are killed. Only Ray's errors are used, not Ray."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PROMPT = [{"role": "user", "content": "your move"}]
 
 
 class KillableHandle:
-    """An engine that Ray restarts and whose calls fail meanwhile: ``max_task_retries=0``."""
+    """An engine that Ray restarts and whose calls fail meanwhile (``max_task_retries=0``)."""
 
     def __init__(self, build: Callable[[], EngineService]) -> None:
         self.build = build
@@ -83,7 +83,7 @@ def test_simultaneous_requests_are_sent_in_one_call():
 
 
 @pytest.mark.parametrize(("games", "calls"), [(200, 1 + SHARES), (600, 2)])
-def test_few_games_send_their_requests_in_shares_without_waiting_for_the_last_game(games, calls):
+def test_a_few_games_send_their_requests_in_shares_without_waiting_for_the_last_game(games, calls):
     async def game(client: EngineClient) -> None:
         for _ in range(2):
             await client.complete(PROMPT)
@@ -132,7 +132,7 @@ def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
     run(scenario())
 
 
-def test_an_engine_that_stays_away_is_given_up_with_a_one_line_error():
+def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
     async def scenario() -> None:
         engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
         client = EngineClient([engine], patience=20.0)
@@ -191,7 +191,7 @@ def test_the_newest_weights_answer_and_name_their_version():
         versions = [(await client.complete(PROMPT)).policy_version]
         client.follow(AdapterRef("default", 3, "v3"))
         versions.append((await client.complete(PROMPT, model="default")).policy_version)
-        client.follow(AdapterRef("default", 2, "v2"))  # late news
+        client.follow(AdapterRef("default", 2, "v2"))  # arrives late
         versions.append((await client.complete(PROMPT)).policy_version)
         client.adapters["ckpt-1"] = AdapterRef("ckpt-1", 1, "v1")
         versions.append((await client.complete(PROMPT, model="ckpt-1")).policy_version)
@@ -204,7 +204,7 @@ def test_the_newest_weights_answer_and_name_their_version():
     assert run(scenario()) == [0, 3, 3, 1, 0]
 
 
-def test_a_client_that_is_gone_is_forgotten():
+def test_a_client_that_has_left_is_forgotten():
     async def scenario() -> None:
         host = SimulatedHost(10 * FORGET_SECONDS)
         service = EngineService(host)
@@ -247,7 +247,7 @@ def test_with_adapters_only_other_names_are_rejected(model):
 
 
 def test_a_client_that_was_forgotten_by_mistake_resends_its_requests():
-    """An engine serves no client while it loads its model, however long that takes."""
+    """An engine answers no client while it loads its model, however long that takes."""
 
     async def scenario() -> str:
         host = SimulatedHost(10.0)

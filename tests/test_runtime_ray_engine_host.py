@@ -33,7 +33,7 @@ BASE_REF = AdapterRef("base", 0, None)
 
 @pytest.fixture(scope="module")
 def learner() -> PolicyModel:
-    """Holds adapters ``v1`` to ``v4``, with other weights each."""
+    """A policy with the adapters ``v1`` to ``v4``, which have different weights."""
     policy = tiny_policy(perturbed=False)
     for version in range(1, 5):
         perturb_adapter(policy, f"v{version}", seed=version)
@@ -42,7 +42,7 @@ def learner() -> PolicyModel:
 
 @pytest.fixture
 def versions(learner, tmp_path) -> dict[int, AdapterRef]:
-    """The learner's adapters on disk; 0 was never trained."""
+    """The learner's adapters on disk; adapter 0 is untrained."""
     names = {0: "default"} | {version: f"v{version}" for version in range(1, 5)}
     for version, name in names.items():
         save_adapter(tmp_path / f"{version:06}", learner, "tiny", name)
@@ -94,10 +94,10 @@ def assert_drawn_from(learner: PolicyModel, adapter: str, responses: list[ModelR
         assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)
 
 
-# Who answers
+# Which adapter answers
 
 
-async def test_the_adapter_that_was_asked_for_answers(learner, versions):
+async def test_the_requested_adapter_answers(learner, versions):
     host = await started()
     asked = {"v1": versions[1], "v2": versions[2], "v3": versions[3], BASE: BASE_REF}
     answered = await asyncio.gather(*(ask_all(host, adapter) for adapter in asked.values()))
@@ -109,7 +109,7 @@ async def test_the_adapter_that_was_asked_for_answers(learner, versions):
     assert_drawn_from(learner, BASE, await ask_all(host, versions[0]))
 
 
-async def test_answers_are_tagged_with_the_version_that_was_asked_for(versions):
+async def test_answers_are_tagged_with_the_requested_version(versions):
     host = await started()
     assert (await ask(host, AdapterRef("base", 7, None))).policy_version == 7
     assert (await ask(host, versions[3])).policy_version == 3
@@ -125,7 +125,7 @@ async def test_scores_are_those_of_the_requested_adapter(learner, versions):
         assert scores == pytest.approx(expected, abs=1e-4)
 
 
-async def test_an_adapter_without_a_description_answers_too(learner, versions):
+async def test_an_adapter_without_a_description_can_be_used(learner, versions):
     (Path(versions[1].path) / DELIVERY_FILE).unlink()
     assert_drawn_from(learner, "v1", await ask_all(await started(), versions[1]))
 
@@ -133,14 +133,14 @@ async def test_an_adapter_without_a_description_answers_too(learner, versions):
 # Loading and dropping
 
 
-async def test_fifty_requests_at_once_load_an_adapter_once(learner, versions, loads):
+async def test_fifty_simultaneous_requests_load_an_adapter_once(learner, versions, loads):
     host = await started()
     responses = await asyncio.gather(*(ask(host, versions[1], seed=seed) for seed in range(50)))
     assert loads == [1]
     assert_drawn_from(learner, "v1", responses)
 
 
-async def test_one_name_for_many_versions_and_many_names_for_one(versions, loads):
+async def test_one_name_may_have_many_versions_and_one_version_many_names(versions, loads):
     host = await started()
     same = AdapterRef("ckpt-1", 1, versions[1].path)
     await asyncio.gather(*(ask(host, adapter) for adapter in (versions[1], same, versions[2])))
@@ -159,7 +159,7 @@ async def test_the_least_recently_used_adapter_is_evicted_and_can_be_loaded_agai
     assert loads == [1, 2, 3, 2]
 
 
-async def test_an_adapter_with_a_request_under_way_is_not_dropped(learner, versions):
+async def test_an_adapter_with_a_request_in_progress_is_not_dropped(learner, versions):
     host = await started(max_adapters=1)
     old = asyncio.create_task(ask_all(host, versions[1], max_tokens=60))
     while not host.stats()["running"]:
@@ -170,7 +170,7 @@ async def test_an_adapter_with_a_request_under_way_is_not_dropped(learner, versi
     assert_drawn_from(learner, "v2", new)
 
 
-async def test_more_adapters_than_slots_all_answer(learner, versions):
+async def test_all_adapters_answer_even_if_there_are_fewer_slots(learner, versions):
     host = await started(max_adapters=2)
     rng = random.Random(0)
     asked = [(rng.randint(1, 4), rng.choice(PROMPTS), seed, rng.randint(1, 12)) for seed in range(120)]
@@ -196,7 +196,7 @@ async def test_a_cancelled_request_does_not_stop_the_load_for_the_others(learner
     assert loads == [1]
 
 
-# Proof
+# Checks of adapters
 
 
 async def test_a_tampered_file_is_not_served_and_other_adapters_still_are(learner, versions):
@@ -219,7 +219,7 @@ def say(adapter: AdapterRef, **changed) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
 
 
-async def test_another_canary_than_the_learners_is_not_served(versions):
+async def test_an_adapter_whose_canary_differs_from_the_learners_is_not_served(versions):
     host = await started()
     say(versions[2], canary=-1.234)
     with pytest.raises(DeliveryError, match="default version 2 was not delivered: the canary's") as caught:
@@ -253,7 +253,7 @@ async def test_a_missing_damaged_or_foreign_adapter_is_rejected_in_one_line(vers
     (Path(versions[1].path) / DELIVERY_FILE).write_text("{")
     with pytest.raises(InputError, match=r"delivery\.json is damaged"):
         await ask(host, versions[1])
-    await ask(host, versions[2])  # the one slot is free
+    await ask(host, versions[2])  # the only slot is free
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_a_missing_damaged_or_foreign_adapter_is_rejected_in_one_line(vers
         (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
     ],
 )
-async def test_an_adapter_of_another_shape_is_refused(tmp_path, lora, complaint):
+async def test_an_adapter_of_another_shape_is_rejected(tmp_path, lora, complaint):
     other = PolicyModel(str(tiny_model("llama")), lora)
     save_adapter(tmp_path / "other", other, "tiny")
     with pytest.raises(InputError, match=complaint):
@@ -274,7 +274,7 @@ async def test_an_adapter_of_another_shape_is_refused(tmp_path, lora, complaint)
 # The host
 
 
-async def test_a_host_answers_neither_before_its_start_nor_after_its_end(versions):
+async def test_a_host_answers_neither_before_its_start_nor_after_it_is_closed(versions):
     host = build_host()
     with pytest.raises(SelfplayError, match="the engine is not running"):
         await ask(host, BASE_REF)
@@ -289,14 +289,14 @@ async def test_a_host_answers_neither_before_its_start_nor_after_its_end(version
     await asyncio.sleep(0)
     await host.close()
     found = await asyncio.gather(*under_way, loading, return_exceptions=True)
-    # What had been submitted was ended by the engine; what still waited for its adapter, by the host.
+    # The engine ended the submitted requests; the host ended the one that still waited for its adapter.
     assert type(found[0]) is TransientError
     assert {type(error) for error in found} <= {TransientError, SelfplayError}
     with pytest.raises(SelfplayError, match="the engine is not running"):
         await ask(host, versions[1])
 
 
-async def test_figures_count_requests_in_progress_and_finished_work(versions):
+async def test_statistics_count_requests_in_progress_and_finished_work(versions):
     host = await started()
     assert host.stats()["idle_share"] == 1
     asked = asyncio.create_task(ask_all(host, versions[1], max_tokens=40))
@@ -329,7 +329,7 @@ def test_importing_the_hosts_does_not_load_torch():
 
 
 class Slots:
-    """Where adapters are put; notes what was done wrong."""
+    """Slots for adapters that check how they are used."""
 
     def __init__(self, number: int, failing: frozenset[int] = frozenset()) -> None:
         self.held: dict[str, int] = {}
@@ -366,7 +366,7 @@ uses = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(0, 9
 
 @settings(deadline=None)
 @given(uses, st.integers(1, 4), st.frozensets(st.integers(0, 5), max_size=2), st.sets(st.integers(0, 29)))
-@example([(0, 0, 0), (0, 0, 0), (1, 0, 8)], 1, frozenset(), {2})  # cancelled while it makes room
+@example([(0, 0, 0), (0, 0, 0), (1, 0, 8)], 1, frozenset(), {2})  # cancelled while it frees a slot
 def test_every_request_gets_its_own_adapter_and_none_waits_forever(asked, slots, failing, cancelled):
     async def run() -> None:
         held = Slots(slots, failing)
@@ -392,7 +392,7 @@ def test_every_request_gets_its_own_adapter_and_none_waits_forever(asked, slots,
     asyncio.run(run())
 
 
-async def test_an_adapter_is_not_starved_by_others_that_are_requested_without_a_pause():
+async def test_an_adapter_is_not_starved_by_continuous_requests_for_another():
     held, served = Slots(1), asyncio.Event()
 
     async def keep_asking() -> None:
@@ -413,9 +413,9 @@ async def test_an_adapter_is_not_starved_by_others_that_are_requested_without_a_
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=30), st.integers(0, 9000))
-def test_the_idle_share_is_that_of_the_last_five_seconds(events, last):
-    """Times are counted in milliseconds."""
-    milliseconds: list[bool] = []  # whether anything was under way in it
+def test_the_idle_share_covers_the_last_five_seconds(events, last):
+    """The test counts time in milliseconds."""
+    milliseconds: list[bool] = []  # whether a request was in progress
     load = RecentLoad(lambda: len(milliseconds) / 1000)
     under_way = []
     for pause, begins in events:
@@ -431,7 +431,7 @@ def test_the_idle_share_is_that_of_the_last_five_seconds(events, last):
     assert load.idle_share() == pytest.approx(expected, abs=1e-6)
 
 
-def test_tokens_a_second_are_those_since_the_figure_of_five_seconds_ago():
+def test_tokens_per_second_cover_the_last_five_seconds():
     now = [0.0]
     load = RecentLoad(lambda: now[0])
     assert load.tokens_per_second(0) == 0

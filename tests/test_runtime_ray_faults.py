@@ -1,4 +1,4 @@
-"""Runs on Ray whose actors are killed: they finish, or print one line with the reason and can be resumed."""
+"""Runs on Ray whose actors are killed: they finish, or print the reason in one line and can be resumed."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.g
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory) -> Iterator[Faults]:
-    """A cluster of one node, and a model to play with."""
+    """A cluster of one node, and a model that plays."""
     directory = tmp_path_factory.mktemp("faults")
     faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0))
     faults.start_cluster(4)
@@ -39,7 +39,7 @@ def kill(command: Command, name: str) -> None:
     os.kill(pid_of(command, name), signal.SIGKILL)
 
 
-def test_every_kind_of_actor_is_killed_once_and_the_run_ends_by_itself(faults):
+def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(faults):
     command = faults.train(0, *QUICK, updates=UPDATES)
     for name in ACTORS.values():
         before = command.saved()
@@ -52,7 +52,7 @@ def test_every_kind_of_actor_is_killed_once_and_the_run_ends_by_itself(faults):
     assert "Traceback" not in said
 
 
-def test_an_actor_that_cannot_be_restarted_is_named_in_one_line_and_the_run_can_be_resumed(faults):
+def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_resumed(faults):
     command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
     assert command.wait_until(lambda: command.saved() > 0)
     kill(command, ACTORS["buffer"])
@@ -68,7 +68,7 @@ def test_an_actor_that_cannot_be_restarted_is_named_in_one_line_and_the_run_can_
     assert problems_of(command.directory) == []
 
 
-async def test_games_are_not_handed_to_a_collector_that_died_while_it_waited_for_them():
+async def test_games_are_not_given_to_a_collector_that_died_while_it_waited_for_them():
     pool = PoolService("mirror", 1)
     pool.add_checkpoint(None, 0)
     settings = PlaySettings((EnvSpec("kuhn", "kuhn_poker", 2),), (1.0,), (), 0, 1.0, 4, games_per_step=3)
@@ -82,7 +82,7 @@ async def test_games_are_not_handed_to_a_collector_that_died_while_it_waited_for
     assert again.jobs == had.jobs
 
 
-async def test_a_cluster_without_its_head_is_an_error(monkeypatch):
+async def test_the_loss_of_a_clusters_head_is_an_error(monkeypatch):
     monkeypatch.setattr(watchman, "HEAD_PATIENCE", 0.0)
     monkeypatch.setattr(watchman, "ASK_EVERY", 0.01)
     one = watchman.Watchman({}, 60.0, head="127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""A service loads the entries that it has written, at whatever byte a kill has truncated them."""
+"""A service loads all entries that it has written, wherever a kill has truncated the file."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def test_a_new_journal_is_empty(directory):
 
 @settings(max_examples=60, deadline=None)
 @given(actions=ACTIONS)
-def test_noted_entries_are_loaded_again(tmp_path_factory, actions):
+def test_written_entries_are_loaded_again(tmp_path_factory, actions):
     directory = tmp_path_factory.mktemp("run") / "journal"
     journal, state, entries = written(directory, []), None, []
     for action, value in actions:
@@ -119,7 +119,7 @@ def test_an_entry_whose_execution_fails_is_removed(directory):
 
 @settings(max_examples=30, deadline=None)
 @given(before=ENTRIES, after=ENTRIES)
-def test_a_kill_before_the_new_snapshot_is_in_its_place_leaves_the_old_one(tmp_path_factory, before, after):
+def test_a_kill_before_the_new_snapshot_is_in_place_leaves_the_old_one(tmp_path_factory, before, after):
     directory = tmp_path_factory.mktemp("run") / "journal"
     written(directory, before, snapshot="first")
     (directory / ".snapshot-000002.json.partial").write_bytes(b'"seco')
@@ -144,7 +144,7 @@ def test_a_kill_before_the_old_files_are_deleted_does_not_bring_them_back(direct
     assert not list(directory.glob("*-000001.*"))
 
 
-def test_numbers_of_many_digits_are_in_order(directory):
+def test_snapshots_are_ordered_by_number_and_not_by_name(directory):
     directory.mkdir()
     for number in (999_999, 1_000_000):
         (directory / f"snapshot-{number:06d}.json").write_text(str(number))
@@ -173,7 +173,7 @@ def test_a_damaged_snapshot_is_an_error_that_names_the_file(directory):
         Journal(directory).load()
 
 
-def test_a_kill_before_a_failed_entry_was_taken_back_is_mended_when_it_fails_again(directory):
+def test_a_failed_entry_that_a_kill_left_in_the_journal_is_removed_when_it_fails_again(directory):
     journal = written(directory, ["good", "fails"])
     journal = Journal(directory)
     done = []

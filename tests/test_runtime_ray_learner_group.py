@@ -1,4 +1,4 @@
-"""Learners in separate processes, some of which die, compared with one learner that is not disturbed."""
+"""Learners in separate processes, some of which are killed, compared with a single undisturbed learner."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ BEFORE_THE_STEP = "before the step"
 
 @dataclass(frozen=True)
 class Fate:
-    """Kills every process but one where a file in ``orders`` says so, once."""
+    """Kills a process once, when a file in ``orders`` says so; one process is never killed."""
 
     orders: Path
     survivor: int
@@ -40,7 +40,7 @@ class Fate:
 
 
 class Mortal(Reinforce):
-    """May die after it has computed its gradients and before it has sent them."""
+    """May be killed after it has computed its gradients and before it has sent them."""
 
     def __init__(self, fate: Fate) -> None:
         super().__init__("uniform", kl_weight=0.1)
@@ -89,7 +89,7 @@ def batch_of(update: int) -> list[TrainingRecord]:
 
 @dataclass
 class Pair:
-    """A group of two, the learner that it must equal, and where deaths are ordered."""
+    """A group of two, the learner that it must equal, and the directory of the orders to kill."""
 
     group: LearnerGroup
     alone: LearnerGroup
@@ -156,7 +156,7 @@ def pair(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     pair.alone.close()
 
 
-def test_a_group_of_two_learns_what_one_learner_does(pair):
+def test_a_group_of_two_learns_the_same_as_one_learner(pair):
     for _ in range(2):
         pair.update_both()
     tensors = pair.group.learners["default"].tensors()
@@ -165,7 +165,7 @@ def test_a_group_of_two_learns_what_one_learner_does(pair):
     assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
 
 
-def test_a_group_of_one_is_a_learner_and_no_more(pair):
+def test_a_group_of_one_is_a_plain_learner(pair):
     assert pair.alone.learners["default"].group is None
     assert pair.alone._workers == []
 
@@ -186,7 +186,7 @@ def test_a_worker_killed_during_an_update_changes_nothing(pair):
     pair.update_both()
 
 
-def test_a_worker_killed_when_the_others_have_its_gradients_changes_nothing(pair):
+def test_a_worker_killed_after_the_others_have_its_gradients_changes_nothing(pair):
     order, killed = pair.order(BEFORE_THE_STEP), pid_of(pair.worker)
     pair.update_both()
     assert not order.exists()
@@ -204,7 +204,7 @@ def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
     pair.update_both()
 
 
-def test_workers_that_cannot_be_built_end_it_in_one_line(cluster, tmp_path):
+def test_workers_that_cannot_be_built_end_the_group_in_one_line(cluster, tmp_path):
     build = partial(refuse_elsewhere, Fate(tmp_path, os.getpid()))
     group = LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
     with pytest.raises(SelfplayError, match="model: it is not on this machine") as raised:

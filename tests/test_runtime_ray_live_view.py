@@ -44,9 +44,9 @@ CLUSTER = """
 
 
 class Cluster:
-    """A cluster in a process of its own, which does what it is told.
+    """A cluster in a separate process, which executes commands.
 
-    Ray protects clusters by a token. This one's is made up here and known to those who get it by environment.
+    Ray protects clusters with a token. This cluster's token is made here and passed on in the environment.
     """
 
     def __init__(self) -> None:
@@ -93,11 +93,11 @@ def error_of(*arguments, capsys):
 
 
 def troubled(source):
-    """Read until the view reports trouble: Ray takes its time to kill an actor."""
+    """Read until the view reports trouble, because Ray takes some time to kill an actor."""
     return next(view for _ in range(100_000) if (view := source.read()).trouble)
 
 
-def test_a_run_of_a_cluster_is_found_followed_and_missed(cluster, tmp_path, capsys):
+def test_the_view_finds_and_follows_a_run_of_a_cluster_and_reports_its_loss(cluster, tmp_path, capsys):
     assert cluster.tell("start", "selfplay-demo", tmp_path / "demo") == "started"
     assert "this is not a terminal. Run it in a terminal" in error_of(
         "--address", cluster.address, capsys=capsys
@@ -113,13 +113,13 @@ def test_a_run_of_a_cluster_is_found_followed_and_missed(cluster, tmp_path, caps
     view = troubled(source)
     assert view.step == 3
     assert "the tracker is gone" in view.trouble
-    os.kill(source._process.pid, signal.SIGKILL)  # what Ray does when the cluster is gone
+    os.kill(source._process.pid, signal.SIGKILL)  # as Ray does when the cluster is gone
     assert [(view.step, view.trouble) for view in (source.read(), source.read())] == [
         (3, "the cluster is gone")
     ] * 2
 
 
-def test_a_cluster_that_asks_for_a_token_says_so(cluster, capsys, monkeypatch):
+def test_the_error_for_a_cluster_that_requires_a_token_says_so(cluster, capsys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", os.urandom(16).hex())
     monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "1")
     assert "it requires a token: set RAY_AUTH_MODE=token" in error_of(
@@ -131,7 +131,7 @@ SHOWN = RunView("demo", actors={"Learner": {"state": "waiting"}})
 
 
 def waiting_tracker():
-    """An actor class that shows one learner. Its process cannot import this file, so it is made in here."""
+    """Return an actor class that shows one learner, defined here because actors cannot import this file."""
 
     class Waiting:
         def view(self):

@@ -95,7 +95,7 @@ class Cluster:
             await asyncio.gather(*playing, return_exceptions=True)
 
     async def _play(self, number: int) -> None:
-        """Like an actor: restarted when it is killed."""
+        """Run a collector and restart it when it is killed, like an actor."""
         while True:
             collector = self.collectors[number]
             collecting = asyncio.create_task(collector.collect(self.games * (self.staleness + 1)))
@@ -152,7 +152,7 @@ SECONDS = st.floats(0.001, 20.0)
     collectors=st.integers(1, 3),
     kind=st.sampled_from([StepBuffer, EpisodeBuffer]),
 )
-def test_no_record_is_ever_beyond_the_bound(
+def test_no_trained_record_is_older_than_the_bound(
     tmp_path_factory, staleness, move, learn, games, collectors, kind
 ):
     cluster = Cluster(

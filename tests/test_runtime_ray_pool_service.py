@@ -1,4 +1,4 @@
-"""The pool of a cluster: games handed out once, ended once, and the same after a kill."""
+"""The pool of a cluster starts every game once and ends it once, despite kills."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def won(job) -> GameResult:
     return GameResult(job.name, "finished", 0, [1.0, -1.0], ["[check]", "[bet]"])
 
 
-def test_no_more_games_begin_than_can_be_learned_in_time():
+def test_no_more_games_start_than_can_be_trained_on_in_time():
     service = pool()
     service.register("c", PLAY)
     assert len(ask(service, 1, 100).jobs) == 8
@@ -61,7 +61,7 @@ def test_the_games_of_a_restarted_collector_are_handed_out_again():
     ask(service, 1, 2, who="d")
     service.finish([won(had[0])])
     assert service.register("c", PLAY) == 2
-    again = ask(service, 1, 2, who="d").jobs  # d's own first question, answered as before
+    again = ask(service, 1, 2, who="d").jobs  # d's first request, answered as before
     assert [job.name for job in again] == ["train-00000003", "train-00000004"]
     assert ask(service, 2, 2, who="d").jobs == had[1:]
     assert service.accounts()["replayed"] == 2
@@ -89,7 +89,7 @@ def test_a_failed_game_is_counted_by_its_reason_also_after_a_kill(tmp_path):
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1 << 20), cap=st.integers(1, 5), collectors=st.integers(1, 3))
-def test_evaluation_games_of_a_checkpoint_are_never_more_than_their_cap(seed, cap, collectors):
+def test_the_evaluation_games_of_a_checkpoint_never_exceed_their_limit(seed, cap, collectors):
     rng = random.Random(seed)
     service = pool()
     play = replace(
@@ -187,7 +187,7 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
         assert PoolService("random", 2, directory=str(directory)).state_dict() == service.state_dict()
 
 
-def test_weights_go_back_with_the_learner(tmp_path):
+def test_the_pool_returns_to_older_weights_with_the_learner(tmp_path):
     service = pool(tmp_path)
     service.publish("v1", 1, consumed=4)
     service.publish("v2", 2, consumed=8)
@@ -259,7 +259,7 @@ def test_new_weights_and_the_end_of_play_wake_waiting_collectors():
 
 
 def test_a_collector_that_waits_for_evaluation_games_is_woken_when_it_can_take_training_games():
-    """Otherwise a collector whose checkpoint has played its evaluation would idle for a while."""
+    """Otherwise a collector whose checkpoint has played its evaluation games would be idle for a while."""
 
     async def scenario() -> None:
         service = pool()
@@ -305,7 +305,7 @@ def test_the_end_of_play_survives_a_kill_until_the_run_is_resumed(tmp_path):
     assert len(ask(service, 1, 3).jobs) == 3
 
 
-def test_what_was_refused_is_not_repeated_after_a_kill(tmp_path):
+def test_a_rejected_call_is_not_repeated_after_a_kill(tmp_path):
     service = pool(tmp_path)
     with pytest.raises(InputError, match="already in the pool"):
         service.add_checkpoint("another", 0)

@@ -79,7 +79,7 @@ async def test_a_learner_that_is_killed_after_any_step_learns_the_same(tmp_path)
     assert len(list((tmp_path / "cut" / "versions" / "hider").iterdir())) == KEPT
 
 
-async def test_a_learner_of_a_run_that_was_started_again_writes_nothing_more(tmp_path):
+async def test_a_learner_of_an_earlier_start_of_the_run_cannot_write(tmp_path):
     old = learner(tmp_path, epoch=Epoch.begin(tmp_path))
     await old.update(1, records(1), {"by": "old"})
     new = learner(tmp_path, epoch=Epoch.begin(tmp_path))
@@ -92,7 +92,7 @@ async def test_a_learner_of_a_run_that_was_started_again_writes_nothing_more(tmp
     assert [path.name for path in (tmp_path / "averages").glob("*/*")] == []
 
 
-async def test_if_the_newest_step_is_damaged_the_one_before_is_loaded_and_the_step_is_repeated(tmp_path):
+async def test_a_damaged_newest_step_is_repeated_from_the_previous_one(tmp_path):
     whole = learner(tmp_path)
     for step in (1, 2):
         saved = await whole.update(step, records(step), {"at": step})
@@ -108,7 +108,7 @@ async def test_if_the_newest_step_is_damaged_the_one_before_is_loaded_and_the_st
     assert (learner(tmp_path).saved().step, learner(tmp_path).saved().notice) == (2, None)
 
 
-async def test_a_step_that_is_requested_twice_is_made_once(tmp_path):
+async def test_a_step_requested_twice_is_made_once(tmp_path):
     one = learner(tmp_path)
     first = await one.update(1, records(1), {})
     assert await one.update(1, records(2), {"other": True}) == first
@@ -127,7 +127,7 @@ async def test_a_policy_without_records_keeps_its_version(tmp_path):
 
 
 @pytest.mark.parametrize("average", [0.0, 0.5])
-async def test_results_are_the_averages_if_there_are_any(tmp_path, average):
+async def test_the_results_are_the_averages_if_there_are_any(tmp_path, average):
     one = learner(tmp_path, average=average)
     assert await one.results() == {"hider": None, "seeker": None}
     await one.update(1, records(1), {})
@@ -150,14 +150,14 @@ async def test_the_result_of_a_lost_step_is_not_that_of_the_new_one(tmp_path):
         assert any((new[name] != lost[policy][name]).any() for name in new)
 
 
-async def test_the_one_policy_of_a_games_run_has_its_files_at_the_top(tmp_path):
+async def test_the_only_policy_of_a_run_of_games_has_its_files_at_the_top(tmp_path):
     one = learner(tmp_path, ("default",))
     await one.update(1, records(1, "default"), {})
     assert (tmp_path / "learner" / "000001" / "learner.safetensors").exists()
     assert learner(tmp_path, ("default",)).saved() == one.saved()
 
 
-async def test_an_adapter_that_is_lost_is_written_again(tmp_path):
+async def test_a_lost_adapter_is_written_again(tmp_path):
     one = learner(tmp_path)
     saved = await one.update(1, records(1), {})
     shutil.rmtree(tmp_path / "versions")
@@ -175,7 +175,7 @@ async def test_a_step_without_the_files_of_a_policy_is_damaged(tmp_path):
     assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; going on from 000001")
 
 
-async def test_a_newest_step_of_other_policies_is_refused_and_stays(tmp_path):
+async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
     one = learner(tmp_path)
     for step in (1, 2):
         await one.update(step, records(step), {})
@@ -197,6 +197,6 @@ async def test_a_program_whose_policies_have_changed_is_rejected(tmp_path):
             learner(tmp_path, other)
 
 
-def test_what_a_program_notes_of_an_episode_stays_with_it():
+def test_the_meta_of_a_programs_records_is_not_sent_to_the_learner():
     noted = replace(make_record([1], [2]), meta={"seen": object()})
     assert to_learn_from({"hider": [noted]}) == {"hider": [make_record([1], [2])]}

@@ -1,4 +1,4 @@
-"""Programs on Ray: two policies on a tiny model, also while parts of the run are killed."""
+"""Programs on Ray: two policies on a tiny model, even while parts of the run are killed."""
 
 import io
 import os
@@ -37,13 +37,13 @@ def faults(tmp_path_factory, model) -> Iterator[Faults]:  # noqa: F811
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two runs have the same metrics. Engines round otherwise when other calls come together."""
+    """Return whether two runs have the same metrics up to rounding, which depends on engines' batches."""
     lines = zip(timeless(one), timeless(other), strict=True)
     return all(line == pytest.approx(there, rel=1e-3, abs=1e-4) for line, there in lines)
 
 
 def timeless(run: Path) -> list[dict[str, float]]:
-    """Metrics without those of the clock and of engines, which may be killed and are others on Ray."""
+    """Return the metrics without wall-clock times and without those of engines, which differ on Ray."""
     return [
         {k: v for k, v in line.items() if not (is_wall_clock(k) or k.startswith("inference/"))}
         for line in metrics_of(run)
@@ -112,7 +112,7 @@ def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_re
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
-def test_a_program_whose_last_figures_were_not_written_writes_them_when_it_is_resumed(faults):
+def test_a_resumed_program_writes_its_missing_last_metrics(faults):
     command = start(faults, "cut")
     said = command.end()
     assert command.process.returncode == 0, said
@@ -174,7 +174,7 @@ def test_a_failed_write_is_reported_in_one_line(faults):
     assert "Traceback" not in said
 
 
-def test_a_program_that_calls_an_unknown_model_leaves_its_name_free(faults):
+def test_a_program_that_calls_an_unknown_model_does_not_occupy_its_name(faults):
     command, said = start_spoiling(faults, "impossible", '{asks = "nobody"}')
     assert command.process.returncode == 2, said
     assert "error: model: the engine does not serve nobody. It serves base, hider, seeker" in said

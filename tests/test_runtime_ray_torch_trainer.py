@@ -56,7 +56,7 @@ def weights(one: TorchTrainer) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("average", [0.0, 0.5])
-def test_a_trainer_that_is_killed_after_any_update_makes_the_same_next_ones(tmp_path, average):
+def test_a_trainer_killed_after_any_update_makes_the_same_later_updates(tmp_path, average):
     whole = trainer(tmp_path / "whole", average)
     for _ in range(4):
         one_update(whole)
@@ -76,20 +76,20 @@ def test_a_trainer_that_is_killed_after_any_update_makes_the_same_next_ones(tmp_
         assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
-def test_a_partially_saved_update_did_not_happen(tmp_path):
+def test_a_partially_saved_update_does_not_count(tmp_path):
     first = trainer(tmp_path)
     one_update(first)
     metrics = first.update(records(1))
     adapter = tmp_path / "versions" / "000001" / "adapter_model.safetensors"
     with files_no_longer_than(adapter.stat().st_size), pytest.raises((OSError, SafetensorError)):
-        first.save(metrics)  # the new adapter fits on the disk, the optimizer's state does not
+        first.save(metrics)  # the new adapter fits on the disk, but the optimizer's state does not
     assert (tmp_path / "versions" / "000002").exists()
     again = trainer(tmp_path)
     assert again.version == 1
     assert again.path() == str((tmp_path / "versions" / "000001").absolute())
 
 
-def test_the_untrained_policy_has_no_adapter_unless_it_began_with_one(tmp_path):
+def test_the_untrained_policy_has_no_adapter_unless_it_starts_with_one(tmp_path):
     first = trainer(tmp_path / "first")
     assert first.path() is None
     one_update(first)
@@ -109,7 +109,7 @@ def test_versions_that_are_not_in_use_are_deleted(tmp_path):
     assert len(list((tmp_path / "learner").iterdir())) == 2
 
 
-def test_a_delivered_adapter_describes_itself(tmp_path):
+def test_a_delivered_adapter_has_a_description(tmp_path):
     one = trainer(tmp_path)
     one_update(one)
     said = json.loads((tmp_path / "versions" / "000001" / "delivery.json").read_text())
@@ -130,7 +130,7 @@ def test_user_facing_checkpoints_are_written_when_due(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["state.json", "learner.safetensors"])
-def test_if_the_newest_update_is_damaged_the_one_before_is_loaded_and_the_update_is_repeated(tmp_path, file):
+def test_a_damaged_newest_update_is_repeated_from_the_previous_one(tmp_path, file):
     whole = trainer(tmp_path)
     one_update(whole)
     one_update(whole)
@@ -157,7 +157,7 @@ def test_the_average_of_a_lost_update_is_not_that_of_the_new_one(tmp_path):
     assert any((new[name] != lost[name]).any() for name in new)
 
 
-def test_only_the_damaged_update_that_was_found_last_is_kept(tmp_path):
+def test_only_the_most_recently_found_damaged_update_is_kept(tmp_path):
     for version in (1, 2):
         one = trainer(tmp_path)
         one_update(one)
@@ -167,7 +167,7 @@ def test_only_the_damaged_update_that_was_found_last_is_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == [".000003.damaged", "000002"]
 
 
-def test_an_update_of_another_model_is_refused_and_stays(tmp_path):
+def test_an_update_of_another_model_is_rejected_and_kept(tmp_path):
     one = trainer(tmp_path)
     one_update(one)
     one_update(one)
@@ -178,7 +178,7 @@ def test_an_update_of_another_model_is_refused_and_stays(tmp_path):
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
-def test_a_trainer_of_a_run_that_was_started_again_writes_nothing_more(tmp_path):
+def test_a_trainer_of_an_earlier_start_of_the_run_cannot_write(tmp_path):
     old = trainer(tmp_path, epoch=Epoch.begin(tmp_path))
     one_update(old)
     new = trainer(tmp_path, epoch=Epoch.begin(tmp_path))
@@ -204,7 +204,7 @@ def files(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_if_every_update_is_damaged_the_newest_is_named(tmp_path):
+def test_if_every_update_is_damaged_the_error_names_the_newest(tmp_path):
     one = trainer(tmp_path)
     one_update(one)
     one_update(one)

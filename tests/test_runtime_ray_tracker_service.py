@@ -1,4 +1,4 @@
-"""The tracker service: killed anywhere and called again, it writes the metrics of an undisturbed one."""
+"""The tracker service, killed anywhere and called again, writes the same metrics as an undisturbed one."""
 
 import math
 import pickle
@@ -54,7 +54,7 @@ def trajectory(reward: float) -> Trajectory:
 
 
 def numbered(history):
-    """Give batches and flushes their numbers, as those who make them do."""
+    """Number batches and flushes as their senders do."""
     for number, (call, fate) in enumerate(history):
         if call[0] == "put":
             yield ("put", f"{call[1]}:{number}", *call[2:]), fate
@@ -72,7 +72,7 @@ def told(service, call):
 
 
 def measures(line):
-    """A line without what tells the time; what is not finite is null in the file."""
+    """Return a line without wall-clock times; numbers that are not finite are null in the file."""
     kept = {name: value for name, value in line.items() if not is_wall_clock(name)}
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -89,7 +89,7 @@ def opened(path: Path) -> TrackerService:
 
 
 def lives(path: Path, history, monkeypatch):
-    """Live through kills and repetitions; return the lines and every answer."""
+    """Go through a history of kills and repetitions; return the lines and every answer."""
     service = opened(path)
     answers = []
     for call, fate in numbered(history):
@@ -127,7 +127,7 @@ def kill(state):
 )
 @example(history=[(("put", "one", {"a": [1.0]}, {}), "asked again"), (("flush",), "torn")])
 @settings(max_examples=40, deadline=None)
-def test_kills_and_repeated_calls_change_no_line(tmp_path_factory, history):
+def test_kills_and_repeated_calls_change_no_metrics(tmp_path_factory, history):
     with pytest.MonkeyPatch.context() as monkeypatch:
         folder = tmp_path_factory.mktemp("runs")
         quiet = [(call, "answered") for call, _ in history]
@@ -136,7 +136,7 @@ def test_kills_and_repeated_calls_change_no_line(tmp_path_factory, history):
         assert len(expected[0]) == sum(call[0] == "flush" for call, _ in history)
 
 
-def test_it_writes_what_a_tracker_in_one_process_writes(tmp_path):
+def test_the_service_writes_the_same_as_a_tracker_in_one_process(tmp_path):
     service, tracker = opened(tmp_path / "run"), Tracker("run")
     for each in (service, tracker):
         each.add_trajectory(trajectory(1.0), 0, "kuhn")
@@ -154,7 +154,7 @@ def test_it_writes_what_a_tracker_in_one_process_writes(tmp_path):
     assert {**ours, "metrics": measures(ours["metrics"])} == {**theirs, "metrics": expected}
 
 
-def test_a_batch_counts_once_and_every_sender_has_its_own_numbers(tmp_path):
+def test_a_batch_counts_once_and_batches_are_numbered_by_sender(tmp_path):
     service = opened(tmp_path / "run")
     for batch in ("a:1", "a:1", "b:1", "a:2", "a:1"):
         service.put(batch, {"x": [1.0]}, {"g": 1})
@@ -166,7 +166,7 @@ def test_a_batch_counts_once_and_every_sender_has_its_own_numbers(tmp_path):
         service.put("a", {}, {})
 
 
-def test_a_flushed_step_gives_its_line_again_even_much_later(tmp_path):
+def test_flushing_a_step_again_returns_its_line_even_much_later(tmp_path):
     service = opened(tmp_path / "run")
     lines = []
     for step in (1, 2, 3):
@@ -203,7 +203,7 @@ def test_lines_of_later_steps_are_deleted_and_flushed_again(tmp_path, monkeypatc
     assert service.flush(1)["loss"] == 0.25
 
 
-def test_flushing_by_time_counts_on_and_never_repeats_a_step(tmp_path, monkeypatch):
+def test_flushing_by_time_continues_the_count_and_never_repeats_a_step(tmp_path, monkeypatch):
     service = opened(tmp_path / "run")
     monkeypatch.setattr(Tracker, "FLUSH_EVERY", 1e9)
     assert service.flush_if_due() is None
@@ -214,7 +214,7 @@ def test_flushing_by_time_counts_on_and_never_repeats_a_step(tmp_path, monkeypat
     assert opened(tmp_path / "run").flush_if_due()["step"] == 8
 
 
-def test_existing_lines_stay(tmp_path):
+def test_existing_lines_are_kept(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step":1,"wall_time":0.0}\n')
     opened(tmp_path / "run")
@@ -223,7 +223,7 @@ def test_existing_lines_stay(tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
 
 
-def test_an_owner_finds_its_directory_again_and_others_get_their_own(tmp_path, monkeypatch):
+def test_an_owner_gets_the_same_directory_again_and_others_get_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
 

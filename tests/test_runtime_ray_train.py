@@ -22,7 +22,7 @@ runtime = "{runtime}"
     ("saved", "stays"),
     [([], False), (["000000"], False), ([".000001.partial"], False), (["000000", "000001"], True)],
 )
-def test_a_failed_run_stays_if_an_update_is_saved(tmp_path, saved, stays):
+def test_a_failed_run_is_kept_if_an_update_is_saved(tmp_path, saved, stays):
     directory = RunDirectory.create(tmp_path / "run")
     for name in saved:
         (tmp_path / "run" / "learner" / name).mkdir(parents=True)

@@ -50,7 +50,7 @@ def adapters(tmp_path_factory) -> dict[str, Path]:
 
 
 def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
-    """Log-probabilities of the answer that an engine with this adapter alone gives."""
+    """Return the log-probabilities of the answer that an engine gives with only this adapter."""
     policy = PolicyModel(str(tiny_model("llama")), lora)
     policy.load_adapter_state(load_file(directory / "adapter_model.safetensors"))
     engine = engine_over(policy)
@@ -59,7 +59,7 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
 
 @pytest.fixture
 def serving_base(tmp_path, adapters) -> Iterator[Live]:
-    """What ``selfplay serve --adapters`` makes of a model without adapters."""
+    """A model without adapters, served as by ``selfplay serve --adapters``."""
     for name, directory in adapters.items():
         shutil.copytree(directory, tmp_path / name)
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
@@ -86,7 +86,7 @@ def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
 
 
 @pytest.mark.parametrize(("name", "lora"), [("first", (4, 8.0)), ("wide", (6, 3.0, ["q_proj", "v_proj"]))])
-def test_an_adapter_loaded_at_run_time_answers_as_it_does_alone(serving_base, adapters, name, lora):
+def test_an_adapter_loaded_at_run_time_gives_the_same_answers_as_alone(serving_base, adapters, name, lora):
     live = serving_base
     base, version = ask_logprobs(live, BASE_NAME)
     assert version == "0"
@@ -157,7 +157,7 @@ def test_an_invalid_adapter_is_rejected_and_nothing_changes(serving_base, tmp_pa
     assert load(live, "mine", "first").status_code == 200
 
 
-def test_an_adapter_of_another_model_or_with_damaged_weights_is_refused(serving_base, tmp_path):
+def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving_base, tmp_path):
     live = serving_base
     other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
     save_adapter(tmp_path / "layers", other, "other")
@@ -170,7 +170,7 @@ def test_an_adapter_of_another_model_or_with_damaged_weights_is_refused(serving_
 
 
 @pytest.mark.parametrize("name", ["default", "base", BASE_NAME])
-def test_clients_cannot_use_the_names_of_the_server(serving_base, name):
+def test_clients_cannot_load_adapters_under_the_servers_names(serving_base, name):
     live = serving_base
     before = ask_logprobs(live, name)
     for options in ({}, {"load_inplace": True}):
@@ -179,7 +179,7 @@ def test_clients_cannot_use_the_names_of_the_server(serving_base, name):
     assert ask_logprobs(live, name) == before
 
 
-def test_clients_can_neither_replace_nor_unload_the_run_that_is_served(adapters, tmp_path):
+def test_clients_can_neither_replace_nor_unload_the_served_run(adapters, tmp_path):
     shutil.copytree(adapters["second"], tmp_path / "second")
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
     engine = EmbeddedEngine(policy)
@@ -230,7 +230,7 @@ def served_by(name: str, source: ModelSource) -> tuple[EmbeddedEngine, FastAPI]:
     return engine, build_app(engine, policy, name, source, TOKEN)
 
 
-async def test_a_run_is_served_by_its_name_with_its_step_as_version(adapters, tmp_path):
+async def test_a_run_is_served_under_its_name_with_its_step_as_version(adapters, tmp_path):
     step = tmp_path / "step-000120"
     step.symlink_to(adapters["first"])
     engine, _ = served_by("kuhn", source_of(step))
@@ -240,7 +240,7 @@ async def test_a_run_is_served_by_its_name_with_its_step_as_version(adapters, tm
     assert await engine.get_policy_version() == 120
 
 
-def test_a_run_of_several_policies_serves_each(adapters, tmp_path):
+def test_all_policies_of_a_run_are_served(adapters, tmp_path):
     step = tmp_path / "step-000003"
     step.mkdir()
     (step / "proposer").symlink_to(adapters["first"])
@@ -254,7 +254,7 @@ def test_a_run_of_several_policies_serves_each(adapters, tmp_path):
     assert answers["solver"][1] == "3"
 
 
-async def test_policies_have_the_versions_that_the_checkpoint_tells(adapters, tmp_path):
+async def test_policies_have_the_versions_from_the_checkpoint(adapters, tmp_path):
     step = tmp_path / "step-000003"
     step.mkdir()
     for name, adapter in {"proposer": "first", "solver": "wide", "judge": "second"}.items():
@@ -275,7 +275,7 @@ async def test_policies_have_the_versions_that_the_checkpoint_tells(adapters, tm
         ("{", 8),
     ],
 )
-async def test_a_run_of_one_policy_has_the_version_of_its_state_or_else_its_step(
+async def test_a_run_of_one_policy_has_the_version_in_its_state_or_otherwise_its_step(
     adapters, tmp_path, state, version
 ):
     step = tmp_path / "step-000008"
@@ -285,7 +285,7 @@ async def test_a_run_of_one_policy_has_the_version_of_its_state_or_else_its_step
     assert (await engine.complete(ASK, model="kuhn")).policy_version == version
 
 
-def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
+def test_if_a_run_has_its_models_name_the_base_keeps_its_general_name(adapters):
     engine, _ = served_by(BASE_NAME, source_of(adapters["first"]))
     assert engine.names() == [BASE_NAME, BASE]
 
@@ -294,7 +294,7 @@ def test_a_run_called_like_its_model_leaves_the_base_its_general_name(adapters):
 
 
 @pytest.mark.parametrize("directory", ["nothing", "a-file"])
-def test_adapters_need_a_directory(directory, tmp_path, monkeypatch, capsys):
+def test_the_option_adapters_requires_a_directory(directory, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").write_text("")
     assert main(["serve", str(tiny_model("llama")), "--adapters", directory]) == 2
@@ -337,21 +337,21 @@ def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
         client.with_options(api_key="x").models.list()
 
 
-def test_a_token_that_no_client_can_send_is_refused(monkeypatch, capsys):
+def test_a_token_that_no_client_can_send_is_rejected(monkeypatch, capsys):
     monkeypatch.setenv("SELFPLAY_API_KEY", "two words")
     assert main(["serve", str(tiny_model("llama"))]) == 2
     assert capsys.readouterr().err.startswith("error: SELFPLAY_API_KEY: ")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
-def test_other_machines_are_let_in_only_with_a_token_that_the_user_set(host, monkeypatch, capsys):
+def test_other_machines_are_admitted_only_with_a_token_set_by_the_user(host, monkeypatch, capsys):
     monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
     line = f"error: --host: {host} lets other machines in, and you have set no token."
     assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
 
 
-def test_a_port_in_use_is_one_line(capsys):
+def test_the_error_for_a_port_in_use_is_one_line(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(tiny_model("llama")), "--port", str(port)]) == 2
@@ -363,7 +363,7 @@ def test_a_port_in_use_is_one_line(capsys):
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
-def test_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
+def test_the_error_for_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
     monkeypatch.setenv("SELFPLAY_API_KEY", "a-token")
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
     assert (
@@ -372,7 +372,7 @@ def test_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
     )
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch, capsys):
+def test_if_the_extra_is_not_installed_the_error_names_it(monkeypatch, capsys):
     monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
     assert main(["serve", "smollm2-135m"]) == 2
     assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Nothing fails silently: the learnable share of a batch is measured, and a warning says when it is zero."""
+"""Training does not fail silently: a batch's learnable share is measured, and a warning says if it is 0."""
 
 import io
 import math
@@ -30,7 +30,7 @@ def record(role, advantage, logprobs, *, reason="stop"):
     )
 
 
-def test_figures_of_answers_are_of_all_of_them_and_of_each_role():
+def test_figures_of_answers_cover_all_answers_and_those_of_each_role():
     half = math.log(0.5)
     figures = answer_figures(
         [
@@ -68,7 +68,7 @@ def test_figures_of_answers_are_of_all_of_them_and_of_each_role():
         ({"program/rewarded_without_step/Judge": 3.0}, "Judge gets rewards but has no step"),
     ],
 )
-def test_a_warning_is_printed_once_and_names_what_to_look_at(metrics, words):
+def test_a_warning_is_printed_once_with_advice(metrics, words):
     log = WarningLog()
     (warning,) = log.new(metrics)
     assert warning.text.startswith(words)
@@ -94,7 +94,7 @@ def test_an_update_that_learned_gives_no_warning():
     assert warnings_of(learned) == []
 
 
-def test_games_have_the_figures_of_their_answers_by_seat(model, tmp_path):  # noqa: F811
+def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):  # noqa: F811
     said = run(configure(model, learning__steps="2"), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]
     for name in ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate"):
@@ -125,7 +125,7 @@ def test_a_program_without_a_signal_warns_once(model, tmp_path):  # noqa: F811
     assert "warning after update 1: every advantage is 0" in said
 
 
-def test_a_role_that_is_rewarded_without_a_step_is_reported(model, tmp_path):  # noqa: F811
+def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):  # noqa: F811
     kept = "state.child_results += await"
     forgot = "state.trajectory.pop()\n        state.child_results += await"
     source = "text = rollout.steps[-1].completion_text"
@@ -140,7 +140,7 @@ def test_a_role_that_is_rewarded_without_a_step_is_reported(model, tmp_path):  #
     assert said.getvalue().count("Hider gets rewards but has no step") == 1
 
 
-def test_the_seconds_of_every_evaluation_are_in_the_metrics(model, tmp_path):  # noqa: F811
+def test_the_duration_of_every_evaluation_is_in_the_metrics(model, tmp_path):  # noqa: F811
     said = run(configure(model, learning__steps="3", evaluation__every="2"), tmp_path / "run")
     evaluated = ["time/evaluation_seconds" in line for line in metrics_of(tmp_path / "run")]
     assert evaluated == [True, True, True]  # before the first update, after the second, after the last

@@ -1,4 +1,4 @@
-"""The number of threads that a run computes on, which it keeps."""
+"""The number of threads on which a run computes, which a resumed run keeps."""
 
 import io
 
@@ -83,7 +83,7 @@ def test_the_chosen_number_is_printed_in_one_line():
     assert said[0].startswith(f"computing on {threads} of 2 threads: ")
 
 
-def test_a_run_keeps_the_number_that_it_began_with(tmp_path):
+def test_a_resumed_run_keeps_its_number_of_threads(tmp_path):
     config = load_config("quickstart", RUN | {"model.name": str(family_model("Llama"))})
     assert config.model.threads is None
     train(config, tmp_path / "run", Console(file=io.StringIO()))
