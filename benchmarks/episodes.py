@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--verifiers", metavar="PYTHON")
     arguments = parser.parse_args()
     check_games(200)
-    print(f"memory: {asyncio.run(memory_of_games(4096)):.1f} KB a game at 4096 in flight")
+    print(f"memory: {asyncio.run(memory_of_games(4096)):.1f} KB per game at 4096 in flight")
     for name in ("art", "verifiers"):
         if not getattr(arguments, name):
             print(f"{name}: left out, because --{name} is not given")

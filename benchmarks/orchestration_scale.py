@@ -189,9 +189,9 @@ def chart(found: dict[Play, Measured]) -> str:
                 for play, measured in found.items()
                 if (play.delay, play.collectors) == (delay, collectors)
             ]
-            name = f"{collectors} collector{'s' * (collectors > 1)}, {1000 * delay:g} ms a call"
+            name = f"{collectors} collector{'s' * (collectors > 1)}, {1000 * delay:g} ms per call"
             lines.append(Line(name, points, dashed=delay > 0))
-    return line_chart(lines, "games in flight", "episodes a second")
+    return line_chart(lines, "games in flight", "episodes per second")
 
 
 def main() -> None:

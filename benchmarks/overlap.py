@@ -134,7 +134,7 @@ HEADER = [
     "play : learn, s",
     "max_staleness",
     "ideal, s",
-    "an update, s",
+    "per update, s",
     "ratio",
     "learner idle",
     "engine idle",

@@ -144,7 +144,15 @@ def main() -> None:
     policy, model = load_both(auto_dtype())
     model.eval()
     print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; generated tokens/s")
-    header = ["game", "in flight", "tokens a round", "prompt tokens", "engine", "generate 16", "generate 64"]
+    header = [
+        "game",
+        "in flight",
+        "tokens per round",
+        "prompt tokens",
+        "engine",
+        "generate 16",
+        "generate 64",
+    ]
     header.append("engine / better generate")
     rows = [
         measure(policy, model, batch, arguments.rounds, arguments.games or GAMES[batch])

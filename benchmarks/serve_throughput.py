@@ -134,7 +134,7 @@ def measure(server: Server, alone: int, rounds: int) -> None:
         ]
         for name, one in contenders.items()
     ]
-    print_table(["at once", "requests a round", "tokens a round", "tokens/s", "server's peak MB"], rows)
+    print_table(["at once", "requests per round", "tokens per round", "tokens/s", "server's peak MB"], rows)
     ratios = [many / one for one, many in zip(rates["1"], rates[str(TOGETHER)], strict=True)]
     print(f"\nratio: {median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}); target {TARGET:g}")
 

@@ -93,7 +93,7 @@ def main() -> None:
         ]
         for name, one in taken.items()
     ]
-    print_table(["", "ms a pass", "CPU seconds a pass", "voluntary context switches a pass"], rows)
+    print_table(["", "ms per pass", "CPU seconds per pass", "voluntary context switches per pass"], rows)
 
 
 if __name__ == "__main__":

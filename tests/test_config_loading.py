@@ -136,8 +136,8 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ({"envs.3.id": "x"}, "envs.3: envs has 1 entry, and not this one. Use envs.0"),
-        ({"envs.id": "x"}, "envs.id: envs has 1 entry, and not this one. Use envs.0"),
+        ({"envs.3.id": "x"}, "envs.3: there is no such entry: envs has 1 entry. Use envs.0"),
+        ({"envs.id": "x"}, "envs.id: there is no such entry: envs has 1 entry. Use envs.0"),
         ({"envs.0.id.x": "x"}, "envs.0.id.x: envs.0.id is 'kuhn_poker', not a table. Set envs.0.id itself"),
         ({"learning.steps": "true"}, "learning.steps: must be a whole number (got true)."),
         ({"learning.steps": '"3"'}, 'learning.steps: must be a whole number (got "3").'),

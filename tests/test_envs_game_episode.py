@@ -239,7 +239,7 @@ async def test_the_allowance_is_not_applied_twice_if_the_game_detects_invalid_mo
 
 
 RAISES = f"[bid: {'9' * 5000}, 2]"
-"""A bid on which TextArena's LiarsDice raises: Python reads no number of so many digits."""
+"""A bid on which TextArena's LiarsDice raises, because Python does not parse a number this long."""
 
 
 async def test_a_move_on_which_the_game_raises_is_its_players_invalid_move():

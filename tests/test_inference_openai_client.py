@@ -272,7 +272,7 @@ async def test_a_temporary_fault_ends_in_an_answer_and_a_lasting_one_in_one_line
 
 
 @pytest.mark.parametrize("reply", [None, dribble], ids=["slow first byte", "endless body"])
-async def test_an_answer_that_takes_too_long_is_asked_for_again(reply):
+async def test_an_answer_that_takes_too_long_is_requested_again(reply):
     async with serving(reply, http(completion())) as server:
         client = client_of(server, timeout=0.1, retries=10_000, max_wait=0.001)
         assert (await ask(client)).text == "4"

@@ -149,7 +149,7 @@ def test_of_several_damaged_states_the_newest_is_kept_and_one_that_does_not_fit_
         newest_whole(range(5), place, load)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4"]
     loaded, notice = newest_whole([0, 1, 2, 4], place, load)
-    assert (loaded, notice) == (1, f"{tmp_path / '4' / STATE_FILE} is missing or damaged; going on from 1")
+    assert (loaded, notice) == (1, f"{tmp_path / '4' / STATE_FILE} is missing or damaged; continuing from 1")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".4.damaged", "0", "1", "3"]
 
 

@@ -56,7 +56,7 @@ def test_a_copy_starts_from_the_policys_rating_when_it_is_frozen():
     mu, sigma = ratings(pool)[POLICY_UID]
     pool.add_checkpoint("adapters/10", 10)
     assert ratings(pool)["ckpt-10"] == (mu, 2 * sigma)
-    assert ratings(pool)[POLICY_UID] == (mu, sigma), "the policy goes on from its own"
+    assert ratings(pool)[POLICY_UID] == (mu, sigma), "the policy continues from its own"
     assert pool.exploration.summary("ckpt-10") == pool.exploration.summary(POLICY_UID) != {}
 
 

@@ -318,7 +318,7 @@ def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_previous
     weights = tmp_path / "cut" / "checkpoints" / "step-000004" / "learner.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     said = resumed(tmp_path / "cut").replace("\n", "")
-    assert "step-000004/learner.safetensors is missing or damaged; going on from step-000002" in said
+    assert "step-000004/learner.safetensors is missing or damaged; continuing from step-000002" in said
     assert differences(fingerprint(tmp_path / "run"), fingerprint(tmp_path / "cut")) == []
     assert RunDirectory.open(tmp_path / "cut").saved_steps() == [0, 2, 4]
 

@@ -75,7 +75,7 @@ RAISES = f"[bid: {'9' * 5000}, 2]"
 """A bid on which TextArena's LiarsDice raises, because Python does not parse a number this long."""
 
 
-def test_a_move_on_which_the_game_raises_loses_the_game_and_the_session_continues(monkeypatch):
+def test_a_move_of_the_person_on_which_the_game_raises_loses_the_game_and_the_session_continues(monkeypatch):
     said = played(f"{RAISES}\ny\n\n", monkeypatch, seat=0, env_id="LiarsDice-v0-train")
     assert "LiarsDice-v0-train failed inside TextArena: ValueError" in said
     assert "an invalid move of player 0" in said
@@ -84,7 +84,7 @@ def test_a_move_on_which_the_game_raises_loses_the_game_and_the_session_continue
     assert said.endswith("you: 0 won, 0 drawn, 1 lost\n")
 
 
-def test_a_move_on_which_the_game_raises_is_lost_by_the_model_and_the_session_goes_on(monkeypatch):
+def test_a_move_of_the_model_on_which_the_game_raises_loses_its_game_and_the_session_continues(monkeypatch):
     monkeypatch.setattr("selfplay.runtime.play.build_engine", lambda *_: MockInferenceClient([RAISES]))
     said = played("y\nn\n", monkeypatch, seat=1, env_id="LiarsDice-v0-train")
     assert said.count("an invalid move of player 0") == 2

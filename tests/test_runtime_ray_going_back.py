@@ -1,4 +1,4 @@
-"""A run on games whose newest update is damaged goes on from the one before, without a trace of the lost."""
+"""A run of games whose newest update is damaged continues from the previous one without a trace of it."""
 
 import io
 from dataclasses import replace
@@ -81,7 +81,7 @@ class Services:
 
 
 def steps(directory: Path) -> list[int]:
-    """Numbers of what is in a directory, without what is aside."""
+    """Return the numbers of the entries in a directory, without those that were set aside."""
     return sorted({int(path.name.split(".")[0].split("-")[1]) for path in directory.glob("[a-z]*")})
 
 
@@ -128,7 +128,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2, 3, 4]
     damage_update_3(path)
     again = await resumed(config, path)
-    assert "going on from 000002" in again.said.getvalue()
+    assert "continuing from 000002" in again.said.getvalue()
     for kind in ("evaluation", "checkpoints", "to-evaluate"):
         assert steps(path / kind) == [1, 2], kind
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2, 3], "the buffer may still hold one"
@@ -165,14 +165,14 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
 
 
 async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(config, tmp_path):
-    """Engines and games still use what is lost; only a new start is without them."""
+    """Engines and games still use the lost update; only a new start is without them."""
     path = tmp_path / "run"
     run = await three_updates(config, path)
     damage_update_3(path)
     run.play(2)
     handles = run.parts.buffer, run.parts.pool, run.parts.tracker
     restarted = ConfigLearnerActor(config, str(path), *handles, None, run.directory.epoch)
-    with pytest.raises(SelfplayError, match="state of update 3 is damaged; a resume goes on from 2"):
+    with pytest.raises(SelfplayError, match="state of update 3 is damaged; a resume continues from 2"):
         await restarted.train(3)
     again = await resumed(config, path)
     await again.update(3)

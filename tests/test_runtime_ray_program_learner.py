@@ -100,7 +100,7 @@ async def test_a_damaged_newest_step_is_repeated_from_the_previous_one(tmp_path)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     again = learner(tmp_path)
     assert (again.saved().step, again.saved().state) == (1, {"at": 1})
-    assert again.saved().notice == f"{damaged} is missing or damaged; going on from 000001"
+    assert again.saved().notice == f"{damaged} is missing or damaged; continuing from 000001"
     assert (await again.update(2, records(2), {"at": 2})).versions == saved.versions
     for policy in BOTH:
         left, right = weights(whole, policy), weights(again, policy)
@@ -172,7 +172,7 @@ async def test_a_step_without_the_files_of_a_policy_is_damaged(tmp_path):
     lost = tmp_path / "learner" / "000002" / "hider"
     shutil.rmtree(lost)
     again = learner(tmp_path).saved()
-    assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; going on from 000001")
+    assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; continuing from 000001")
 
 
 async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):

@@ -195,7 +195,7 @@ def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end
     assert len(metrics_of(command.directory)) == saved
 
 
-def test_a_program_whose_newest_step_is_damaged_goes_on_without_a_trace_of_it(faults):
+def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(faults):
     command = start(faults, "damaged", "--learning.steps=40", "--run.save_every=40")
     assert command.wait_until(lambda: command.saved() > 1)
     command.process.send_signal(signal.SIGINT)
@@ -208,7 +208,7 @@ def test_a_program_whose_newest_step_is_damaged_goes_on_without_a_trace_of_it(fa
     resumed = faults.resume(run)
     said = resumed.end()
     assert resumed.process.returncode == 0, said
-    assert f"going on from {lost - 1:06d}" in said.replace("\n", "")
+    assert f"continuing from {lost - 1:06d}" in said.replace("\n", "")
     assert [line["step"] for line in metrics_of(run)] == list(range(1, lost))
     for kind in ("checkpoints", "evaluation", "rollouts"):
         assert list((run / kind).glob(f"step-{lost:06d}*")) == [], kind

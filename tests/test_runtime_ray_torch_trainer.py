@@ -138,7 +138,7 @@ def test_a_damaged_newest_update_is_repeated_from_the_previous_one(tmp_path, fil
     damaged.write_bytes(damaged.read_bytes()[:-1])
     again = trainer(tmp_path)
     assert again.version == 1
-    assert again.notice == f"{damaged} is missing or damaged; going on from 000001"
+    assert again.notice == f"{damaged} is missing or damaged; continuing from 000001"
     one_update(again)
     left, right = weights(whole), weights(again)
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -76,7 +76,7 @@ def test_a_warning_is_printed_once_with_advice(metrics, words):
     assert log.new(metrics) == []
 
 
-def test_that_all_advantages_are_0_is_not_told_again_for_one_role():
+def test_a_warning_that_all_advantages_are_0_is_not_repeated_for_one_role():
     share = "answers/zero_advantage_share"
     log = WarningLog()
     assert len(log.new({share: 1.0, f"{share}/Judge": 1.0, f"{share}/Solver": 1.0})) == 1

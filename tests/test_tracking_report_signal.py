@@ -53,7 +53,7 @@ def test_each_cause_has_one_warning_with_its_number_of_steps(tmp_path):
     assert "90% of the answers of Judge are cut at the token limit in 1 of 3 steps" in text
 
 
-def test_an_advantage_of_0_is_told_once_for_all_roles_and_for_one_alone(tmp_path):
+def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_path):
     share = "answers/zero_advantage_share"
     one = {share: 0.5, f"{share}/Judge": 1.0, f"{share}/Solver": 0.0}
     both = {share: 1.0, f"{share}/Judge": 1.0, f"{share}/Solver": 1.0}

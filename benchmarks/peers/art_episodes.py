@@ -1,4 +1,4 @@
-"""ART 0.5.18: two-player TicTacToe games a second with a stub model.
+"""ART 0.5.18: two-player TicTacToe games per second with a stub model.
 
 Run by ../episodes.py in an environment of its own (openpipe-art==0.5.18, textarena==0.7.4). ART leaves the
 loop of a two-player game to the user. This one is built as its own tic-tac-toe self-play example is: a game

@@ -1,4 +1,4 @@
-r"""unstable-rl 0.2.2: KuhnPoker games a second of its own game loop, and their memory, with a mock engine.
+r"""unstable-rl 0.2.2: KuhnPoker games per second of its own game loop, and their memory, with a mock engine.
 
 Run in an environment of its own: torch==2.13.0 (the CPU wheel, installed first), ray==2.60.0,
 textarena==0.7.4, transformers, peft, trueskill, psutil, dm-tree, pynvml, wandb and rich, and then

@@ -1,4 +1,4 @@
-"""verifiers 0.4.0: two-seat TicTacToe episodes a second with a mock OpenAI server.
+"""verifiers 0.4.0: two-seat TicTacToe episodes per second with a mock OpenAI server.
 
 Run by ../episodes.py in an environment of its own (verifiers==0.4.0, textarena==0.7.4, uv). The environment
 below is written as its own two-seat Kuhn poker is: each seat is an interaction with a trace of its own, and

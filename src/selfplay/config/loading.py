@@ -138,4 +138,4 @@ def _check_index(entries: list[Any], part: str, here: str) -> None:
         return
     numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"
     size = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    raise InputError(f"{here}.{part}", f"{here} has {size}, and not this one", f"Use {numbers}")
+    raise InputError(f"{here}.{part}", f"there is no such entry: {here} has {size}", f"Use {numbers}")

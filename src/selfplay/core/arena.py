@@ -161,7 +161,7 @@ class Arena:
         finally:
             self._slots.release()
         if self._slots.contended:
-            await asyncio.sleep(0)  # the next call starts before this episode goes on: no slot idles
+            await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
         if response.policy_version is None and episode is not None:
             response = replace(response, policy_version=episode.meta.get("policy_version"))
         if self.logger is not None:

@@ -28,7 +28,7 @@ class CallSlots:
             InputError: ``limit`` is less than 1, so nothing could ever run.
         """
         if limit < 1:
-            raise InputError("concurrency", f"{limit} calls in flight allow no call", "Give 1 or more")
+            raise InputError("concurrency", f"a limit of {limit} allows no calls", "Give 1 or more")
         self._limit = limit
         self._hand_out()
 

@@ -18,7 +18,7 @@ _CELLS = (4, 0, 7, 2, 5, 1, 8, 3, 6)  # shuffled: in order, a small model would 
 
 @lru_cache(maxsize=4096)
 def example_turns(env_id: str, num_players: int, pid: int) -> tuple[ExampleTurn, ...]:
-    """Return (observation, move) pairs for the seat; none if the game does not expose its legal moves.
+    """Return (observation, move) pairs for the seat; none if the game does not list its legal moves.
 
     The same arguments give the same examples in every process.
     """

@@ -47,7 +47,7 @@ class Game(ABC):
 
     @abstractmethod
     def legal_actions(self) -> list[str] | None:
-        """Return the names of the current player's legal moves, or ``None`` if they are not exposed."""
+        """Return the names of the current player's legal moves; ``None`` if the game does not list them."""
 
     @abstractmethod
     def apply(self, action: str) -> bool:

@@ -37,7 +37,7 @@ class ScriptedPlayer(ABC):
 
 
 class RandomPlayer(ScriptedPlayer):
-    """A player that is uniform among the legal moves, in games that expose them."""
+    """A player that is uniform among the legal moves, in games that list them."""
 
     def act(self, game: Game, rng_seed: int) -> str:
         """Return a random legal move."""
@@ -119,6 +119,6 @@ def _check_moves_are_told(env_id: str) -> None:
     if not tells_moves(env_id):
         raise InputError(
             "opponent",
-            f"{env_id} does not expose its legal moves, so no player can play it at random",
+            f"{env_id} does not list its legal moves, so no player can play it at random",
             "Choose a model as the opponent",
         )

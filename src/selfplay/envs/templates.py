@@ -83,7 +83,7 @@ class FewshotTemplate(PromptTemplate):
     _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """See PromptTemplate. Games that do not expose legal moves get an instruction instead of examples."""
+        """See PromptTemplate. Games that do not list legal moves get an instruction instead of examples."""
         now = game.brief(pid)
         head = _fewshot_head(game.env_id, game.num_players, pid, game.rules(pid))
         if len(head) == 1:

@@ -34,7 +34,7 @@ def add_brackets(action: str) -> str:
 
 
 def family_of(class_name: str) -> Family | None:
-    """Return the family of a TextArena environment's class, or ``None`` if its moves are not exposed."""
+    """Return the family of a TextArena environment's class, or ``None`` if it does not list its moves."""
     return _FAMILIES.get(class_name)
 
 

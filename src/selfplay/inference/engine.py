@@ -293,7 +293,7 @@ class EmbeddedEngine(InferenceClient):
                     self._decoder.forward(served)
 
     def _tell_failure(self, task: "asyncio.Task[None]") -> None:
-        """If the serving task failed, fail pending requests with its reason, so that none waits for ever."""
+        """If the serving task failed, fail pending requests with its reason, so that none waits forever."""
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             return

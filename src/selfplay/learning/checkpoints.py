@@ -224,7 +224,7 @@ def newest_whole(
         if not damaged:
             return loaded, None
         _set_aside([directory for directory, _ in damaged])
-        return loaded, f"{damaged[0][1].problem}; going on from {place(number).name}"
+        return loaded, f"{damaged[0][1].problem}; continuing from {place(number).name}"
     raise damaged[0][1]
 
 

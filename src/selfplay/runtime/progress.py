@@ -1,4 +1,4 @@
-"""The console output of a run: bars or lines while it goes on, a table at its end."""
+"""The console output of a run: bars or lines during the run, a table at its end."""
 
 from collections.abc import Mapping
 from pathlib import Path

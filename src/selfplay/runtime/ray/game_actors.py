@@ -127,7 +127,7 @@ class ConfigLearnerActor(LearnerService):
         lost = await self.model_pool.latest_version.remote()
         if lost > self.trainer.version:
             raise SelfplayError(
-                f"the saved state of update {lost} is damaged; a resume goes on from {self.trainer.version}"
+                f"the saved state of update {lost} is damaged; a resume continues from {self.trainer.version}"
             )
         return await super().train(iterations)
 
