@@ -1,16 +1,22 @@
 """A run that is started again: processes left over from an earlier start can no longer write."""
 
+import asyncio
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from selfplay.core import SelfplayError
 from selfplay.replay.buffers import StepBuffer
 from selfplay.runtime.epoch import Epoch
+from selfplay.runtime.local import LocalRun
 from selfplay.runtime.ray.buffer_service import BufferService, FinishedGame
 from selfplay.runtime.ray.pool_service import PoolService
 from selfplay.runtime.ray.tracker_service import TrackerService
 from selfplay.runtime.run_directory import RunDirectory
+from test_runtime_local import configure, model  # noqa: F401 - a fixture
+from test_runtime_programs import configure as configure_program
 
 OVER = "was resumed by another process, so this one stops"
 
@@ -71,3 +77,79 @@ def test_every_start_of_a_run_is_a_new_epoch_and_only_the_newest_may_write(tmp_p
     assert not first.remove_new()
     assert (tmp_path / "run").exists()
     second.unlock()
+
+
+class ResumedElsewhere:
+    """A run in one process; while it is in the middle of something, the run is resumed elsewhere."""
+
+    def __init__(self, config, path: Path) -> None:
+        self.directory = RunDirectory.create(path)
+        self.run = LocalRun(config, self.directory, Console(file=io.StringIO()))
+        self.files: dict[Path, bytes] = {}
+
+    def resume_elsewhere(self) -> None:
+        """Other machines may not see the lock."""
+        if not self.files:
+            self.directory.unlock()
+            RunDirectory(self.directory.path).lock()
+            self.files = files(self.directory.path)
+
+    def resume_elsewhere_during(self, work) -> None:
+        """It happens while a model answers a call of this work of the source."""
+        source, engine = self.run.source, self.run.engine
+        do, complete = getattr(source, work), engine.complete
+        working = False
+
+        async def note(step, *args, **kwargs):
+            nonlocal working
+            working = work == "collect" or step > 0
+            return await do(step, *args, **kwargs)
+
+        async def answer(*args, **kwargs):
+            if working:
+                self.resume_elsewhere()
+            return await complete(*args, **kwargs)
+
+        setattr(source, work, note)
+        engine.complete = answer
+
+    def resume_elsewhere_while_learning(self) -> None:
+        learner = self.run.learners["default"]
+        update = learner.update
+
+        def learn(records):
+            self.resume_elsewhere()
+            return update(records)
+
+        learner.update = learn
+
+    def check(self) -> None:
+        with pytest.raises(SelfplayError, match=OVER):
+            asyncio.run(self.run.run())
+        assert self.files
+        assert files(self.directory.path) == self.files
+
+
+@pytest.mark.parametrize("moment", ["collect", "evaluate", "learn"])
+def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
+    config = configure(
+        model,
+        learning__steps="2",
+        evaluation__every="1",
+        population__sample_mode="random",
+        population__add_every="1",
+    )
+    elsewhere = ResumedElsewhere(config, tmp_path / "run")
+    if moment == "learn":
+        elsewhere.resume_elsewhere_while_learning()
+    else:
+        elsewhere.resume_elsewhere_during(moment)
+    elsewhere.check()
+
+
+@pytest.mark.parametrize("moment", ["collect", "evaluate"])
+def test_a_program_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
+    config = configure_program(model, tmp_path, learning__steps="2", evaluation__every="1")
+    elsewhere = ResumedElsewhere(config, tmp_path / "run")
+    elsewhere.resume_elsewhere_during(moment)
+    elsewhere.check()

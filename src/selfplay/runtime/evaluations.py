@@ -17,6 +17,7 @@ from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.runtime.evaluation_opponents import evaluation_opponents
 from selfplay.runtime.progress import RunProgress
+from selfplay.runtime.run_directory import RunDirectory
 
 
 def opponent_agent(name: str) -> AgentSpec:
@@ -42,11 +43,11 @@ class Evaluations:
         pool: the pool whose members the matches rate.
         model: the served model to measure.
         uid: the pool's name for ``model``: the policy, or its running average.
-        directory: the directory that results are written to.
+        directory: the run's directory, which results are written to.
     """
 
     def __init__(
-        self, config: Config, arena: Arena, pool: Ratings, model: str, uid: str, directory: Path
+        self, config: Config, arena: Arena, pool: Ratings, model: str, uid: str, directory: RunDirectory
     ) -> None:
         self.config = config
         self.arena = arena
@@ -57,7 +58,7 @@ class Evaluations:
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
         """Measure after update ``step``; return the headline figures by name."""
-        summary = {}
+        summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
             of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
             alone: list[str | None] = [None]
@@ -66,10 +67,11 @@ class Evaluations:
                 rollouts: dict[int, Rollout] = {}
                 result = await self._match(env, opponent, games, progress, rollouts)
                 name = f"{env.id}-{opponent or 'alone'}"
-                write_evaluation(self.directory, step, name, result)
+                self.directory.check_epoch()
+                write_evaluation(directory, step, name, result)
                 shown = [rollouts[index] for index in sorted(rollouts)]
                 if shown:
-                    write_rollouts(evaluation_path(self.directory, step, name, ".jsonl"), step, shown)
+                    write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
                 self._rate(result, opponent)
                 won = f"win against {opponent}" if opponent else "solved"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%}"
@@ -79,7 +81,8 @@ class Evaluations:
                 exact = await nash_conv(
                     self.arena.client, env.id, get_template(env.template), model=self.model
                 )
-                write_evaluation(self.directory, step, f"{env.id}-nash-conv", exact)
+                self.directory.check_epoch()
+                write_evaluation(directory, step, f"{env.id}-nash-conv", exact)
                 summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
                 if not exact.is_playable:
                     summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
@@ -127,7 +130,7 @@ class Evaluations:
 
     def tables(self) -> Group | str:
         """Compare the first evaluation on disk with the last."""
-        return comparison_of(self.directory)
+        return comparison_of(self.directory.evaluation)
 
 
 def comparison_of(directory: Path) -> Group | str:

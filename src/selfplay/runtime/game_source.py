@@ -37,7 +37,7 @@ class GameSource:
             self.pool,
             parts.results[TRAINED],
             assembly.evaluated_uid(config),
-            parts.directory.evaluation,
+            parts.directory,
         )
         self.collector = Collector(
             self.arena,
@@ -112,6 +112,7 @@ class GameSource:
         limit = self.config.tracking.games_logged
         games = [one.rollout for one in played if one.rollout.error is None][:limit]
         failed = [one.rollout for one in played if one.rollout.error is not None]
+        self.parts.directory.check_epoch()
         self.parts.rollout_log.write(step + 1, games + failed)
 
     async def learned(self, step: int) -> None:
@@ -121,6 +122,7 @@ class GameSource:
         """
         if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
             await self.collector.drain()
+            self.parts.directory.check_epoch()
             self.opponents.freeze(step, self.parts.results[TRAINED])
 
     def log(self) -> None:

@@ -119,6 +119,7 @@ class LocalRun:
             policy: assembly.build_learner(config.learning, config, self.model, policy) for policy in policies
         }
         self.engine = assembly.build_engine(config, self.model)
+        directory.check_epoch()
         self.metrics = JsonlSink(directory.metrics_file)
         self.tracker = Tracker(
             directory.path.name, sinks=assembly.build_sinks(config, self.metrics, directory.path)
@@ -164,6 +165,7 @@ class LocalRun:
                 figures = await self._update(progress)
                 progress.updated(self.step, figures)
                 await self._evaluate_if_due(progress)
+                self.directory.check_epoch()
                 progress.warn(self.step, self.tracker.flush(self.step))
                 if self.step % self.config.run.save_every == 0 or self.step == total or self.stopping:
                     self._save()
@@ -175,6 +177,7 @@ class LocalRun:
 
     def _begin(self) -> None:
         """Start from the newest checkpoint, or from scratch."""
+        self.directory.check_epoch()
         self.engine.publish(BASE, BASE, 0)
         saved = self.directory.saved_steps()
         if saved:
@@ -237,7 +240,6 @@ class LocalRun:
         )
         self.source.log()
         self.engine.reset_stats()
-        self.directory.check_epoch()
 
     async def _evaluate_if_due(self, progress: RunProgress) -> None:
         every = self.config.evaluation.every

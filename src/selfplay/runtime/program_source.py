@@ -161,6 +161,7 @@ class ProgramSource:
         ids = {rollout.id for rollout in shown}
         everything = [rollout for result in results for rollout in result.all_rollouts()]
         failed = [one for one in everything if one.error is not None and one.id not in ids]
+        self.parts.directory.check_epoch()
         self.parts.rollout_log.write(step + 1, shown + failed)
 
     async def learned(self, step: int) -> None:
@@ -196,6 +197,7 @@ class ProgramSource:
                 self._report_failures(seen, progress)  # failed episodes may be why
                 raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
         self._report_failures(seen, progress)
+        self.parts.directory.check_epoch()
         summary = {}
         for name, values in measures.items():
             if not isinstance(values, list) or not all(map(_is_number, values)):

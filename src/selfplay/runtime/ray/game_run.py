@@ -158,7 +158,7 @@ class GameRun(ClusterRun[GameParts]):
             retries=config.collection.retries,
         )
         uid = assembly.evaluated_uid(config)
-        return Evaluations(config, arena, HeldRatings(), "default", uid, self.directory.evaluation)
+        return Evaluations(config, arena, HeldRatings(), "default", uid, self.directory)
 
     async def finish(self, parts: GameParts) -> None:
         """Print how the run ended, and where its results are."""

@@ -154,7 +154,6 @@ class ProgramRun(ClusterRun[ProgramParts]):
 
     async def _tell(self, parts: ProgramParts, progress: RunProgress) -> None:
         """Write the metrics of the saved step; evaluate it and keep a checkpoint if either is due."""
-        self.directory.check_epoch()
         saved, config = self.saved, self.config
         learned = learned_figures(saved.learned, alone=len(self.policies) == 1)
         self.tracker.log(learned)
@@ -168,6 +167,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         if ends or (every and saved.step % every == 0):
             progress.say("evaluating")
             await self._evaluate(parts, progress, full=ends)
+        self.directory.check_epoch()
         progress.warn(saved.step, self.tracker.flush(saved.step))
         if ends or saved.step % config.run.save_every == 0:
             await self._keep_checkpoint()
