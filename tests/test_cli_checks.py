@@ -64,7 +64,7 @@ def test_a_missing_device_is_detected_without_loading_a_model():
 def test_one_player_needs_no_opponent():
     found = check(
         envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
-    )  # which does not tell its moves, so that nothing could play it at random
+    )  # it does not list its legal moves, so no player can play it at random
     assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
 
 

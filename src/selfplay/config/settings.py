@@ -275,7 +275,7 @@ class PopulationSettings(Settings):
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
     add_every: int = Field(default=10, ge=1)
-    """Number of updates after which the policy joins the pool each time."""
+    """Number of updates between the copies of the policy that join the pool."""
 
     @field_validator("lag_range")
     @classmethod
@@ -364,7 +364,7 @@ class Config(Settings):
     lora: LoraSection = LoraSection()
     """The adapter that is trained."""
     envs: list[EnvSettings] = []
-    """Environments of training; each game draws one by weight."""
+    """Each game draws one of the environments by weight."""
     program: Program | None = None
     """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
     credit: CreditSettings | None = None
