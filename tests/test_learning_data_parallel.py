@@ -4,6 +4,7 @@ import itertools
 import math
 import multiprocessing
 import random
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store, shard
+from selfplay.learning.batch import Counts
+from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import AVERAGE
 from tiny_models import make_record, tiny_policy
@@ -343,14 +346,37 @@ def test_the_largest_shard_is_as_small_as_possible(records):
     assert max(map(run_cost, shards)) == best
 
 
-def test_a_group_on_one_machine_listens_only_to_that_machine():
+@pytest.mark.parametrize("loopback", [ADDRESS, "::1"])
+def test_a_group_on_one_machine_listens_only_to_that_machine(loopback):
+    if loopback == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
     before = listening()
-    store = host_store(ADDRESS, TIMEOUT_SECONDS)
-    group = DataParallel(0, 1, store, timeout_seconds=TIMEOUT_SECONDS)
-    ours = listening() - before
-    assert len(ours) == 2
-    assert {address.ip for address in ours} == {ADDRESS}
-    group.close()
+    store = host_store(loopback, TIMEOUT_SECONDS)
+
+    def records_of(rank: int) -> float:
+        own_store = store if rank == 0 else reach_store(loopback, store.port, TIMEOUT_SECONDS)
+        group = DataParallel(rank, 2, own_store, timeout_seconds=TIMEOUT_SECONDS)
+        ours[rank] = listening() - before
+        share = group.train(self_play_batch(0, 5, 0), count, [torch.nn.Parameter(torch.zeros(1))])
+        group.close()
+        return share.metrics["loss"]
+
+    def count(records: Records) -> Share:
+        return Share({"loss": float(len(records))}, Counts(len(records), 0, 0, 0))
+
+    ours: dict[int, set] = {}
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(records_of, range(2))
+    assert first == second
+    assert {address.ip for found in ours.values() for address in found} == {loopback}
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def listening() -> set:

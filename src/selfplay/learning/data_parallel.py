@@ -129,10 +129,11 @@ def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> 
 def host_store(address: str, timeout_seconds: float) -> TCPStore:
     """Serve the store through which a group's learners find each other, on a free port of this process.
 
-    ``address`` is the address of this machine at which the other learners reach it. The store listens only
+    ``address`` is the IP address of this machine at which the other learners reach it. The store listens only
     there; its ``port`` attribute is the port.
     """
-    listening = socket.create_server((address, 0))
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    listening = socket.create_server((address, 0), family=family)
     port = listening.getsockname()[1]
     return _store(address, port, timeout_seconds, is_master=True, master_listen_fd=listening.detach())
 
