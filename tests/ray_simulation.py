@@ -40,8 +40,10 @@ class SimulatedHost:
         """Answer without a model."""
         self.calls += 1
         self.busy += 1
-        await asyncio.sleep(self.delay)
-        self.busy -= 1
+        try:
+            await asyncio.sleep(self.delay)
+        finally:
+            self.busy -= 1
         text = self.answer(messages, seed)
         return ModelResponse(
             text,
@@ -116,6 +118,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the start."""
         return self._now
+
+    def block(self, seconds: float) -> None:
+        """Let time pass in which nothing else runs, as during a long computation."""
+        self._now += seconds
 
     def _run_once(self) -> None:
         while self._scheduled and self._scheduled[0]._cancelled:

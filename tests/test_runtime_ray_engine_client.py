@@ -126,7 +126,8 @@ def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
             await asyncio.sleep(0)
         engine.kill()
         engine.restart()
-        await asked
+        assert (await asked).text == "[check]"
+        assert engine.calls["submit"] == 2
         await client.close()
 
     run(scenario())
@@ -204,18 +205,21 @@ def test_the_newest_weights_answer_and_name_their_version():
     assert run(scenario()) == [0, 3, 3, 1, 0]
 
 
-def test_a_client_that_has_left_is_forgotten():
+def test_a_client_that_has_left_is_forgotten_and_its_requests_are_cancelled():
     async def scenario() -> None:
         host = SimulatedHost(10 * FORGET_SECONDS)
         service = EngineService(host)
         client = EngineClient([LocalHandle(service)])
         asked = asyncio.create_task(client.complete(PROMPT))
         await asyncio.sleep(1.0)
-        assert len(service._clients) == 1
         asked.cancel()
         await client.close()
-        await asyncio.sleep(2 * FORGET_SECONDS)
-        assert not service._clients
+        before = await service.submit(client.name, [])
+        await asyncio.sleep(FORGET_SECONDS / 2)
+        assert service.load()["running"] == 1
+        await asyncio.sleep(FORGET_SECONDS)
+        assert service.load()["running"] == 0
+        assert await service.submit(client.name, []) != before
 
     run(scenario())
 
@@ -246,20 +250,24 @@ def test_with_adapters_only_other_names_are_rejected(model):
     run(scenario())
 
 
+class BlockingHost(SimulatedHost):
+    """Blocks the engine at its first request for longer than a client is remembered."""
+
+    async def complete(self, *args: Any) -> Any:
+        if not self.calls:
+            asyncio.get_running_loop().block(2 * FORGET_SECONDS)
+        return await super().complete(*args)
+
+
 def test_a_client_that_was_forgotten_by_mistake_resends_its_requests():
     """An engine answers no client while it loads its model, however long that takes."""
 
-    async def scenario() -> str:
-        host = SimulatedHost(10.0)
-        service = EngineService(host)
-        client = EngineClient([LocalHandle(service)])
-        asked = asyncio.create_task(client.complete(PROMPT))
-        await asyncio.sleep(1.0)
-        (known,) = service._clients.values()
-        known.last_seen -= 2 * FORGET_SECONDS
-        service._forget_clients()
-        response = await asked
+    async def scenario() -> None:
+        host = BlockingHost(10.0)
+        client = EngineClient([LocalHandle(EngineService(host))])
+        async with asyncio.timeout(10 * FORGET_SECONDS):
+            assert (await client.complete(PROMPT)).text == "[check]"
         await client.close()
-        return response.text
+        assert host.calls == 2  # the first time for a client that was forgotten
 
-    assert run(scenario())
+    run(scenario())
