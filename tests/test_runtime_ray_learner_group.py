@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +22,15 @@ RATE = 1e-3
 TIMEOUT_SECONDS = 120
 WITH_GRADIENTS = "with gradients"
 BEFORE_THE_STEP = "before the step"
+TOLD, PID = "told.npz", "process id"
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Kills a process once, when a file in ``orders`` says so; one process is never killed."""
+    """Kills a process once, when a file in ``orders`` says so; one process is never killed.
+
+    Every other process writes its id and its learner's state into a file.
+    """
 
     orders: Path
     survivor: int
@@ -37,6 +40,19 @@ class Fate:
         if os.getpid() != self.survivor and order.exists():
             order.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell(self, learner: Learner) -> None:
+        """Write this process's id and its learner's state, unless it is the survivor."""
+        if os.getpid() != self.survivor:
+            tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
+            with (self.orders / "partial").open("wb") as file:
+                np.savez(file, **tensors, **{PID: os.getpid()})
+            (self.orders / "partial").rename(self.orders / TOLD)
+
+    def told(self) -> dict[str, np.ndarray]:
+        """Return what the other process wrote last."""
+        with np.load(self.orders / TOLD) as told:
+            return dict(told)
 
 
 class Mortal(Reinforce):
@@ -64,6 +80,8 @@ def build_learners(fate: Fate) -> dict[str, Learner]:
         max_mismatch=100.0,
     )
     learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
+    learner.optimizer.register_step_post_hook(lambda *_: fate.tell(learner))
+    fate.tell(learner)
     return {"default": learner}
 
 
@@ -89,11 +107,11 @@ def batch_of(update: int) -> list[TrainingRecord]:
 
 @dataclass
 class Pair:
-    """A group of two, the learner that it must equal, and the directory of the orders to kill."""
+    """A group of two, the learner that it must equal, and the fate of the group's other process."""
 
     group: LearnerGroup
     alone: LearnerGroup
-    orders: Path
+    fate: Fate
 
     def update_both(self) -> None:
         records = batch_of(self.alone.learners["default"].version)
@@ -108,24 +126,17 @@ class Pair:
             assert all(float((left[key] - right[key]).abs().max()) < RATE / 10 for key in left)
 
     def order(self, when: str) -> Path:
-        path = self.orders / when
+        path = self.fate.orders / when
         path.touch()
         return path
 
-    @property
-    def worker(self) -> Any:
-        return self.group._workers[0]
+    def other_process(self) -> int:
+        return int(self.fate.told()[PID])
 
-
-def pid_of(worker: Any) -> int:
-    return ray.get(worker.__ray_call__.remote(lambda self: os.getpid()), timeout=TIMEOUT_SECONDS)
-
-
-def worker_tensors(worker: Any) -> dict[str, np.ndarray]:
-    def read(self: Any) -> dict[str, np.ndarray]:
-        return {name: tensor.numpy() for name, tensor in self._learners["default"].tensors().items()}
-
-    return ray.get(worker.__ray_call__.remote(read), timeout=TIMEOUT_SECONDS)
+    def check_that_both_processes_have_one_state(self) -> None:
+        ours, theirs = self.group.learners["default"].tensors(), self.fate.told()
+        assert theirs.keys() == {*ours, PID}
+        assert all(np.array_equal(theirs[name], tensor) for name, tensor in ours.items())
 
 
 @pytest.fixture(scope="module")
@@ -142,59 +153,49 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pair(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    orders = tmp_path_factory.mktemp("orders")
-    build = partial(build_learners, Fate(orders, os.getpid()))
-    pair = Pair(
-        LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS),
-        LearnerGroup(build, 1, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS),
-        orders,
+    fate, nobodys = (Fate(tmp_path_factory.mktemp("orders"), os.getpid()) for _ in range(2))
+    group, alone = (
+        LearnerGroup(partial(build_learners, one), size, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
+        for one, size in ((fate, 2), (nobodys, 1))
     )
-    pair.group.start()
-    pair.alone.start()
-    yield pair
-    pair.group.close()
-    pair.alone.close()
+    group.start()
+    alone.start()
+    yield Pair(group, alone, fate)
+    group.close()
+    alone.close()
+    assert list(nobodys.orders.iterdir()) == [], "a group of one has no other process"
 
 
 def test_a_group_of_two_learns_the_same_as_one_learner(pair):
     for _ in range(2):
         pair.update_both()
-    tensors = pair.group.learners["default"].tensors()
-    theirs = worker_tensors(pair.worker)
-    assert tensors.keys() == theirs.keys()
-    assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
-
-
-def test_a_group_of_one_is_a_plain_learner(pair):
+    pair.check_that_both_processes_have_one_state()
     assert pair.alone.learners["default"].group is None
-    assert pair.alone._workers == []
 
 
 def test_a_worker_killed_between_updates_changes_nothing(pair):
     pair.update_both()
-    killed = pid_of(pair.worker)
+    killed = pair.other_process()
     os.kill(killed, signal.SIGKILL)
     pair.update_both()
-    assert pid_of(pair.worker) != killed
+    assert pair.other_process() != killed
 
 
 def test_a_worker_killed_during_an_update_changes_nothing(pair):
-    order, killed = pair.order(WITH_GRADIENTS), pid_of(pair.worker)
+    order, killed = pair.order(WITH_GRADIENTS), pair.other_process()
     pair.update_both()
     assert not order.exists()
-    assert pid_of(pair.worker) != killed
+    assert pair.other_process() != killed
     pair.update_both()
 
 
 def test_a_worker_killed_after_the_others_have_its_gradients_changes_nothing(pair):
-    order, killed = pair.order(BEFORE_THE_STEP), pid_of(pair.worker)
+    order, killed = pair.order(BEFORE_THE_STEP), pair.other_process()
     pair.update_both()
     assert not order.exists()
     pair.update_both()
-    assert pid_of(pair.worker) != killed
-    tensors = pair.group.learners["default"].tensors()
-    theirs = worker_tensors(pair.worker)
-    assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
+    assert pair.other_process() != killed
+    pair.check_that_both_processes_have_one_state()
 
 
 def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
