@@ -1,11 +1,15 @@
-"""The example scripts as a user runs them, against a small server on this machine."""
+"""The example scripts as a user runs them, against a small server on this machine.
+
+Each has a process of its own once. Where they reject what they are given they run in this one, which has
+imported everything already.
+"""
 
 import json
-import os
+import runpy
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -67,21 +71,33 @@ def port() -> Iterator[str]:
         thread.join()
 
 
-def run_example(
-    directory: Path, script: str, *arguments: str, key: str | None = None
-) -> "subprocess.CompletedProcess[str]":
-    keys = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SELFPLAY_API_KEY")
-    environment = {name: value for name, value in os.environ.items() if name not in keys}
-    if key is not None:
-        environment["SELFPLAY_API_KEY"] = key
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / script), *arguments],
-        cwd=directory,
-        env=environment | {"COLUMNS": "100", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, no keys, and a terminal's width."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SELFPLAY_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def run_example(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """Run a script in this process; return its status."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+    def run(script: str, *arguments: str) -> object:
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return ended.value.code
+
+    return run
 
 
 def last_row(output: str) -> list[str]:
@@ -93,7 +109,7 @@ def test_debate_prints_a_transcript_the_verdict_and_a_table_and_writes_the_log(
     tmp_path: Path, port: str
 ) -> None:
     options = ("--local", "--port", port, "--num-steps", "2", "--batch-size", "3", "--verbose")
-    done = run_example(tmp_path, "run_debate.py", "Cars are bad", "Homework [helps]", *options)
+    done = run_example("run_debate.py", "Cars are bad", "Homework [helps]", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.index("I speak [b]for[/b] it.") < done.stdout.index("I speak against it.")
     assert "\x1b" not in done.stdout
@@ -106,7 +122,7 @@ def test_debate_prints_a_transcript_the_verdict_and_a_table_and_writes_the_log(
 
 def test_proposer_solver_prints_questions_and_pass_rates(tmp_path: Path, port: str) -> None:
     options = ("--local", "--port", port, "--batch-size", "2", "--solver-rollouts", "3", "--verbose")
-    done = run_example(tmp_path, "run_proposer_solver.py", *options)
+    done = run_example("run_proposer_solver.py", *options)
     assert done.returncode == 0, done.stderr
     assert "20 + 3  (23)" in done.stdout
     # Both proposals are the same question: one earns 0 at pass rate 1, the copy -0.5, and they share the sum.
@@ -115,13 +131,15 @@ def test_proposer_solver_prints_questions_and_pass_rates(tmp_path: Path, port: s
     assert "Solver< 20 + 3 = 23" in (tmp_path / "proposer_solver_run.log").read_text()
 
 
-def test_proposer_solver_takes_questions_in_words(tmp_path: Path, port: str) -> None:
+def test_proposer_solver_takes_questions_in_words(
+    tmp_path: Path, port: str, run_here: Callable[..., object], capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ("--local", "--port", port, "--questions", QUESTIONS, "--batch-size", "1")
-    done = run_example(tmp_path, "run_proposer_solver.py", *options)
-    assert done.returncode == 0, done.stderr
-    assert "How many days has a week?  (7)" in done.stdout
-    assert "solved 0 of 4" in done.stdout
-    assert "\x1b" not in done.stdout
+    assert run_here("run_proposer_solver.py", *options) == 0
+    printed = capsys.readouterr().out
+    assert "How many days has a week?  (7)" in printed
+    assert "solved 0 of 4" in printed
+    assert "\x1b" not in printed
     assert not (tmp_path / "proposer_solver_run.log").exists()
 
 
@@ -137,13 +155,16 @@ def test_proposer_solver_takes_questions_in_words(tmp_path: Path, port: str) -> 
     ],
 )
 def test_what_is_wrong_is_one_line_and_status_2(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
+    arguments: tuple[str, ...],
+    said: str,
+    run_here: Callable[..., object],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run_example(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+    assert run_here(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert said in printed.err
 
 
 @pytest.mark.parametrize(
@@ -155,12 +176,19 @@ def test_what_is_wrong_is_one_line_and_status_2(
 )
 @pytest.mark.parametrize("script", ["run_debate.py", "run_proposer_solver.py"])
 def test_a_server_that_rejects_the_key_did_answer(
-    tmp_path: Path, script: str, key: str | None, problem: str
+    script: str,
+    key: str | None,
+    problem: str,
+    run_here: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if key is not None:
+        monkeypatch.setenv("SELFPLAY_API_KEY", key)
     engine = engine_over(tiny_policy())
     topics = ("Cars are bad",) if script == "run_debate.py" else ()
+    capsys.readouterr()
     with running(create_app(engine, token=TOKEN), engine) as live:
-        done = run_example(tmp_path, script, *topics, "--local", "--port", str(live.port), key=key)
+        assert run_here(script, *topics, "--local", "--port", str(live.port)) == 2
     said = problem.format(port=live.port)
-    assert done.stderr == f"SELFPLAY_API_KEY: {said}. Set it to a key that this server accepts\n"
-    assert done.returncode == 2
+    assert capsys.readouterr().err == f"SELFPLAY_API_KEY: {said}. Set it to a key that this server accepts\n"

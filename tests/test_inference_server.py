@@ -42,7 +42,7 @@ def forget(*engines: EmbeddedEngine) -> None:
 
 
 async def seed_that_ends_by(engine: EmbeddedEngine, reason: str, max_tokens: int) -> int:
-    asked = (engine.complete(ASK, model="tiny", max_tokens=max_tokens, seed=seed) for seed in range(50))
+    asked = (engine.complete(ASK, model="tiny", max_tokens=max_tokens, seed=seed) for seed in range(20))
     return [response.finish_reason for response in await asyncio.gather(*asked)].index(reason)
 
 
@@ -211,7 +211,7 @@ def test_a_wrong_token_is_rejected(live, token):
 def test_requests_without_the_bearer_token_are_rejected_without_any_details(live, path, headers):
     assert live.get(path, headers=headers).status_code == 401
     # Not even the error in the body is reported.
-    assert httpx2.post(live.url + path, headers=headers, content=b"{").status_code == 401
+    assert live.post(path, headers=headers, content=b"{").status_code == 401
 
 
 def test_a_server_without_a_token_answers_everybody():
@@ -393,7 +393,7 @@ def test_messages_that_a_chat_template_rejects_are_the_clients_error():
 def test_half_a_surrogate_pair_is_the_clients_error(live, asked, param):
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     body = json.dumps({"model": "tiny", "messages": ASK, **asked})  # escaped as six ASCII characters
-    response = httpx2.post(f"{live.url}/v1/chat/completions", headers=headers, content=body)
+    response = live.post("/v1/chat/completions", headers=headers, content=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
@@ -404,7 +404,7 @@ class SentRequests(httpx2.AsyncHTTPTransport):
     """Counts the requests that are sent completely and calls ``when_all`` once there are ``count``."""
 
     def __init__(self, count: int, when_all) -> None:
-        super().__init__(limits=httpx2.Limits(max_connections=None))
+        super().__init__(limits=httpx2.Limits(max_connections=None), verify=False)
         self.missing = count
         self.when_all = when_all
 
@@ -420,8 +420,8 @@ class SentRequests(httpx2.AsyncHTTPTransport):
 
 
 async def test_requests_that_arrive_during_a_forward_pass_are_computed_together():
-    """The server's loop is blocked, as by a long forward pass, until all 64 requests are in their sockets."""
-    count, tokens = 64, 16
+    """The server's loop is blocked, as by a long forward pass, until all requests are in their sockets."""
+    count, tokens = 16, 16
     policy = tiny_policy()
     engine = engine_over(policy)
     prompts = [[{"role": "user", "content": f"rules, number {index}"}] for index in range(count)]
@@ -432,8 +432,7 @@ async def test_requests_that_arrive_during_a_forward_pass_are_computed_together(
     with running(create_app(engine, token=TOKEN), engine) as live:
         released = threading.Event()
         live.loop.call_soon_threadsafe(released.wait)
-        http_client = httpx2.AsyncClient(transport=SentRequests(count, released.set))
-        async with live.async_client(http_client=http_client) as client:
+        async with live.async_client(SentRequests(count, released.set)) as client:
             answers = await asyncio.gather(
                 *(
                     client.chat.completions.create(
@@ -443,7 +442,7 @@ async def test_requests_that_arrive_during_a_forward_pass_are_computed_together(
                 )
             )
     assert [answer.choices[0].token_ids for answer in answers] == [r.completion_token_ids for r in expected]
-    assert alone.stats.forward_passes > 40 * tokens
+    assert alone.stats.forward_passes > 10 * tokens
     assert engine.stats.forward_passes <= tokens + 4
     assert engine.stats.generated_tokens == alone.stats.generated_tokens
 
@@ -467,8 +466,7 @@ async def test_a_temperature_near_0_counts_as_0_and_does_not_affect_other_answer
     with running(create_app(engine, token=TOKEN), engine) as live:
         released = threading.Event()
         live.loop.call_soon_threadsafe(released.wait)
-        http_client = httpx2.AsyncClient(transport=SentRequests(2, released.set))
-        async with live.async_client(http_client=http_client) as client:
+        async with live.async_client(SentRequests(2, released.set)) as client:
             answers = await asyncio.gather(
                 *(
                     client.chat.completions.create(model="tiny", messages=ASK, temperature=t, seed=1)
@@ -485,8 +483,7 @@ async def test_an_answer_whose_client_has_left_is_not_finished():
     with running(create_app(engine, token=TOKEN), engine) as live:
         sent, closed = asyncio.Event(), threading.Event()
         live.loop.call_soon_threadsafe(closed.wait)
-        http_client = httpx2.AsyncClient(transport=SentRequests(1, sent.set))
-        async with live.async_client(http_client=http_client) as client:
+        async with live.async_client(SentRequests(1, sent.set)) as client:
             asking = client.chat.completions.create(model="tiny", messages=ASK, seed=seed, max_tokens=length)
             impatient = asyncio.create_task(asking)
             await sent.wait()

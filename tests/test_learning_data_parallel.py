@@ -2,11 +2,10 @@
 
 import itertools
 import math
-import multiprocessing
 import random
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,7 +43,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """A learner's reports and its final state, as arrays, because they are sent between processes."""
+    """A learner's reports and its final state, as arrays."""
 
     metrics: list[dict[str, float]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -100,13 +99,13 @@ def leave_as_rank_1(port: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[ProcessPoolExecutor]:
-    """The process of rank 1; this process is rank 0."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+def other() -> Iterator[ThreadPoolExecutor]:
+    """The thread of rank 1. Ranks in processes of their own are in test_runtime_ray_learner_group."""
+    with ThreadPoolExecutor(1) as executor:
         yield executor
 
 
-def train_together(other: ProcessPoolExecutor, case: Case) -> tuple[Outcome, Outcome]:
+def train_together(other: ThreadPoolExecutor, case: Case) -> tuple[Outcome, Outcome]:
     learner, store = make_learner(case), host_store(ADDRESS, TIMEOUT_SECONDS)
     future = other.submit(train_as_rank_1, store.port, case)
     group = DataParallel(0, 2, store, timeout_seconds=TIMEOUT_SECONDS)

@@ -165,7 +165,7 @@ def batches(draw: st.DrawFn) -> Records:
         prompts = [[10 + index, *prompt] for index, prompt in enumerate(prompts)]
     answers = [draw(st.lists(tokens, max_size=3, unique_by=tuple)) for _ in prompts]
     records = []
-    for _ in range(draw(st.integers(1, 6))):
+    for _ in range(draw(st.integers(1, 4))):
         index = draw(st.integers(0, len(prompts) - 1))
         prompt = prompts[index]
         completion = draw(tokens)
@@ -198,7 +198,7 @@ cases = st.builds(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(records=batches(), case=cases)
 def test_tree_training_equals_training_one_sample_at_a_time(architecture, records, case):
     assert_same_training(architecture, records, case)
