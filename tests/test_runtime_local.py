@@ -40,6 +40,7 @@ SMALL = {
     "run.save_every": "2",
     "run.keep_checkpoints": "5",
 }
+FEWER_GAMES = {"collection__games_per_step": "4", "evaluation__games": "2"}
 
 
 @pytest.fixture(scope="session")
@@ -59,27 +60,39 @@ def run(config: Config, path: Path) -> str:
     return text.getvalue()
 
 
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run of four updates, and what it printed."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    return path, run(configure(model), path)
+
+
+@pytest.fixture
+def copied(finished: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
 def metrics_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_writes_all_promised_files_and_figures(model, tmp_path):
-    said = run(configure(model), tmp_path / "run")
-    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2, 3, 4]
-    assert accounts_balance(tmp_path / "run")
+def test_a_run_writes_all_promised_files_and_figures(finished):
+    path, said = finished
+    assert [line["step"] for line in metrics_of(path)] == [1, 2, 3, 4]
+    assert accounts_balance(path)
     for name in ("config.toml", "report.html", "rollouts/step-000001.jsonl", "checkpoints/step-000004"):
-        assert (tmp_path / "run" / name).exists()
-    evaluated = {path.name for path in (tmp_path / "run" / "evaluation").iterdir()}
+        assert (path / name).exists()
+    evaluated = {file.name for file in (path / "evaluation").iterdir()}
     assert "step-000000-kuhn_poker-random.json" in evaluated
     assert "step-000004-kuhn_poker-nash-conv.json" in evaluated
     for promised in ("Before", "After", "adapter:", "report:", "next:", "32 started = 32 finished"):
         assert promised in said
 
 
-def test_the_adapter_loads_in_plain_peft(model, tmp_path):
-    run(configure(model, learning__steps="1"), tmp_path / "run")
+def test_the_adapter_loads_in_plain_peft(model, finished):
     base = AutoModelForCausalLM.from_pretrained(model)
-    loaded = PeftModel.from_pretrained(base, tmp_path / "run" / "checkpoints" / "step-000001")
+    loaded = PeftModel.from_pretrained(base, finished[0] / "checkpoints" / "step-000004")
     moved = [p.abs().max().item() for name, p in loaded.named_parameters() if "lora_B" in name]
     assert min(moved) > 0
 
@@ -90,15 +103,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode):
         model,
         population__sample_mode=mode,
         population__add_every="1",
-        learning__steps="12",
+        learning__steps="7",
         learning__average_decay="0.9",
         evaluation__every="0",
-        run__save_every="10",
+        run__save_every="5",
+        **FEWER_GAMES,
     )
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000012")
-    (tmp_path / "cut" / "report.html").unlink()
+    cut_back(tmp_path / "cut", to=5)
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert metrics_of(tmp_path / "whole")[-1]["accounts/failed"] == 0
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
@@ -118,35 +131,34 @@ def test_copies_that_cannot_be_sampled_again_are_deleted_and_every_checkpoint_ca
         population__sample_mode=mode,
         population__add_every="1",
         population__max_active_lora="2",
-        learning__steps="12",
+        learning__steps="8",
         evaluation__every="0",
-        run__save_every="4",
+        run__save_every="2",
         run__keep_checkpoints="2",
+        **FEWER_GAMES,
     )
     run(config, tmp_path / "whole")
     kept = copies_of(tmp_path / "whole")
-    assert set(range(8, 13)) <= set(kept), "update 8 can be resumed, so all later copies are needed"
-    assert len(kept) <= 5 + 2
+    assert set(range(6, 9)) <= set(kept), "update 6 can be resumed, so all later copies are needed"
+    assert len(kept) <= 3 + 2
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000012")
-    (tmp_path / "cut" / "report.html").unlink()
+    cut_back(tmp_path / "cut", to=6)
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
 
 
-def test_a_run_of_an_older_version_is_rejected_in_one_line(model, tmp_path):
+def test_a_run_of_an_older_version_is_rejected_in_one_line(copied, tmp_path):
     """Its ratings mixed the policy with its copies. None of its files are changed."""
-    run(configure(model, learning__steps="1"), tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    for saved in (tmp_path / "run" / "checkpoints").glob("step-*/state.json"):
+    (copied / "report.html").unlink()
+    for saved in (copied / "checkpoints").glob("step-*/state.json"):
         state = json.loads(saved.read_text())
         del state["format"]
         saved.write_text(json.dumps(state))
-    before = metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match="step-000001 was saved by another version of selfplay") as caught:
-        resume(tmp_path / "run", Console(file=io.StringIO()))
+    before = metrics_of(copied), sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="step-000004 was saved by another version of selfplay") as caught:
+        resume(copied, Console(file=io.StringIO()))
     assert "\n" not in str(caught.value)
-    assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
+    assert (metrics_of(copied), sorted(tmp_path.rglob("*"))) == before
 
 
 def test_matches_of_the_averaged_policy_count_for_the_rating_of_the_average(model, tmp_path):
@@ -162,10 +174,9 @@ def test_matches_of_the_averaged_policy_count_for_the_rating_of_the_average(mode
     assert games["default"] == 16, "the games of self-play"
 
 
-def test_concurrency_does_not_change_the_games(model, tmp_path):
+def test_concurrency_does_not_change_the_games(model, finished, tmp_path):
     run(configure(model, collection__concurrency="2"), tmp_path / "two")
-    run(configure(model, collection__concurrency="1000"), tmp_path / "many")
-    two, many = fingerprint(tmp_path / "two"), fingerprint(tmp_path / "many")
+    two, many = fingerprint(tmp_path / "two"), fingerprint(finished[0])
     texts = [
         [
             [step["completion"] for line in lines for step in line["rollout"]["steps"]]
@@ -218,26 +229,24 @@ def test_an_environment_that_does_not_list_its_legal_moves_trains_with_the_defau
     assert f"step-000001-{env_id}-base.json" in evaluated
 
 
-def test_a_failed_resume_deletes_nothing(model, tmp_path):
-    run(configure(model, learning__steps="1"), tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    (tmp_path / "run" / "checkpoints").mkdir()
-    config = tmp_path / "run" / "config.toml"
+def test_a_failed_resume_deletes_nothing(model, copied, tmp_path):
+    shutil.rmtree(copied / "checkpoints")
+    (copied / "checkpoints").mkdir()
+    config = copied / "config.toml"
     config.write_text(config.read_text().replace(str(model), str(tmp_path / "gone")))
     with pytest.raises(InputError, match="is not a directory"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
-    assert (tmp_path / "run" / "metrics.jsonl").exists()
+        resume(copied, Console(file=io.StringIO()))
+    assert (copied / "metrics.jsonl").exists()
 
 
-def test_a_resume_with_other_transforms_is_rejected_and_deletes_nothing(model, tmp_path):
-    run(configure(model, learning__steps="2", run__save_every="1"), tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    config = tmp_path / "run" / "config.toml"
+def test_a_resume_with_other_transforms_is_rejected_and_deletes_nothing(copied):
+    (copied / "report.html").unlink()
+    config = copied / "config.toml"
     config.write_text(re.sub(r"sampling = \[[^]]*\]", "sampling = []", config.read_text()))
-    before = contents(tmp_path / "run")
+    before = contents(copied)
     with pytest.raises(InputError, match="sampling_reward_transformation"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
-    after = contents(tmp_path / "run")
+        resume(copied, Console(file=io.StringIO()))
+    after = contents(copied)
     assert {path for path in before if after.get(path) != before[path]} <= {".epoch", "sessions.json"}
 
 
@@ -256,17 +265,16 @@ def test_a_run_whose_model_cannot_be_loaded_does_not_occupy_its_name(tmp_path):
     assert (tmp_path / "other").exists()
 
 
-def test_a_resume_deletes_everything_written_after_its_checkpoint(model, tmp_path):
-    run(configure(model), tmp_path / "run")
-    cut_back(tmp_path / "run", to=2)
-    config = tmp_path / "run" / "config.toml"
+def test_a_resume_deletes_everything_written_after_its_checkpoint(copied):
+    cut_back(copied, to=2)
+    config = copied / "config.toml"
     config.write_text(config.read_text().replace("\nsteps = 4\n", "\nsteps = 2\n"))
-    assert "continuing from update 2 of 2" in resumed(tmp_path / "run")
+    assert "continuing from update 2 of 2" in resumed(copied)
     for kind in ("rollouts", "batches", "evaluation"):
-        names = [path.name for path in (tmp_path / "run" / kind).iterdir()]
+        names = [path.name for path in (copied / kind).iterdir()]
         assert any("-000002" in name for name in names)
         assert [name for name in names if "-000003" in name or "-000004" in name] == []
-    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2]
+    assert [line["step"] for line in metrics_of(copied)] == [1, 2]
 
 
 def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_accounts(model, tmp_path):
@@ -296,52 +304,46 @@ def resumed(path: Path) -> str:
     return text.getvalue()
 
 
-def test_a_finished_run_is_not_resumed(model, tmp_path):
-    run(configure(model, learning__steps="1"), tmp_path / "run")
+def test_a_finished_run_is_not_resumed(copied):
     with pytest.raises(InputError, match="is finished"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
+        resume(copied, Console(file=io.StringIO()))
 
 
-def test_a_run_in_use_is_rejected(model, tmp_path):
-    run(configure(model, learning__steps="1"), tmp_path / "run")
-    holder = RunDirectory.open(tmp_path / "run")
+def test_a_run_in_use_is_rejected(copied):
+    holder = RunDirectory.open(copied)
     holder.lock()
     with pytest.raises(InputError, match="in use"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
+        resume(copied, Console(file=io.StringIO()))
     holder.unlock()
 
 
-def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_previous_one(model, tmp_path):
-    run(configure(model), tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "cut")
-    (tmp_path / "cut" / "report.html").unlink()
-    weights = tmp_path / "cut" / "checkpoints" / "step-000004" / "learner.safetensors"
+def test_if_the_newest_checkpoint_is_damaged_the_run_continues_from_the_previous_one(finished, copied):
+    (copied / "report.html").unlink()
+    weights = copied / "checkpoints" / "step-000004" / "learner.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    said = resumed(tmp_path / "cut").replace("\n", "")
+    said = resumed(copied).replace("\n", "")
     assert "step-000004/learner.safetensors is missing or damaged; continuing from step-000002" in said
-    assert differences(fingerprint(tmp_path / "run"), fingerprint(tmp_path / "cut")) == []
-    assert RunDirectory.open(tmp_path / "cut").saved_steps() == [0, 2, 4]
+    assert differences(fingerprint(finished[0]), fingerprint(copied)) == []
+    assert RunDirectory.open(copied).saved_steps() == [0, 2, 4]
 
 
-def test_a_newest_checkpoint_of_a_newer_version_is_rejected_and_nothing_is_touched(model, tmp_path):
-    run(configure(model), tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    saved = tmp_path / "run" / "checkpoints" / "step-000004" / "state.json"
+def test_a_newest_checkpoint_of_a_newer_version_is_rejected_and_nothing_is_touched(copied, tmp_path):
+    (copied / "report.html").unlink()
+    saved = copied / "checkpoints" / "step-000004" / "state.json"
     state = json.loads(saved.read_text())
     saved.write_text(json.dumps(state | {"format": state["format"] + 1}))
-    before = metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))
+    before = metrics_of(copied), sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="step-000004 was saved by another version of selfplay"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
-    assert (metrics_of(tmp_path / "run"), sorted(tmp_path.rglob("*"))) == before
+        resume(copied, Console(file=io.StringIO()))
+    assert (metrics_of(copied), sorted(tmp_path.rglob("*"))) == before
 
 
-def test_if_every_checkpoint_is_damaged_the_error_names_the_newest(model, tmp_path):
-    run(configure(model, learning__steps="2"), tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    for weights in (tmp_path / "run" / "checkpoints").glob("*/learner.safetensors"):
+def test_if_every_checkpoint_is_damaged_the_error_names_the_newest(copied):
+    (copied / "report.html").unlink()
+    for weights in (copied / "checkpoints").glob("*/learner.safetensors"):
         weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"step-000002/learner.safetensors is missing or damaged"):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
+    with pytest.raises(InputError, match=r"step-000004/learner.safetensors is missing or damaged"):
+        resume(copied, Console(file=io.StringIO()))
 
 
 def test_a_run_that_was_resumed_elsewhere_saves_nothing_further(model, tmp_path):
@@ -360,17 +362,15 @@ def test_the_lock_is_private_to_its_owner_and_not_executable(tmp_path):
     assert (tmp_path / "run" / ".lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_full_disk_is_reported_in_one_line_and_the_run_can_continue(model, tmp_path):
-    run(configure(model, learning__steps="2", run__save_every="1"), tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000002")
-    (tmp_path / "run" / "report.html").unlink()
+def test_a_full_disk_is_reported_in_one_line_and_the_run_can_continue(copied):
+    cut_back(copied, to=2)
     with (
         files_no_longer_than(20_000),
         pytest.raises(SelfplayError, match=r"cannot be written .* selfplay train --resume"),
     ):
-        resume(tmp_path / "run", Console(file=io.StringIO()))
-    resume(tmp_path / "run", Console(file=io.StringIO()))
-    assert (tmp_path / "run" / "report.html").exists()
+        resume(copied, Console(file=io.StringIO()))
+    resume(copied, Console(file=io.StringIO()))
+    assert (copied / "report.html").exists()
 
 
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_occupy_its_name(model, tmp_path):
