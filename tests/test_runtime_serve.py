@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,15 +58,29 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
     return answer_of(engine, 1).completion_logprobs or []
 
 
-@pytest.fixture
-def serving_base(tmp_path, adapters) -> Iterator[Live]:
+@contextlib.contextmanager
+def serving_adapters_of(directory: Path) -> Iterator[Live]:
     """A model without adapters, served as by ``selfplay serve --adapters``."""
-    for name, directory in adapters.items():
-        shutil.copytree(directory, tmp_path / name)
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
     engine = EmbeddedEngine(policy, max_tokens=16)
     source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
-    with running(build_app(engine, policy, source.model.name, source, TOKEN, tmp_path), engine) as live:
+    with running(build_app(engine, policy, source.model.name, source, TOKEN, directory), engine) as live:
+        yield live
+
+
+@pytest.fixture
+def serving_base(tmp_path, adapters) -> Iterator[Live]:
+    """A server that may load the three adapters."""
+    for name, directory in adapters.items():
+        shutil.copytree(directory, tmp_path / name)
+    with serving_adapters_of(tmp_path) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def shared_base(adapters) -> Iterator[Live]:
+    """The same for the tests that leave it as they found it."""
+    with serving_adapters_of(adapters["first"].parent) as live:
         yield live
 
 
@@ -149,12 +164,15 @@ def change_config(directory: Path, **fields) -> None:
     ],
     ids=str,
 )
-def test_an_invalid_adapter_is_rejected_and_nothing_changes(serving_base, tmp_path, fields):
-    live = serving_base
-    change_config(tmp_path / "second", **fields)
-    assert refusal_of(load(live, "mine", "second")) == (400, "adapter")
+def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapters, fields):
+    live = shared_base
+    with tempfile.TemporaryDirectory(dir=adapters["second"].parent) as folder:
+        changed = shutil.copytree(adapters["second"], folder, dirs_exist_ok=True)
+        change_config(Path(changed), **fields)
+        assert refusal_of(load(live, "mine", changed)) == (400, "adapter")
     assert [model.id for model in live.client().models.list()] == [BASE_NAME]
     assert load(live, "mine", "first").status_code == 200
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
 
 
 def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving_base, tmp_path):
@@ -170,8 +188,8 @@ def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving
 
 
 @pytest.mark.parametrize("name", ["default", "base", BASE_NAME])
-def test_clients_cannot_load_adapters_under_the_servers_names(serving_base, name):
-    live = serving_base
+def test_clients_cannot_load_adapters_under_the_servers_names(shared_base, name):
+    live = shared_base
     before = ask_logprobs(live, name)
     for options in ({}, {"load_inplace": True}):
         assert refusal_of(load(live, name, "first", **options)) == (400, "lora_name")
