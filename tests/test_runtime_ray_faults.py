@@ -1,6 +1,7 @@
 """Runs on Ray whose actors are killed: they finish, or print the reason in one line and can be resumed."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -50,6 +51,18 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
     assert problems_of(command.directory) == []
     assert read_books(command.directory).ledger.replayed > 0
     assert "Traceback" not in said
+
+
+def test_a_run_tells_about_its_model_and_its_last_line_has_the_seconds_of_the_last_evaluation(faults):
+    command = faults.train(0, *QUICK, "--lora.target_modules=['q_proj']", updates=2)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
+    lines = [json.loads(line) for line in (command.directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    before_and_after = [line["time/evaluation_seconds"] for line in lines]
+    assert min(before_and_after) > 0
+    assert problems_of(command.directory) == []
 
 
 def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_resumed(faults):

@@ -67,10 +67,11 @@ def start(faults: Faults, name: str, *more: str) -> Command:
 
 
 def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
-    here = configure(model, tmp_path, **FAST)
-    train_locally(here, tmp_path / "here", Console(file=io.StringIO()))
-    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **FAST)
-    said = io.StringIO()
+    some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']"}
+    here = configure(model, tmp_path, **some)
+    said_here, said = io.StringIO(), io.StringIO()
+    train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
+    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **some)
     train(there, tmp_path / "there", Console(file=said, width=100))
     for policy in ("hider", "seeker"):
         one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
@@ -83,6 +84,8 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
     assert "inference/Engine-1/generated_tokens" in metrics_of(tmp_path / "there")[-1]
     assert "inference/Engine-1/spelled_control_tokens" in metrics_of(tmp_path / "there")[-1]
     assert "48 started = 48 finished + 0 failed" in said.getvalue()
+    (note,) = [line for line in said_here.getvalue().splitlines() if line.startswith("LoRA adapts")]
+    assert said.getvalue().count(note) == 1
     assert "trained on: 48 records" in said.getvalue()
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))

@@ -115,6 +115,7 @@ class ConfigLearnerActor(LearnerService):
             ),
             add_every=config.population.add_every,
             checkpoint=checkpoint,
+            tracks_last=False,
         )
 
     async def train(self, iterations: int) -> int:

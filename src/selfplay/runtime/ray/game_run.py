@@ -13,6 +13,7 @@ from selfplay.core import Arena
 from selfplay.runtime import assembly
 from selfplay.runtime.evaluations import Evaluations, comparison_of
 from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
+from selfplay.runtime.progress_views import print_line
 from selfplay.runtime.ray.cluster_run import ClusterRun
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
@@ -39,6 +40,8 @@ class GameRun(ClusterRun[GameParts]):
         if await parts.pool.current_uid.remote() is None:
             await self._fill_pool(parts)
         learner = await parts.learner.progress.remote()
+        for note in learner["notes"]:
+            print_line(self.console, note)
         if learner["notice"] is not None:
             self.console.print(learner["notice"], markup=False)
         if await parts.pool.latest_version.remote() > learner["step"]:
@@ -103,6 +106,7 @@ class GameRun(ClusterRun[GameParts]):
             await asyncio.wait(playing, timeout=HAND_ON_SECONDS)
             await self._show(parts, progress)
             await self._evaluate_offered(parts, evaluations, progress)
+            await parts.learner.track.remote()
         finally:
             for task in [learning, *playing]:
                 task.cancel()

@@ -29,6 +29,8 @@ class Trainer(Protocol):
     """Records trained on in all saved updates."""
     notice: str | None
     """A line to show if the newest saved update was damaged."""
+    notes: list[str]
+    """Lines to show about the model: the layers without LoRA, and a context shorter than its own."""
 
     @property
     def version(self) -> int:
@@ -63,6 +65,8 @@ class LearnerService:
         add_every: the policy joins the pool every ``add_every`` updates.
         checkpoint: called with the version after each update, to write user-facing checkpoints.
         patience: seconds without a batch after which the learner gives up.
+        tracks_last: whether the metrics of the last update are written at once. Otherwise they wait for
+            :meth:`track`, so that they can include the last evaluation.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LearnerService:
         add_every: int = 1,
         checkpoint: Callable[[int, dict[str, Any]], None] | None = None,
         patience: float = 3600.0,
+        tracks_last: bool = True,
     ) -> None:
         self.trainer = trainer
         self.step_buffer = step_buffer
@@ -85,8 +90,10 @@ class LearnerService:
         self.add_every = add_every
         self.checkpoint = checkpoint
         self.patience = patience
+        self.tracks_last = tracks_last
         self.state = "starting"
         self.stopping = False
+        self._iterations = 0
         self._waited = 0.0
         self._learned = 0.0
         self._saved = 0.0
@@ -101,6 +108,7 @@ class LearnerService:
         Raises:
             SelfplayError: there is no batch, or an update fails.
         """
+        self._iterations = iterations
         beating = asyncio.create_task(self._beat())
         try:
             await self._make_known()
@@ -121,9 +129,11 @@ class LearnerService:
     def progress(self) -> dict[str, Any]:
         """Return the progress: ``step``, ``state``, ``trained_records`` and the last update's metrics.
 
-        ``notice`` is a line to show if the newest saved update is damaged and the one before was loaded.
+        ``notice`` is a line to show if the newest saved update is damaged and the one before was loaded;
+        ``notes`` are lines to show about the model.
         """
         return {
+            "notes": list(self.trainer.notes),
             "notice": self.trainer.notice,
             "trained_records": self.trainer.trained_records,
             "step": self.trainer.version,
@@ -209,8 +219,8 @@ class LearnerService:
 
     async def _tell(self, version: int) -> None:
         """Do what may overlap with drawing and learning the next batch, but must precede saving it."""
-        if version:
-            await self._track(version)
+        if version < self._iterations or self.tracks_last:
+            await self.track()
         in_use = await self.model_pool.paths_in_use.remote()
         await self._in_thread(self.trainer.tidy, in_use)
 
@@ -238,8 +248,10 @@ class LearnerService:
             opponent = await self._in_thread(self.trainer.opponent_path)
             await self.model_pool.add_checkpoint.remote(opponent, version)
 
-    async def _track(self, version: int) -> None:
-        if self.tracker is None:
+    async def track(self) -> None:
+        """Write the metrics of the saved update; a repeated call changes nothing."""
+        version = self.trainer.version
+        if self.tracker is None or not version:
             return
         games = await self.model_pool.accounts.remote()
         steps = await self.step_buffer.counts.remote()

@@ -44,6 +44,7 @@ class SavedStep:
         trained_records: records trained on in all steps.
         state: the state that the run passed with the step; empty before the first update.
         notice: a line to show if the newest step was damaged and the one before was loaded.
+        notes: lines to show about the model; see ``Trainer``.
     """
 
     step: int
@@ -54,6 +55,7 @@ class SavedStep:
     trained_records: int
     state: dict[str, Any]
     notice: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class ProgramLearner:
@@ -97,7 +99,8 @@ class ProgramLearner:
         """Return the step that was saved last."""
         versions = {policy: learner.version for policy, learner in self.learners.items()}
         adapters = {policy: self._adapter("versions", policy) for policy in self.learners}
-        return SavedStep(versions=versions, adapters=adapters, notice=self.notice, **self._last)
+        notes = tuple(self.model.notes)
+        return SavedStep(versions=versions, adapters=adapters, notice=self.notice, notes=notes, **self._last)
 
     async def update(
         self, step: int, records: dict[str, list[TrainingRecord]], state: dict[str, Any]

@@ -18,6 +18,7 @@ from selfplay.runtime.overlap import staleness_shares
 from selfplay.runtime.program_source import ProgramSource
 from selfplay.runtime.programs import build_program, policies_of
 from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
+from selfplay.runtime.progress_views import print_line
 from selfplay.runtime.ray.cluster_run import ClusterRun
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.engine_host import AdapterRef
@@ -68,6 +69,8 @@ class ProgramRun(ClusterRun[ProgramParts]):
             self.client,
         )
         self.saved: SavedStep = await parts.learner.saved.remote()
+        for note in self.saved.notes:
+            print_line(self.console, note)
         if self.saved.notice is not None:
             self.console.print(self.saved.notice, markup=False)
 

@@ -62,6 +62,7 @@ class TorchTrainer:
         self._check_epoch()
         self.group = group
         self.learner: Learner = group.learners[TRAINED]
+        self.notes = self.learner.policy.notes
         self.directory = directory
         self.base_name = base_name
         self.saved_metrics: dict[str, float] = {}
