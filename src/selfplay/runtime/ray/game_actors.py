@@ -115,7 +115,7 @@ class ConfigLearnerActor(LearnerService):
             ),
             add_every=config.population.add_every,
             checkpoint=checkpoint,
-            tracks_last=False,
+            last_version=config.learning.steps,
         )
 
     async def train(self, iterations: int) -> int:

@@ -65,8 +65,8 @@ class LearnerService:
         add_every: the policy joins the pool every ``add_every`` updates.
         checkpoint: called with the version after each update, to write user-facing checkpoints.
         patience: seconds without a batch after which the learner gives up.
-        tracks_last: whether the metrics of the last update are written at once. Otherwise they wait for
-            :meth:`track`, so that they can include the last evaluation.
+        last_version: the version whose metrics wait for :meth:`track`, so that they can include the last
+            evaluation; those of other versions are written at once.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LearnerService:
         add_every: int = 1,
         checkpoint: Callable[[int, dict[str, Any]], None] | None = None,
         patience: float = 3600.0,
-        tracks_last: bool = True,
+        last_version: int | None = None,
     ) -> None:
         self.trainer = trainer
         self.step_buffer = step_buffer
@@ -90,10 +90,9 @@ class LearnerService:
         self.add_every = add_every
         self.checkpoint = checkpoint
         self.patience = patience
-        self.tracks_last = tracks_last
+        self.last_version = last_version
         self.state = "starting"
         self.stopping = False
-        self._iterations = 0
         self._waited = 0.0
         self._learned = 0.0
         self._saved = 0.0
@@ -108,7 +107,6 @@ class LearnerService:
         Raises:
             SelfplayError: there is no batch, or an update fails.
         """
-        self._iterations = iterations
         beating = asyncio.create_task(self._beat())
         try:
             await self._make_known()
@@ -219,7 +217,7 @@ class LearnerService:
 
     async def _tell(self, version: int) -> None:
         """Do what may overlap with drawing and learning the next batch, but must precede saving it."""
-        if version < self._iterations or self.tracks_last:
+        if version != self.last_version:
             await self.track()
         in_use = await self.model_pool.paths_in_use.remote()
         await self._in_thread(self.trainer.tidy, in_use)
