@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import SelfplayError
@@ -40,8 +41,15 @@ def kill(command: Command, name: str) -> None:
     os.kill(pid_of(command, name), signal.SIGKILL)
 
 
+def has_torch(command: Command, name: str) -> bool:
+    actor = ray.get_actor(name, namespace=command.namespace)
+    return ray.get(actor.__ray_call__.remote(lambda self: "torch" in sys.modules))
+
+
 def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(faults):
     command = faults.train(0, *QUICK, updates=UPDATES)
+    assert command.wait_until(lambda: command.saved() > 0)
+    assert {name for name in ACTORS.values() if has_torch(command, name)} == {"Engine-0", "Learner"}
     for name in ACTORS.values():
         before = command.saved()
         assert command.wait_until(lambda before=before: command.saved() > before)

@@ -21,15 +21,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from selfplay.core import InputError, Messages, derive_seed
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.learning import decoder
+from selfplay.learning.adapter_names import AVERAGE, BASE, TRAINED, average_of
 from selfplay.learning.decoder import first_line
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import ALL_LINEAR, check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
 
-TRAINED = "default"
-"""The policy that is trained if none is named."""
-AVERAGE = "average"
-BASE = "base"
+__all__ = ["AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
+
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 # PEFT warns of an adapter whose name is a part of "lora_", such as "a"; its search by name is not used here.
 PART_OF_PREFIX = "Adapter name .* should not be contained in the prefix"
@@ -44,11 +43,6 @@ class LoraSettings:
     lora_rank: int = 16
     lora_alpha: float = 32.0
     target_modules: list[str] = field(default_factory=lambda: list(ALL_LINEAR))
-
-
-def average_of(policy: str) -> str:
-    """Return the name of the adapter that holds the running average of a policy's weights."""
-    return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"
 
 
 class PolicyModel:

@@ -1,11 +1,13 @@
-"""Build the objects that a configuration describes."""
+"""Build the objects that a configuration describes.
+
+torch is imported only by the functions that build a model or what works on it: on Ray, most processes of a
+run do neither.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
@@ -13,11 +15,8 @@ from selfplay.core import Arena, derive_seed
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.adapter_names import TRAINED, average_of
 from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel, average_of
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.replay.batch_log import BatchLog
@@ -42,25 +41,34 @@ from selfplay.replay.transforms_step import (
     RewardForFormat,
     StepRewardTransform,
 )
-from selfplay.runtime.devices import choose_device
 from selfplay.runtime.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.runtime.threads import available_cores, base_dtype, chosen_threads
 from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.tracking.tracker import Tracker
 
+if TYPE_CHECKING:
+    from selfplay.inference.engine import EmbeddedEngine
+    from selfplay.learning.learner import Learner
+    from selfplay.learning.policy import LoraSettings, PolicyModel
+
 
 def build_policy(
     model: ModelSettings,
-    lora: LoraSettings,
+    lora: "LoraSettings",
     seed: int,
     say: Callable[[str], None],
     policies: Sequence[str] = (TRAINED,),
-) -> PolicyModel:
+) -> "PolicyModel":
     """Load the base model with a fresh adapter for each policy.
 
     Raises:
         InputError: the model cannot be loaded, or the device does not exist.
     """
+    import torch
+
+    from selfplay.learning.policy import PolicyModel
+    from selfplay.runtime.devices import choose_device
+
     torch.set_num_threads(chosen_threads(model, available_cores(), say))
     device = choose_device(model.device)
     return PolicyModel(
@@ -73,8 +81,10 @@ def build_policy(
     )
 
 
-def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
+def build_engine(config: Config, policy: "PolicyModel") -> "EmbeddedEngine":
     """Build the embedded engine that serves ``policy``."""
+    from selfplay.inference.engine import EmbeddedEngine
+
     settings = config.inference
     return EmbeddedEngine(
         policy,
@@ -88,10 +98,13 @@ def build_engine(config: Config, policy: PolicyModel) -> EmbeddedEngine:
 def build_learner(
     learning: LearningSettings,
     config: Config,
-    model: PolicyModel,
+    model: "PolicyModel",
     policy: str = TRAINED,
-) -> Learner:
+) -> "Learner":
     """Build the learner of one policy's adapter."""
+    from selfplay.learning.algorithms import Reinforce
+    from selfplay.learning.learner import Learner, Schedule
+
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
     algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
     algorithm.initialize(
@@ -121,7 +134,7 @@ def build_learner(
     )
 
 
-def build_arena(config: Config, engine: EmbeddedEngine) -> Arena:
+def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
     """Build an arena that plays with the engine, with the limits of the configuration."""
     return Arena(
         engine,

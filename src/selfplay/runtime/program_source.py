@@ -23,7 +23,7 @@ from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
-from selfplay.learning.policy import BASE
+from selfplay.learning.adapter_names import BASE
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.runtime.evaluations import comparison_of

@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
-
-import torch
-import torch.nn.functional as F
+from typing import TYPE_CHECKING
 
 from selfplay.config.settings import Config, ModelSettings
+
+if TYPE_CHECKING:
+    import torch
 
 TOKENS, HIDDEN, INNER = 48, 768, 2048
 """The timed operation is a feed-forward layer of a small model, over as many contexts as play has at once."""
@@ -58,6 +59,8 @@ def available_cores() -> int:
 
 def computes_on_gpu(device: str) -> bool:
     """Whether the model runs on a GPU."""
+    import torch
+
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
@@ -66,11 +69,13 @@ def candidates(most: int) -> list[int]:
     return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
 
 
-def measured_seconds(counts: list[int], dtype: torch.dtype) -> dict[int, float]:
+def measured_seconds(counts: list[int], dtype: "torch.dtype") -> dict[int, float]:
     """Return seconds per layer by number of threads: the median of interleaved timings, ``SECONDS`` in all.
 
     The number of threads that torch uses is restored afterwards.
     """
+    import torch
+
     hidden = torch.ones(TOKENS, HIDDEN, dtype=dtype)
     up, down = (torch.full(shape, 1e-3, dtype=dtype) for shape in ((INNER, HIDDEN), (HIDDEN, INNER)))
     timings: dict[int, list[float]] = {count: [] for count in counts}
@@ -89,8 +94,10 @@ def measured_seconds(counts: list[int], dtype: torch.dtype) -> dict[int, float]:
     return {count: median(taken) for count, taken in timings.items()}
 
 
-def _feed_forward(hidden: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+def _feed_forward(hidden: "torch.Tensor", up: "torch.Tensor", down: "torch.Tensor") -> "torch.Tensor":
     """Compute a matrix product and small operations twice, as a layer does."""
+    import torch.nn.functional as F
+
     inner = F.linear(F.rms_norm(hidden, hidden.shape[-1:]), up)
     return hidden + F.linear(F.silu(inner) * inner, down)
 
@@ -104,8 +111,10 @@ def fastest(seconds: dict[int, float]) -> int:
     return chosen
 
 
-def base_dtype(name: str, device: str) -> torch.dtype:
+def base_dtype(name: str, device: str) -> "torch.dtype":
     """Return the base model's type: ``auto`` is bfloat16 where the machine has instructions for it."""
+    import torch
+
     if name != "auto":
         return torch.float32 if name == "float32" else torch.bfloat16
     if device.startswith("cuda"):

@@ -10,7 +10,6 @@ from ray.util.placement_group import PlacementGroup
 from selfplay.config.settings import Config
 from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.actors import ActorForm
-from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.learner_settings import learners_from_config
 from selfplay.runtime.ray.places import Places
 from selfplay.runtime.ray.program_learner import ProgramLearner
@@ -28,6 +27,8 @@ class ProgramLearnerActor(ProgramLearner):
         workers: PlacementGroup | None = None,
         epoch: Epoch | None = None,
     ) -> None:
+        from selfplay.runtime.ray.learner_group import LearnerGroup
+
         settings = config.ray
         group = LearnerGroup(
             functools.partial(learners_from_config, config, policies),

@@ -3,7 +3,7 @@
 A program plays and learns in turns. Everything that must survive a kill is in one place, ``learner/000012``
 of the run's directory: the learners after update 12 and the state that the run passed with it. So whether
 the learner or the command is killed, the run continues after the newest of these. Slow work is done in a
-thread, so that the actor answers meanwhile.
+thread, so that the actor answers meanwhile. torch is imported by the actor, not with this module.
 """
 
 import asyncio
@@ -12,20 +12,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.files import finish_replacements
-from selfplay.learning.checkpoints import (
-    SavedLearner,
-    check_policies,
-    load_checkpoint,
-    newest_whole,
-    save_checkpoint,
-)
-from selfplay.learning.delivery import save_proven_adapter
 from selfplay.runtime.epoch import Epoch
-from selfplay.runtime.ray.learner_group import LearnerGroup
+
+if TYPE_CHECKING:
+    from selfplay.runtime.ray.learner_group import LearnerGroup
 
 KEPT = 2
 """How many steps, and versions of a policy, are kept."""
@@ -69,8 +63,10 @@ class ProgramLearner:
     """
 
     def __init__(
-        self, group: LearnerGroup, directory: Path, base_name: str, epoch: Epoch | None = None
+        self, group: "LearnerGroup", directory: Path, base_name: str, epoch: Epoch | None = None
     ) -> None:
+        from selfplay.learning.checkpoints import newest_whole
+
         self.epoch = epoch
         self._check_epoch()
         self.group = group
@@ -154,6 +150,8 @@ class ProgramLearner:
 
     def _save(self, new: dict[str, Any]) -> None:
         """Save the learners with ``new``, which becomes the last step."""
+        from selfplay.learning.checkpoints import SavedLearner, save_checkpoint
+
         self._check_epoch()
         learners = self.learners.items()
         state = new | {
@@ -168,6 +166,8 @@ class ProgramLearner:
             shutil.rmtree(step_directory(self.directory, old), ignore_errors=True)
 
     def _load(self, step: int) -> None:
+        from selfplay.learning.checkpoints import check_policies, load_checkpoint
+
         place = step_directory(self.directory, step)
         checkpoint = load_checkpoint(place)
         check_policies(place, checkpoint, self.learners)
@@ -195,6 +195,8 @@ class ProgramLearner:
             self.epoch.check()
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
+        from selfplay.learning.delivery import save_proven_adapter
+
         self._check_epoch()
         place = self._place(kind, policy)
         save_proven_adapter(place, self.model, self.base_name, adapter, self.learners[policy].version)

@@ -10,7 +10,7 @@ from rich.console import Console
 from selfplay.config.settings import Config
 from selfplay.core import TrainingRecord
 from selfplay.core.files import copy_directory
-from selfplay.learning.policy import TRAINED
+from selfplay.learning.adapter_names import TRAINED
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.answer_figures import answer_figures
