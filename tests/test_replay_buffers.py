@@ -136,7 +136,7 @@ def test_stop_ends_collection_and_keeps_data_and_clear_does_the_reverse(cls):
     buffer.add_player_trajectory(make_trajectory("a", 3), "Kuhn")
     assert buffer.continue_collection()
     buffer.stop()
-    assert not buffer.continue_collection()
+    assert buffer.continue_collection() is False
     assert buffer.size() == 3
     buffer.clear()
     assert buffer.size() == 0
@@ -160,6 +160,25 @@ def test_bad_construction_is_rejected(cls):
         cls(10, None, buffer_strategy="newest")
     with pytest.raises(InputError, match="max_buffer_size"):
         cls(0, None)
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_a_buffer_may_hold_a_single_step(cls):
+    buffer = cls(1, None)
+    for name in "ab":
+        buffer.add_player_trajectory(make_trajectory(name), "Kuhn")
+    assert (buffer.size(), buffer.counts()["evicted"]) == (1, 1)
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_the_seed_decides_what_is_drawn(cls):
+    def draws(seed):
+        buffer = cls(100, None, seed=seed)
+        for number in range(50):
+            buffer.add_player_trajectory(make_trajectory(str(number)), "Kuhn")
+        return places(buffer.get_batch(20))
+
+    assert draws(3) == draws(3) != draws(4)
 
 
 class Breaks(StepRewardTransform):
@@ -247,6 +266,16 @@ def test_a_sampling_transform_may_leave_out_episodes_but_not_replace_them():
         copying.get_batch(1)
 
 
+def test_a_batch_of_which_nothing_is_left_reports_no_mean_rewards():
+    tracker = RecordingTracker()
+    buffer = EpisodeBuffer(10, tracker, None, None, ComposeSamplingRewardTransforms([KeepWins()]))
+    buffer.add_player_trajectory(make_trajectory("a", 2, reward=-1.0), "Kuhn")
+    assert buffer.get_batch(1) == []
+    (metrics,) = tracker.logged
+    assert metrics["buffer/sampled"] == 2
+    assert not [name for name in metrics if "reward" in name]
+
+
 @pytest.mark.parametrize("cls", BUFFERS)
 def test_drop_stale_removes_the_steps_that_are_too_old_and_no_others(cls):
     mixed = make_trajectory("mixed", 2, version=4)
@@ -318,6 +347,9 @@ def test_stale_steps_are_reported_by_game_length():
         "buffer/stale share, games of 16-31 turns": 6 / 9,
         "buffer/stale share, games of 2-3 turns": 0.0,
     }
+    restored.add_player_trajectory(make_trajectory("one turn"), "Kuhn")
+    restored.get_batch(1)
+    assert shares()["buffer/stale share, games of 1 turns"] == 0.0
 
 
 def forgiven(name, reward, invalid_reward=-1.0):
@@ -368,6 +400,30 @@ def test_batches_can_be_looked_at_afterwards(tmp_path):
         "rewards": {"final": 2.0, "final_transformed": 2.0, "step": 2.0, "sampled": 2.0},
     }
     assert [path.name for path in log.directory.iterdir()] == ["batch-000001.jsonl.gz"]
+    buffer.add_player_trajectory(make_trajectory("b"), "Kuhn")
+    buffer.get_batch(1)
+    assert [line["rollout_id"] for line in log.read(2)] == ["b"]
+
+
+def test_a_batch_log_holds_no_time_and_does_not_need_a_buffer(tmp_path):
+    log = BatchLog(tmp_path)
+    log.write(1, [Step("solver", [], [])])
+    assert log.read(1) == [
+        {
+            "schema_version": 1,
+            "role_id": "solver",
+            "pid": 0,
+            "env_id": "",
+            "rollout_id": "",
+            "step_index": 0,
+            "policy_version": 0,
+            "obs": "",
+            "act": "",
+            "rewards": {},
+        }
+    ]
+    # Bytes 4 to 7 of a gzip file are its time: 0 makes the files of equal batches equal.
+    assert (tmp_path / "batch-000001.jsonl.gz").read_bytes()[4:8] == bytes(4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -405,6 +461,26 @@ def test_a_restored_buffer_gives_the_identical_following_batches(cls, seed, game
         add(restored, number)
     assert drain(restored) == drain(original)
     assert restored.state_dict() == original.state_dict()
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_the_state_is_what_json_makes_of_it(cls):
+    trajectory = make_trajectory("a")
+    trajectory.steps[0].info["scores"] = {0: 1.5, 1: -1.5}
+    buffer = cls(10, None)
+    buffer.add_player_trajectory(trajectory, "Kuhn")
+    state = buffer.state_dict()
+    assert state == json.loads(json.dumps(state))
+
+
+def test_the_state_names_the_stages_of_the_transforms():
+    transforms = StepBuffer(10, None, **shipped_transforms()).state_dict()["transforms"]
+    names = {stage: [entry["type"] for entry in state["transforms"]] for stage, state in transforms.items()}
+    assert names == {
+        "final": ["RoleAdvantageByEnvFormatter"],
+        "step": ["RewardForFormat", "PenaltyForInvalidMove"],
+        "sampling": ["NormalizeRewardsByEnv"],
+    }
 
 
 def test_a_state_saved_with_a_transform_is_refused_by_a_buffer_without_it():

@@ -132,6 +132,8 @@ def test_writing_a_step_again_replaces_it(tmp_path):
     assert [rollout.id for rollout in log.read(5)] == ["c"]
     log.write(5, [])
     assert log.steps() == []
+    log.write(6, [])
+    assert log.steps() == []
 
 
 def test_truncate_after_removes_later_steps_and_leftovers(tmp_path):
@@ -162,6 +164,19 @@ def test_an_unknown_object_in_extras_is_written_as_its_repr(tmp_path):
     assert RolloutLog(tmp_path).read(1)[0].extras["board"] == "<class 'set'>"
 
 
+RING: list = []
+RING.append(RING)
+
+
+@pytest.mark.parametrize(("value", "problem"), [("half of \ud83d", "surrogates"), (RING, "recursion")])
+def test_what_json_cannot_hold_is_refused_with_the_rollouts_id(tmp_path, value, problem):
+    odd = make_rollout("b")
+    odd.extras["board"] = value
+    with pytest.raises(SelfplayError, match=rf"^rollout b cannot be written as JSON: .*{problem}"):
+        RolloutLog(tmp_path).write(1, [odd])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_schema_version_is_refused_with_file_and_line(tmp_path):
     log = RolloutLog(tmp_path)
     log.write(1, [make_rollout("a"), make_rollout("b")])
@@ -181,8 +196,22 @@ def test_a_file_of_another_step_is_refused(tmp_path):
     log = RolloutLog(tmp_path)
     log.write(1, [make_rollout("a")])
     (tmp_path / "step-000001.jsonl").rename(tmp_path / "step-000002.jsonl")
-    with pytest.raises(InputError, match="it says step 1, line 1"):
+    problem = r"step-000002.jsonl, line 1: the line is damaged: it says step 1, line 1"
+    with pytest.raises(InputError, match=problem):
         log.read(2)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_file_that_lacks_lines_is_refused_with_both_counts(tmp_path, kept):
+    log = RolloutLog(tmp_path)
+    log.write(1, [make_rollout("a"), make_rollout("b")] if kept else [make_rollout("a")])
+    path = tmp_path / "step-000001.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
+    problem = (
+        rf"step-000001.jsonl, line {kept + 1}: the line is damaged: the file ends after {kept} of {kept + 1}"
+    )
+    with pytest.raises(InputError, match=problem):
+        log.read(1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -217,5 +246,5 @@ def test_player_ids_that_are_no_numbers_are_damage(tmp_path):
     log.write(1, [make_rollout("a")])
     path = tmp_path / "step-000001.jsonl"
     path.write_text(path.read_text().replace('"final_rewards":{"0"', '"final_rewards":{"zero"'))
-    with pytest.raises(InputError, match="line 1: the line is damaged"):
+    with pytest.raises(InputError, match=r"line 1: the line is damaged: .*invalid literal.*'zero'"):
         log.read(1)

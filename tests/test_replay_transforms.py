@@ -115,6 +115,19 @@ def test_a_state_of_other_transforms_is_refused():
         ComposeFinalRewardTransforms([WinDrawLossFormatter()]).load_state_dict(state)
 
 
+def test_a_stack_rejects_the_state_of_a_transform_that_is_no_stack():
+    state = RoleAdvantageFormatter().state_dict()
+    with pytest.raises(InputError, match=r"saved with \[\], but the buffer has \['RoleAdvantageFormatter'\]"):
+        ComposeFinalRewardTransforms([RoleAdvantageFormatter()]).load_state_dict(state)
+
+
+def test_a_step_without_feedback_is_no_invalid_move():
+    trajectory = Trajectory(0, "Kuhn", 1.0, [make_step()])
+    assert PenaltyForInvalidMove(0.25, -1.0)(trajectory, 0, 1.0) == 1.25
+    with pytest.raises(SelfplayError, match="correct_answer_format"):
+        RewardForFormat(1.0)(trajectory, 0, 1.0)
+
+
 def test_format_reward_and_invalid_move_penalty_by_hand():
     trajectory = make_trajectory(
         [
@@ -222,10 +235,12 @@ def test_same_prompt_baseline_counts_a_prompt_across_seats_and_environments():
 def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it():
     twice = [make_step(1.0, prompt_ids=[1], info={"rollout_id": "twice"}) for _ in range(2)]
     once = [make_step(0.0, prompt_ids=[1], info={"rollout_id": "once"})]
-    SamePromptBaseline()([*twice, *once])
-    # Of the other two steps at the prompt, and 4 times the other episode's one mean: (2 + 4) / (2 + 4).
-    assert rewards_of(once) == [-1.0]
-    assert rewards_of(twice) == [1.0, 1.0]
+    elsewhere = [make_step(3.0, prompt_ids=[2], info={"rollout_id": "elsewhere"})]
+    SamePromptBaseline()([*twice, *once, *elsewhere])
+    # The two other steps at the prompt, and 4 times the mean of 1.0 and 3.0, the two other episodes.
+    assert rewards_of(once) == pytest.approx([-(2 * 1.0 + 4 * 2.0) / (2 + 4)])
+    assert rewards_of(twice) == pytest.approx([1.0 - (0.0 + 4 * 1.5) / (1 + 4)] * 2)
+    assert rewards_of(elsewhere) == [3.0 - 0.5]
 
 
 def test_same_prompt_baseline_counts_a_step_without_ids_in_its_seat_only():

@@ -52,7 +52,7 @@ class RolloutLog:
         The file appears complete or not at all. A step without rollouts has no file.
 
         Raises:
-            SelfplayError: a rollout contains a value that JSON cannot represent (NaN, infinity).
+            SelfplayError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
             OSError: the directory cannot be written.
         """
         path = self._path(step)
@@ -128,7 +128,7 @@ def write_rollouts(path: Path, step: int, rollouts: list[Rollout]) -> None:
         rollouts: one per line.
 
     Raises:
-        SelfplayError: a rollout contains a value that JSON cannot represent (NaN, infinity).
+        SelfplayError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
         OSError: the directory cannot be written.
     """
     content = b"".join(
@@ -149,7 +149,7 @@ def _encode(line: RolloutLine) -> bytes:
             )
     try:
         return msgspec.json.encode(line, enc_hook=repr)  # a game library may leave any object in its info
-    except (TypeError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError) as error:  # half a surrogate pair, a list that contains itself
         raise SelfplayError(f"rollout {rollout.id} cannot be written as JSON: {error}") from error
 
 
