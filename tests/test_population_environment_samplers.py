@@ -33,10 +33,19 @@ def test_specs_can_be_any_object_and_the_same_seed_gives_the_same_draws():
 
 
 @pytest.mark.parametrize(
-    "weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]]
+    ("weights", "problem"),
+    [
+        ([1.0], "there are 1 weights for 2 environments"),
+        ([1.0, -1.0], "-1.0 is not a weight"),
+        ([0.0, 0.0], "all of them are 0"),
+        ([1.0, float("nan")], "nan is not a weight"),
+        ([1.0, float("inf")], "inf is not a weight"),
+    ],
 )
-def test_bad_weights_are_refused(weights):
-    with pytest.raises(InputError, match="weights"):
+def test_bad_weights_are_rejected_with_what_to_give(weights, problem):
+    with pytest.raises(
+        InputError, match=rf"^weights: {problem}. Give each environment a weight of 0 or more"
+    ):
         WeightedEnvSampler(["a", "b"], weights)
 
 

@@ -51,6 +51,17 @@ def test_environments_and_models_have_windows_of_their_own():
     assert tracker.pct_unique(1, "Tak", "fixed-x") is None
     assert tracker.diversity("fixed-x") == pytest.approx((0.5 + 1.0) / 2)
     assert tracker.diversity("nobody") is None
+    assert tracker.pct_unique(1, "Kuhn", "nobody") is None
+
+
+def test_by_default_a_window_holds_512_games():
+    tracker = ExplorationTracker()
+    tracker.add_game(["once"], "Kuhn", [])
+    for _ in range(511):
+        tracker.add_game(["often"], "Kuhn", [])
+    assert tracker.pct_unique(1, "Kuhn") == 2 / 512
+    tracker.add_game(["often"], "Kuhn", [])
+    assert tracker.pct_unique(1, "Kuhn") == 1 / 512
 
 
 def test_a_model_on_both_seats_counts_a_game_once():

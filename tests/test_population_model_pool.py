@@ -94,6 +94,11 @@ def test_bad_construction_is_rejected(arguments, field):
         ModelPool(*arguments)
 
 
+def test_an_unknown_mode_is_answered_with_all_modes():
+    with pytest.raises(InputError, match="'softmax' is unknown. Choose one of: " + ", ".join(MODES)):
+        ModelPool("softmax", 3)
+
+
 def test_registering_twice_or_under_the_reserved_name_is_refused():
     pool = make_pool(fixed=["x"])
     with pytest.raises(InputError, match="ckpt-0: the model is already in the pool"):
@@ -102,6 +107,13 @@ def test_registering_twice_or_under_the_reserved_name_is_refused():
         pool.add_fixed("x")
     with pytest.raises(InputError, match="one-player"):
         pool.add_fixed("env")
+
+
+def test_a_fixed_model_is_drawn_if_it_is_active():
+    pool = make_pool("fixed", checkpoints=0)
+    pool.add_fixed("x", active=True)
+    pool.add_fixed("judge", active=False)
+    assert drawn(pool, "fixed-judge", 20) == {"fixed-x": 20}
 
 
 # The active cap
@@ -115,6 +127,27 @@ def test_the_most_recent_checkpoints_stay_active():
 def test_lagged_keeps_the_most_recent_checkpoints_in_its_range_active():
     pool = make_pool("lagged", checkpoints=9, max_active_lora=3, lag_range=(4, 7))
     assert pool.active_checkpoints() == ["ckpt-3", "ckpt-4", "ckpt-8"]
+
+
+def test_lagged_waits_for_the_checkpoints_that_are_not_yet_in_its_range_and_retires_the_older_ones():
+    pool = make_pool("lagged", checkpoints=6, max_active_lora=2, lag_range=(2, 3))
+    # Lags 5 to 0. Lag 2 is the one kept active, lag 3 has to make room, lag 1 is too young.
+    assert pool.active_checkpoints() == ["ckpt-3", "ckpt-5"]
+    assert pool.kept_checkpoints() == ["ckpt-3", "ckpt-4", "ckpt-5"]
+
+
+def test_lagged_prefers_the_oldest_lag_of_its_range_to_a_younger_one_outside():
+    pool = make_pool("lagged", checkpoints=3, max_active_lora=2, lag_range=(2, 2))
+    assert pool.active_checkpoints() == ["ckpt-0", "ckpt-2"]
+
+
+def test_a_retired_checkpoints_games_are_no_longer_kept_for_exploration():
+    pool = make_pool("random", checkpoints=2, max_active_lora=2, fixed=["x"])
+    pool.push_game_outcome("ckpt-0", "fixed-x", 0, ["a"], "Kuhn")
+    assert pool.exploration.summary("ckpt-0")
+    pool.add_checkpoint(None, 2)
+    assert pool.kept_checkpoints() == ["ckpt-1", "ckpt-2"]
+    assert pool.exploration.summary("ckpt-0") == {}
 
 
 @pytest.mark.parametrize("mode", ["match-quality", "ts-dist"])
@@ -144,6 +177,13 @@ def test_checkpoints_of_later_iterations_are_forgotten_with_their_records():
     assert pool.forget_after(2) == set()
     pool.add_checkpoint("again", 3)
     assert (pool.current_uid(), pool.active_checkpoints()) == ("ckpt-3", ["ckpt-2", "ckpt-3"])
+
+
+def test_the_untrained_checkpoint_may_be_forgotten_or_kept():
+    pool = make_pool(checkpoints=1)
+    assert pool.forget_after(0) == set()
+    assert pool.forget_after(-1) == {"ckpt-0"}
+    assert pool.current_uid() is None
 
 
 def test_mirror_is_the_current_checkpoint():
@@ -193,6 +233,7 @@ def test_weights_sum_to_one_in_the_cases_that_broke_the_original():
     assert distance_weights([3.0, 1.0, 1.0]) == pytest.approx([0.2, 0.4, 0.4])
     assert distance_weights([7.0]) == [1.0]
     assert distance_weights([0.0, 0.0]) == [0.5, 0.5]
+    assert distance_weights([0.75, 0.25]) == [0.25, 0.75]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8))
@@ -229,6 +270,17 @@ def test_every_mode_draws_the_same_from_the_same_seed_and_goes_on_after_a_restor
     restored = ModelPool(mode, 4, seed=3)
     restored.load_state_dict(json.loads(json.dumps(second.state_dict())))
     assert [restored.sample("ckpt-3") for _ in range(20)] == draws[10:]
+
+
+def test_draws_differ_from_each_other_by_seed_and_by_number():
+    def draws(seed):
+        pool = make_pool("random", checkpoints=4, max_active_lora=4, fixed=["x", "y"], seed=seed)
+        return [pool.sample("ckpt-3") for _ in range(300)]
+
+    shares = Counter(draws(3))
+    assert len(shares) == 6
+    assert max(shares.values()) < 90
+    assert draws(3) != draws(4)
 
 
 def test_only_the_callers_generator_decides_the_draw():
@@ -279,6 +331,18 @@ def test_mirror_games_count_and_change_no_rating():
     assert pool.snapshot()["models"]["ckpt-0"]["win_rate"] is None
 
 
+def test_wins_and_draws_add_up():
+    pool = make_pool(fixed=["x"])
+    for reward in (1, 0, 1, 0, -1):
+        pool.push_game_outcome("ckpt-0", "fixed-x", reward, [], "Kuhn")
+    records = {model.uid: (model.games, model.wins, model.draws) for model in pool.opponents()}
+    assert records == {"ckpt-0": (5, 2, 2), "fixed-x": (5, 1, 2)}
+    assert pool.matches.state_dict() == {
+        "ckpt-0": {"fixed-x": {"games": 5, "wins": 2, "draws": 2}},
+        "fixed-x": {"ckpt-0": {"games": 5, "wins": 1, "draws": 2}},
+    }
+
+
 def test_games_of_many_players_are_rated_by_rank():
     pool = make_pool(fixed=["x", "y"])
     pool.push_result(["fixed-x", "ckpt-0", "fixed-y"], [-2.0, 5.0, -2.0], "Tak", [])
@@ -319,6 +383,8 @@ def test_one_player_games_are_rated_against_the_environment_which_is_never_sampl
     assert pool.snapshot()["models"]["ckpt-0"]["win_rate"] == 0.5
     assert drawn(pool, "ckpt-0", 50) == {"fixed-x": 50}
     assert pool.ckpt_path("fixed-env") is None
+    assert snapshot["models"]["fixed-env"]["kind"] == "fixed"
+    assert snapshot["models"]["fixed-env"]["active"] is False
 
 
 @pytest.mark.parametrize(
@@ -357,6 +423,12 @@ def test_a_snapshot_is_json_and_reaches_the_tracker():
     assert match_counts == {("ckpt-0", "fixed-x"): 2}
     assert ts_dict["ckpt-0"] == {"mu": me["mu"], "sigma": me["sigma"]}
     assert exploration == {"Kuhn": {"Pct. Unique Action 1-gram": 0.5, "Pct. Unique Action 2-gram": 0.5}}
+    pool.push_game_outcome("fixed-x", "fixed-x", 0, ["c", "d"], "Kuhn")
+    snapshot = pool.snapshot()
+    assert me["exploration"] == exploration
+    assert snapshot["models"]["ckpt-0"]["exploration"] == exploration
+    assert snapshot["exploration"]["Kuhn"]["Pct. Unique Action 1-gram"] == 4 / 6
+    assert snapshot["models"]["fixed-x"]["exploration"] == snapshot["exploration"]
 
 
 @settings(max_examples=30, deadline=None)

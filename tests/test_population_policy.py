@@ -77,6 +77,8 @@ def test_the_average_is_a_separate_member_that_is_never_drawn():
     win(pool, "average")
     assert ratings(pool)["average"][0] > ratings(pool)[POLICY_UID][0]
     assert drawn(pool) == {"fixed-x", "ckpt-0"}
+    assert pool.ckpt_path("average") == (None, "policy")
+    assert pool.snapshot()["models"]["average"]["active"] is False
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,14 @@ def test_a_new_checkpoint_inherits_the_mean_and_twice_the_deviation_up_to_the_de
     ratings = TrueSkillRatings()
     assert ratings.inherited((31.0, 2.0)) == (31.0, 4.0)
     assert ratings.inherited((31.0, 5.0)) == (31.0, ratings.default[1])
+
+
+def test_every_setting_reaches_trueskill():
+    settings_of_env = {"mu": 10.0, "sigma": 3.0, "beta": 2.0, "tau": 0.5, "draw_probability": 0.4}
+    ratings, env = TrueSkillRatings(**settings_of_env), trueskill.TrueSkill(**settings_of_env)
+    assert ratings.default == (10.0, 3.0)
+    expected = trueskill.rate_1vs1(env.create_rating(), env.create_rating(), drawn=True, env=env)
+    close(ratings.rate([ratings.default] * 2, [0.0, 0.0]), expected)
+    first, second = (12.0, 1.0), (9.0, 2.0)
+    expected = trueskill.rate_1vs1(env.create_rating(*first), env.create_rating(*second), env=env)
+    close(ratings.rate([first, second], [1.0, -1.0]), expected)
