@@ -1,8 +1,6 @@
 """``selfplay watch`` as a user types it: its one-line errors, and a whole session in a terminal."""
 
 import os
-import pty
-import select
 import subprocess
 import sys
 
@@ -10,6 +8,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.cli.watch import newest_run
+from terminal_sessions import BACKGROUND, in_terminal
 from watched_runs import append, run_of
 
 
@@ -82,24 +81,6 @@ def test_the_command_loads_nothing_heavy(runs):
 
 
 def test_a_session_in_a_terminal_asks_for_its_background_draws_and_ends_by_a_key(runs):
-    ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "watch", "old"]
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    session = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    replies = [
-        (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c"),
-        (b"step 1 of 100", b"q"),
-    ]
-    shown = b""
-    while select.select([ours], [], [], 60)[0]:
-        try:
-            shown += os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-        if replies and replies[0][0] in shown:
-            os.write(ours, replies.pop(0)[1])
-    assert session.wait(60) == 0
-    os.close(ours)
-    assert replies == []
+    shown = in_terminal(command, BACKGROUND, (b"step 1 of 100", b"q"))
     assert shown.endswith(b"\x1b[?1006l") or b"\x1b[?1049l" in shown, "the screen is given back"

@@ -1,5 +1,6 @@
 """The live view of a cluster: a real cluster with a tracker, and the view after the cluster is gone."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,8 +14,8 @@ from selfplay.cli.main import main
 from selfplay.core import InputError
 from selfplay.runtime.ray import live_view
 from selfplay.runtime.ray.live_view import ClusterSource
-from selfplay.tracking import terminal_interface
 from selfplay.tracking.watch_view import RunView
+from terminal_sessions import in_terminal
 
 CLUSTER = """
     import sys
@@ -113,7 +114,8 @@ def test_the_view_finds_and_follows_a_run_of_a_cluster_and_reports_its_loss(clus
     view = troubled(source)
     assert view.step == 3
     assert "the tracker is gone" in view.trouble
-    os.kill(source._process.pid, signal.SIGKILL)  # as Ray does when the cluster is gone
+    (follower,) = multiprocessing.active_children()
+    os.kill(follower.pid, signal.SIGKILL)  # as Ray does when the cluster is gone
     assert [(view.step, view.trouble) for view in (source.read(), source.read())] == [
         (3, "the cluster is gone")
     ] * 2
@@ -171,16 +173,30 @@ def test_a_tracker_is_found_by_the_name_of_its_run(joined):
         live_view.find_tracker("other")
 
 
-def test_the_terminal_interface_asks_a_handle(joined, monkeypatch):
-    shown = []
-    monkeypatch.setattr(terminal_interface.TerminalInterface, "run", lambda self: shown.append(self.source))
+def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
     tracker = waiting_tracker().remote()
-    live_view.TerminalInterface(tracker).run()
-    assert shown[0].read() == SHOWN
+    source = live_view.HandleSource(tracker)
+    assert source.read() == SHOWN
     ray.kill(tracker)
-    view = troubled(shown[0])
+    view = troubled(source)
     assert view.actors == SHOWN.actors
     assert "the tracker is gone" in view.trouble
+
+
+SHOW = """
+import sys
+import ray
+from selfplay.runtime.ray.live_view import TerminalInterface
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
+TerminalInterface(ray.get_actor("Tracker", namespace="selfplay-shown")).run()
+"""
+
+
+def test_the_terminal_interface_shows_the_run_of_a_handle(cluster, tmp_path):
+    assert cluster.tell("start", "selfplay-shown", tmp_path / "demo") == "started"
+    assert cluster.tell("flush", 7) == "7"
+    in_terminal([sys.executable, "-c", SHOW, cluster.address], (b"demo", b""), (b"step 7", b"q"))
 
 
 @pytest.mark.parametrize("address", ["host:port", "ray://", "127.0.0.1"])

@@ -1,0 +1,41 @@
+"""A command in a terminal of its own, answered by the test."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+
+# Textual asks for the terminal's background before it draws.
+BACKGROUND = (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c")
+
+SECONDS = 60.0
+
+
+def in_terminal(command: list[str], *replies: tuple[bytes, bytes]) -> bytes:
+    """Run a command to its end in a terminal, and return what it showed.
+
+    Args:
+        command: the command, which must end with status 0 within a minute of its last reply.
+        replies: what to wait for and what to type then, one after the other; all of them must be shown.
+    """
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    session = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    left = list(replies)
+    shown = b""
+    latest = time.monotonic() + SECONDS
+    while (wait := latest - time.monotonic()) > 0 and select.select([ours], [], [], wait)[0]:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if left and left[0][0] in shown:
+            os.write(ours, left.pop(0)[1])
+            latest = time.monotonic() + SECONDS
+    else:
+        session.kill()
+    os.close(ours)
+    assert (session.wait(SECONDS), left) == (0, []), shown
+    return shown
