@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hostile_text import HOSTILE_PIECES, hostile_text
 from selfplay.core import InputError, Messages
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.control_tokens import BREAK, ControlTokens
 from tokenizer_families import (
     CHATML,
     FAMILIES,
@@ -270,6 +271,32 @@ def test_a_tokenizer_whose_words_are_its_control_tokens_keeps_its_text():
     tokens = ChatTokens(odd, "odd")
     assert tokens.encode("!") == [1]
     assert tokens.encode("yes") == [2]
+
+
+MIXED = ["<s>", "<s>x", "<s", "[INST]", "[INST", "stop.", "stop", "▁end", "]~b]"]
+
+
+@functools.cache
+def mixed_control_tokens() -> tuple[PreTrainedTokenizerFast, ControlTokens]:
+    """Return a tokenizer whose control tokens begin with different characters; ``stop`` is a whole word."""
+    backend = Tokenizer(models.BPE({chr(code): code - 32 for code in range(32, 127)}, []))
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True, single_word=text == "stop") for text in MIXED]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>")
+    return tokenizer, ControlTokens(tokenizer, "mixed", [])
+
+
+@given(text=st.lists(st.sampled_from([*MIXED, "a", " ", "_", "<", "[", "]", "s"]), max_size=8).map("".join))
+def test_control_tokens_with_different_first_characters_are_found_as_the_tokenizer_finds_them(text):
+    tokenizer, control = mixed_control_tokens()
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert control.encode(control.named(text)) == ids
+    found = [number for number in ids if number in tokenizer.added_tokens_decoder]
+    assert control.spelled(text) == len(found)
+    assert control.first(text) == (found[0] if found else None)
+    broken = control.with_breaks(text, own=False)
+    assert broken.replace(BREAK, "") == control.named(broken) == text
 
 
 def test_the_hostile_pieces_hold_a_control_token_of_every_family():

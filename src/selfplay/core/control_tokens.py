@@ -106,8 +106,8 @@ class ControlTokens:
             text for text in self._id_of if _counterpart(text) in self._id_of and not added[text][1].special
         }
         alone = {text for text in self._id_of if added[text][1].single_word}
-        # A break after the first character marks text of a content; checking that first is much faster.
-        self._any = re.compile(f"(?!.{BREAK})(?:{_one_of(self._id_of, alone).pattern})", re.DOTALL)
+        # A break after the first character marks text of a content.
+        self._any = _one_of(self._id_of, alone, after_first=f"(?!{BREAK})")
         self._spelled = _one_of(self._id_of.keys() - tags, alone)
         begins = re.escape("".join(sorted({text[0] for text in self._id_of})))
         self._begins = re.compile(f"[{begins}]" if begins else _NEVER)
@@ -164,13 +164,22 @@ def _ids(backend: Backend, text: str, *, add_special_tokens: bool = False) -> li
     return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
-def _one_of(texts: Iterable[str], alone: set[str]) -> re.Pattern[str]:
-    """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words."""
-    patterns = (
-        rf"(?<!\w){re.escape(text)}(?!\w)" if text in alone else re.escape(text)
-        for text in sorted(texts, key=lambda text: (-len(text), text))
-    )
-    return re.compile("|".join(patterns) or _NEVER)
+def _one_of(texts: Iterable[str], alone: set[str], after_first: str = "") -> re.Pattern[str]:
+    """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words.
+
+    The alternatives are grouped by their first character, so that the search tries none of them elsewhere.
+
+    Args:
+        texts: what to match.
+        alone: those of them that are not part of a longer word.
+        after_first: a condition on what follows the first character, checked before the rest.
+    """
+    rests: dict[str, list[str]] = {}
+    for text in sorted(texts, key=lambda text: (-len(text), text)):
+        first, rest = re.escape(text[0]), re.escape(text[1:])
+        rests.setdefault(first, []).append(rf"(?<!\w{first}){rest}(?!\w)" if text in alone else rest)
+    groups = (f"{first}{after_first}(?:{'|'.join(rests[first])})" for first in rests)
+    return re.compile("|".join(groups) or _NEVER)
 
 
 def _counterpart(tag: str) -> str:
@@ -183,7 +192,9 @@ def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:
     whole = json.loads(backend.to_str())
     model = whole["model"]
     for token in whole["added_tokens"]:
-        token["content"] = name_of.get(token["content"], token["content"])
+        if token["content"] in name_of:
+            # Whole words are found under the old name; the new one may stand next to another.
+            token |= {"content": name_of[token["content"]], "single_word": False}
     if isinstance(model["vocab"], dict):
         model["vocab"] = {name_of.get(text, text): number for text, number in model["vocab"].items()}
     else:
