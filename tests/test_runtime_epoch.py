@@ -74,8 +74,9 @@ def test_every_start_of_a_run_is_a_new_epoch_and_only_the_newest_may_write(tmp_p
     second.check_epoch()
     with pytest.raises(SelfplayError, match=OVER):
         first.check_epoch()
-    assert not first.remove_new()
+    assert str(first.after_failure("the engine is lost")) == "the engine is lost"
     assert (tmp_path / "run").exists()
+    assert "--resume" in str(second.after_failure("the engine is lost"))
     second.unlock()
 
 

@@ -380,12 +380,14 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_occupy_its_name(m
     ):
         run(configure(model), tmp_path / "disk")
     assert "--resume" not in str(raised.value)
-    with pytest.raises(SelfplayError, match="exceed the context of 100"):
+    with pytest.raises(SelfplayError, match=r"exceed the context of 100.*, so nothing is kept$"):
         run(configure(model, inference__max_context="100", evaluation__games="2"), tmp_path / "context")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_fails_after_its_first_checkpoint_keeps_it(model, tmp_path):
-    with pytest.raises(SelfplayError, match="engine and learner disagree"):
-        run(configure(model, learning__max_mismatch="1e-12"), tmp_path / "run")
-    assert RunDirectory.open(tmp_path / "run").saved_steps() == [0]
+def test_a_run_that_fails_after_its_first_checkpoint_keeps_it_and_says_how_to_continue(model, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(SelfplayError, match="engine and learner disagree") as raised:
+        run(configure(model, learning__max_mismatch="1e-12"), path)
+    assert str(raised.value).endswith(f"continue with: selfplay train --resume {path}")
+    assert RunDirectory.open(path).saved_steps() == [0]

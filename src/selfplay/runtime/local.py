@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 from selfplay.learning.checkpoints import (
     SavedLearner,
     check_policies,
@@ -82,6 +82,11 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         run = LocalRun(settled, directory, console)
         note_session(directory.path)
         asyncio.run(run.run())
+    except InputError:
+        directory.remove_new()
+        raise
+    except SelfplayError as error:
+        raise directory.after_failure(str(error)) from error
     except (OSError, SafetensorError) as error:
         raise directory.cannot_be_written(error) from error
     except BaseException:

@@ -117,9 +117,14 @@ class RunDirectory:
         return True
 
     def after_failure(self, problem: str) -> SelfplayError:
-        """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed."""
+        """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed.
+
+        The error says how to continue, unless another process has done so.
+        """
         if self.remove_new():
             return SelfplayError(f"{problem}. Nothing was learned yet, so nothing is kept")
+        if self.path.exists() and self.epoch is not None and self.epoch.is_over():
+            return SelfplayError(problem)
         return SelfplayError(
             f"{problem}. What was learned is saved; continue with: selfplay train --resume {self.path}"
         )
