@@ -58,9 +58,14 @@ def without_control_tokens(text: str, *, own: bool = False) -> str:
 
 
 def speech(author: str, text: str) -> str:
-    """Return ``NAME: text`` with every further line indented, so that no text can imitate another speaker.
+    """Return ``NAME: text`` with every further line indented, so that no text can imitate another speaker."""
+    return f"{author}: {indented(text)}"
+
+
+def indented(text: str) -> str:
+    """Return ``text`` with every line but the first indented.
 
     Every character that a terminal or a tokenizer may read as a line end counts as one.
     """
     first, *more = text.splitlines() or [""]
-    return "\n".join([f"{author}: {first}", *(f"    {line}" if line.strip() else "" for line in more)])
+    return "\n".join([first, *(f"    {line}" if line.strip() else "" for line in more)])

@@ -10,6 +10,7 @@ import textarena as ta
 from textarena.envs import registration
 
 from selfplay.core import EpisodeError
+from selfplay.core.text import indented
 from selfplay.envs.game import Game
 from selfplay.envs.generators import Generators
 from selfplay.envs.textarena_moves import add_brackets, family_of
@@ -154,6 +155,7 @@ class TextArenaGame(Game):
 
     def _read(self, pid: int) -> str:
         """Read the current player's observation from TextArena, which returns each observation only once."""
+        self._indent_other_players(pid)
         _, text = self._call(self._env.get_observation, draws=self._draws_when_read)
         text = str(text).strip()
         prompt = self._rules[pid]
@@ -161,6 +163,17 @@ class TextArenaGame(Game):
         if start >= 0:
             text = text[start + len(prompt) :].strip()
         return text or _YOUR_TURN
+
+    def _indent_other_players(self, pid: int) -> None:
+        """Indent the further lines of other players' messages: every line ``[NAME] ...`` is a message.
+
+        The messages of the game itself stay as they are, even where a game quotes a move in one.
+        """
+        heard = self.state.observations
+        heard[pid] = [
+            (author, text if author in (pid, ta.GAME_ID) else indented(str(text)), kind)
+            for author, text, kind in heard[pid]
+        ]
 
     def _latest_board(self, pid: int) -> str:
         for _, text, kind in reversed(self.state.observations[pid]):
