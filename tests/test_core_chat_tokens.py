@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from hostile_text import HOSTILE_PIECES, hostile_text
@@ -297,6 +297,14 @@ def test_control_tokens_with_different_first_characters_are_found_as_the_tokeniz
     assert control.first(text) == (found[0] if found else None)
     broken = control.with_breaks(text, own=False)
     assert broken.replace(BREAK, "") == control.named(broken) == text
+
+
+def test_the_text_of_an_answer_keeps_its_spaces_whatever_the_tokenizers_settings():
+    backend = Tokenizer(models.Unigram([(chr(code), -1.0) for code in range(32, 127)], 0))
+    backend.decoder = decoders.Fuse()
+    tidy = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="~", clean_up_tokenization_spaces=True)
+    tokens = ChatTokens(tidy, "tidy")
+    assert tokens.decode(tokens.encode("I do n't win . [4] ,")) == "I do n't win . [4] ,"
 
 
 def test_the_hostile_pieces_hold_a_control_token_of_every_family():

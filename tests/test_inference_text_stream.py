@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from selfplay.inference.text_stream import TextStream, decoded
+from selfplay.core.chat_tokens import decoded
+from selfplay.inference.text_stream import TextStream
 from tiny_models import tiny_policy
 
 WORDS = ["a", "b", "▁", "▁a", "▁the", "▁▁", "é", "\n", ".", "▁'"]
@@ -44,7 +45,9 @@ def test_the_joined_pieces_equal_the_decoded_text(kind, data):
     tokenizer = tokenizer_of(kind)
     token = st.integers(0, len(tokenizer) - 1)
     if kind == "spaces":
-        token = st.one_of(token, st.integers(len(tokenizer) - len(WORDS), len(tokenizer) - 1))
+        token = st.one_of(
+            token, st.integers(len(tokenizer) - len(WORDS), len(tokenizer) - 1), st.sampled_from([1, 2])
+        )
         letters = st.characters(exclude_categories=["Cs"]).map(lambda c: [3 + b for b in c.encode()])
     else:
         letters = st.characters(exclude_categories=["Cs"]).map(
@@ -53,6 +56,13 @@ def test_the_joined_pieces_equal_the_decoded_text(kind, data):
     parts = data.draw(st.lists(st.one_of(token.map(lambda one: [one]), letters), max_size=40))
     ids = [one for part in parts for one in part]
     assert "".join(pieces_of(kind, ids)) == decoded(tokenizer, ids)
+
+
+@pytest.mark.parametrize("tokens", [["<0x04>", "<s>", "<0xDE>"], ["<0xC3>", "</s>", "<s>", "▁", "<0xA9>"]])
+def test_a_special_token_between_bytes_does_not_end_their_row(tokens):
+    tokenizer = tokenizer_of("spaces")
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    assert "".join(pieces_of("spaces", ids)) == decoded(tokenizer, ids)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "spaces"])

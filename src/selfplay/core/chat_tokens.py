@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable
 
 from selfplay.core.control_tokens import ControlTokens, Tokenizer
-from selfplay.core.errors import InputError
+from selfplay.core.errors import InputError, first_line
 from selfplay.core.types import Message, Messages
 
 MAX_RENDERED_TOKENS = 2_000_000
@@ -98,8 +98,8 @@ class ChatTokens:
         return [*ids, end]
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ``ids`` without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        """Return the text of ``ids``; see :func:`decoded`."""
+        return decoded(self.tokenizer, ids)
 
     def spelled_control_tokens(self, text: str) -> int:
         """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
@@ -144,7 +144,7 @@ class ChatTokens:
         except Exception as error:  # a template is a program by the model's authors and may raise anything
             raise InputError(
                 "messages",
-                f"the chat template of {self.model_name} rejects them ({_first_line(error)})",
+                f"the chat template of {self.model_name} rejects them ({first_line(error)})",
                 "Use roles that it knows, in an order that it accepts.",
             ) from error
 
@@ -172,6 +172,11 @@ class ChatTokens:
         return known[0]
 
 
+def decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Return the text of token ids, without special tokens and with all spaces unchanged."""
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
 def _is_plain_text(messages: Messages) -> bool:
     return len(messages) == 1 and messages[0]["role"] == "text"
 
@@ -189,8 +194,3 @@ def _whole(text: str) -> str:
         problem = f"they contain {text[error.start]!r}, which is an unpaired surrogate"
         raise InputError("messages", problem, "Send whole characters.") from error
     return text
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")

@@ -62,7 +62,9 @@ class Tokenizer(Protocol):
     def get_chat_template(self) -> str:
         """Return the source of the chat template."""
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(
+        self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> str:
         """Return the text of token ids."""
 
 

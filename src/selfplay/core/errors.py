@@ -45,6 +45,12 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, TransientError | TimeoutError | ConnectionError)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message without its full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
 def reason_of(error: Exception) -> str:
     """Return the reason of an error in one line. For errors of other packages, name the file and line too."""
     if isinstance(error, SelfplayError):

@@ -19,9 +19,9 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
+from selfplay.core.chat_tokens import decoded
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.decoder import Decoder, EngineStats, TreeModel
-from selfplay.inference.text_stream import decoded
 
 
 class EmbeddedEngine(InferenceClient):

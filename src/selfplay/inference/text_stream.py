@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from selfplay.core.chat_tokens import decoded
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 HELD_TRIED_EACH_TIME = 8
 
@@ -30,7 +32,7 @@ class TextStream:
         if len(self._held) < self._try_at:
             return ""
         text = self._new_text()
-        if not text or text.endswith(REPLACEMENT) or self._is_byte(token):
+        if not text or text.endswith(REPLACEMENT) or self._ends_with_a_byte():
             held = len(self._held)
             self._try_at = held + 1 if held < HELD_TRIED_EACH_TIME else 2 * held
             return ""
@@ -45,16 +47,19 @@ class TextStream:
         before = decoded(self._tokenizer, self._before)
         return decoded(self._tokenizer, self._before + self._held)[len(before) :]
 
-    def _is_byte(self, token: int) -> bool:
-        """Return whether a token is a single byte, as in SentencePiece.
+    def _ends_with_a_byte(self) -> bool:
+        """Return whether the last token held back that has a text is a single byte, as in SentencePiece.
 
-        In a row of such tokens, one wrong byte also changes the characters before it.
+        In a row of such tokens, one wrong byte also changes the characters before it. Decoding skips special
+        tokens, so they do not end the row.
         """
+        after: list[int] = []
+        for token in reversed(self._held):
+            if self._is_byte(token):
+                return not decoded(self._tokenizer, 2 * after)  # twice, because a first space is stripped
+            after.append(token)
+        return False
+
+    def _is_byte(self, token: int) -> bool:
         name = self._tokenizer.convert_ids_to_tokens(token)
         return isinstance(name, str) and len(name) == 6 and name.startswith("<0x") and name.endswith(">")
-
-
-def decoded(tokenizer: Any, ids: list[int]) -> str:
-    """Return the text of token ids, without special tokens and with all spaces unchanged."""
-    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return text

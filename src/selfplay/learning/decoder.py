@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from selfplay.core import InputError
+from selfplay.core.errors import first_line
 from selfplay.learning.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
 
 
@@ -44,12 +45,6 @@ def load_decoder(model_name: str, dtype: torch.dtype) -> Any:
             "Download the model again.",
         )
     return model
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message without its full stop."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
 
 
 def hidden_states(causal_lm: Any, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from selfplay.core import InputError
-from selfplay.learning.decoder import first_line, hidden_states, logits
+from selfplay.core.errors import first_line
+from selfplay.learning.decoder import hidden_states, logits
 from selfplay.learning.model_attention import ATTENTION_NAME, Attend, DotProduct
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import ancestors, build_plan

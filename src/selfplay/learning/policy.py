@@ -20,9 +20,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.errors import first_line
 from selfplay.learning import decoder
 from selfplay.learning.adapter_names import AVERAGE, BASE, TRAINED, average_of
-from selfplay.learning.decoder import first_line
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import ALL_LINEAR, check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
