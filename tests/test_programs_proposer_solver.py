@@ -460,12 +460,30 @@ def test_open_questions_parse_their_own_examples(question: str, answer: str) -> 
     assert OPEN.parse_question(text) == written
 
 
+@pytest.mark.parametrize("end", ["", "\nAnswer:", f"\nAnswer:{' ' * 20_000}{'b' * 20_000}\nc"])
+def test_a_long_proposal_is_parsed_in_linear_time(end: str) -> None:
+    """In cubic time it would take days."""
+    assert OPEN.parse_question(f"Question:{' ' * 20_000}{'a' * 20_000}{end}") is None
+
+
+_PROPOSAL = re.compile(r"Question: *([^\n]*\S[^\n]*)\nAnswer: *([^\n]*\S[^\n]*)")
+_PARTS = st.text(alphabet=" \t\r\n\x1c\x85\xa0\u2028\u200bab:", max_size=5)
+
+
+@given(st.tuples(_PARTS, _PARTS).map("Question:{0[0]}\nAnswer:{0[1]}".format) | st.text(max_size=20))
+def test_the_form_of_an_open_question_is_that_of_one_regular_expression(text: str) -> None:
+    match = _PROPOSAL.fullmatch(text.strip())
+    written = {"question": match[1].strip(), "ground_truth": match[2].strip()} if match is not None else None
+    assert OPEN.parse_question(text) == written
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "Question: a",
         "Question: a\nAnswer:",
+        "Question: \t\nAnswer: b",
         "Question: a\nAnswer: b\nAnswer: c",
         "Sure!\nQuestion: a\nAnswer: b",
     ],

@@ -104,7 +104,8 @@ class OpenQuestions(Domain):
     def parse_question(self, text: str) -> Question | None:
         """See Domain. The form is two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
         match = _PROPOSAL.fullmatch(text.strip())
-        return {"question": match[1].strip(), "ground_truth": match[2].strip()} if match is not None else None
+        question, answer = (part.strip() for part in match.groups()) if match is not None else ("", "")
+        return {"question": question, "ground_truth": answer} if question and answer else None
 
     def solver_turns(self) -> Turns:
         """Return one example, which shows the form."""
@@ -155,7 +156,7 @@ _PROPOSER_REQUEST = (
     "Question: ...\nAnswer: ..."
 )
 _SOLVER_REQUEST = "End with one line of this form:\nThe answer is: ..."
-_PROPOSAL = re.compile(r"Question: *([^\n]*\S[^\n]*)\nAnswer: *([^\n]*\S[^\n]*)")
+_PROPOSAL = re.compile(r"Question:([^\n]*)\nAnswer:([^\n]*)")
 _STATED = re.compile(r"the answer is:? *(.*\S)", re.IGNORECASE)
 _NUMBER = re.compile(
     r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{1,30})?(?:/[0-9]{1,30})?)(%?)"
