@@ -13,9 +13,16 @@ from selfplay.core import (
     Messages,
     MockInferenceClient,
     ModelResponse,
+    TransientError,
     VerboseLogger,
 )
-from selfplay.programs.debate import EXAMPLE_DEBATE, EXAMPLE_TOPIC, DebateArena, debate_text
+from selfplay.programs.debate import (
+    EXAMPLE_DEBATE,
+    EXAMPLE_TOPIC,
+    DebateArena,
+    OnJudgeFailure,
+    debate_text,
+)
 from selfplay.programs.judge import JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
 
 SIDES = ("Aff", "Neg")
@@ -147,6 +154,46 @@ async def test_unjudged_debate_can_be_kept_as_a_draw_that_is_marked_and_counted(
     assert [result.rollout.extras["verdict"] for result in results if result.rewards["Aff"] == 0] == [None]
     assert batch.meta["failed"] == 0
     assert batch.meta["metric/debate/unjudged"] == 0.5
+
+
+class Unreachable(Debaters):
+    """A judge's model that cannot be reached in its first ``failures`` calls."""
+
+    def __init__(self, failures: int, *verdicts: str) -> None:
+        super().__init__(*verdicts)
+        self.failures = failures
+
+    def answer(self, messages: Messages, seed: int | None) -> str:
+        if is_judge(messages) and len(self.judge_calls) <= self.failures:
+            raise TransientError("the server restarts")
+        return super().answer(messages, seed)
+
+
+@pytest.mark.parametrize("on_judge_failure", ["fail", "draw"])
+async def test_a_debate_whose_judge_cannot_be_reached_for_a_while_is_tried_again(
+    on_judge_failure: OnJudgeFailure,
+) -> None:
+    judge = Unreachable(2, "Winner: Neg, score: 0.8")
+    arena = DebateArena(
+        Debaters("unused"), [TOPIC], num_rounds=1, judge_client=judge, on_judge_failure=on_judge_failure
+    )
+    result = await debate(arena)
+    assert result.rollout.error is None
+    assert result.rewards == {"Aff": -0.8, "Neg": 0.8}
+    assert result.rollout.meta["retried"] == 2
+
+
+@pytest.mark.parametrize("on_judge_failure", ["fail", "draw"])
+async def test_a_debate_whose_judge_is_never_reached_fails_and_is_counted_as_unjudged(
+    on_judge_failure: OnJudgeFailure,
+) -> None:
+    client = Unreachable(100)
+    arena = DebateArena(client, [TOPIC], batch_size=1, num_rounds=1, on_judge_failure=on_judge_failure)
+    batch, results = await arena.play_step()
+    assert results[0].rollout.error == "the judge failed: the server restarts"
+    assert results[0].rollout.error_type == "TransientError"
+    assert len(client.judge_calls) == 1 + arena.retries
+    assert (batch.meta["failed"], batch.meta["metric/debate/unjudged"]) == (1, 1.0)
 
 
 async def test_failure_other_than_the_judges_is_not_counted_as_the_judges() -> None:

@@ -23,6 +23,7 @@ from selfplay.core import (
     Rubric,
     SelfplayError,
     TrainingBatch,
+    TransientError,
     Utterance,
     VerboseLogger,
     derive_seed,
@@ -32,7 +33,10 @@ from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 
 JUDGE_FAILED = "the judge failed"
 OnJudgeFailure = Literal["fail", "draw"]
-"""The outcome of a debate without a verdict: a failed episode, or a reward of 0 for both sides."""
+"""The outcome of a debate without a verdict: a failed episode, or a reward of 0 for both sides.
+
+A debate whose judge cannot be reached is tried again instead; after the last attempt it fails.
+"""
 
 EXAMPLE_TOPIC = "Schools should teach cooking"
 EXAMPLE_DEBATE = (
@@ -55,7 +59,8 @@ def make_debate_rubric(
         aff_role: the role that argues for the motion.
         neg_role: the role that argues against it.
         judge: the judge; by default a TextJudge that calls the arena's client.
-        on_judge_failure: see OnJudgeFailure. With ``fail``, scoring raises JudgeError.
+        on_judge_failure: see OnJudgeFailure. With ``fail``, scoring raises JudgeError. If the call to the
+            judge's model fails temporarily, scoring raises TransientError in both cases.
     """
     decides = judge or TextJudge()
 
@@ -65,7 +70,9 @@ def make_debate_rubric(
             found = await decides.decide(arena, rollout.artifact["topic"], debate, (aff_role, neg_role))
         except InputError:
             raise
-        except SelfplayError as error:  # no verdict, or the call to the judge's model failed
+        except TransientError as error:
+            raise TransientError(f"{JUDGE_FAILED}: {error}") from error
+        except SelfplayError as error:  # no verdict, or the judge's model can never give one
             if on_judge_failure == "fail":
                 raise JudgeError(f"{JUDGE_FAILED}: {error}") from error
             rollout.extras["verdict"] = None

@@ -43,6 +43,7 @@ class Judge(ABC):
 
         Raises:
             JudgeError: there is no verdict.
+            TransientError: the call to the judge's model failed, and another may succeed.
         """
 
 
