@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
+from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
 from program_files import write_program
 from selfplay import __version__
 from selfplay.cli.environments import players_text
@@ -16,7 +17,7 @@ from selfplay.cli.runs import checked_seats
 from selfplay.cli.train import split_arguments
 from selfplay.config import load_config
 from selfplay.core import InputError
-from selfplay.envs.catalog import list_environments
+from selfplay.envs.catalog import list_environments, make_game
 from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
@@ -144,6 +145,19 @@ def test_envs_shows_one_environment_with_its_prompt(capsys):
     assert "players  2\n" in printed
     assert "moves    check, bet\n" in printed
     assert "Legal moves: check, bet." in printed
+
+
+def test_a_prompt_of_a_library_cannot_control_the_terminal(capsys, monkeypatch):
+    def make_hostile(*arguments, **options):
+        game = make_game(*arguments, **options)
+        monkeypatch.setattr(game, "observation", lambda pid: "".join(TERMINAL))
+        return game
+
+    monkeypatch.setattr("selfplay.envs.catalog.make_game", make_hostile)
+    assert main(["envs", "kuhn_poker"]) == 0
+    said = capsys.readouterr().out
+    assert "·[2J" in said
+    assert not ACTS_ON_A_TERMINAL.search(said)
 
 
 def test_envs_gives_the_reason_why_an_environment_cannot_be_played(capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from selfplay.config import dump_config
 from selfplay.core import SelfplayError
 from selfplay.replay.buffers import StepBuffer
 from selfplay.runtime.epoch import Epoch
@@ -85,6 +86,7 @@ class ResumedElsewhere:
 
     def __init__(self, config, path: Path) -> None:
         self.directory = RunDirectory.create(path)
+        self.directory.write_config(dump_config(config))
         self.run = LocalRun(config, self.directory, Console(file=io.StringIO()))
         self.files: dict[Path, bytes] = {}
 
@@ -124,6 +126,18 @@ class ResumedElsewhere:
 
         learner.update = learn
 
+    def resume_elsewhere_after_the_last_checkpoint(self) -> None:
+        """A run whose caches are emptied has just saved."""
+        engine = self.run.engine
+        forget = engine.forget_contexts
+
+        def empty():
+            forget()
+            if self.run.step == self.run.config.learning.steps:
+                self.resume_elsewhere()
+
+        engine.forget_contexts = empty
+
     def check(self) -> None:
         with pytest.raises(SelfplayError, match=OVER):
             asyncio.run(self.run.run())
@@ -131,7 +145,7 @@ class ResumedElsewhere:
         assert files(self.directory.path) == self.files
 
 
-@pytest.mark.parametrize("moment", ["collect", "evaluate", "learn"])
+@pytest.mark.parametrize("moment", ["collect", "evaluate", "learn", "report"])
 def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
     config = configure(
         model,
@@ -143,6 +157,8 @@ def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(mode
     elsewhere = ResumedElsewhere(config, tmp_path / "run")
     if moment == "learn":
         elsewhere.resume_elsewhere_while_learning()
+    elif moment == "report":
+        elsewhere.resume_elsewhere_after_the_last_checkpoint()
     else:
         elsewhere.resume_elsewhere_during(moment)
     elsewhere.check()

@@ -1,13 +1,16 @@
 """The parts of the command on Ray before and after a run."""
 
+import io
 import socket
 
 import pytest
 from rich.console import Console
 
 from selfplay.cli.main import main
-from selfplay.core import InputError
-from selfplay.runtime.ray.train import resume
+from selfplay.config import load_config
+from selfplay.core import InputError, SelfplayError
+from selfplay.runtime.epoch import Epoch
+from selfplay.runtime.ray.train import resume, train
 from selfplay.runtime.run_directory import RunDirectory
 
 CONFIG = """
@@ -55,3 +58,24 @@ def test_a_run_of_one_process_has_no_address(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--resume", "moved", "--address", "auto"]) == 2
     assert "error: --address: runs/moved is a run of one process" in capsys.readouterr().err
+
+
+class ResumedWhileJoining(io.StringIO):
+    """Standard output of a command; when it says that it joins the cluster, the run is resumed elsewhere."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        self.run = run
+
+    def write(self, text):
+        if "joining Ray" in text:
+            Epoch.begin(self.run)
+        return super().write(text)
+
+
+def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing(tmp_path):
+    config = load_config("quickstart", {"run.runtime": "ray", "model.threads": "1"})
+    run = tmp_path / "run"
+    with pytest.raises(SelfplayError, match=r"was resumed by another process, so this one stops$"):
+        train(config, run, Console(file=ResumedWhileJoining(run)))
+    assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock", "config.toml"]

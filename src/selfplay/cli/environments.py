@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.core.text import printable
+
 if TYPE_CHECKING:
     from selfplay.envs.catalog import EnvInfo
 
@@ -73,11 +75,11 @@ def _print_example(info: "EnvInfo", console: Console) -> None:
     game = make_game(info.env_id, info.players[0], seed=0)
     legal = game.legal_actions()
     moves = "not listed by this game" if legal is None else ", ".join(legal)
-    console.print(Text(f"moves    {moves}"))
+    console.print(Text(printable(f"moves    {moves}")))
     console.print(f"\nThe prompt of a first move (template {_TEMPLATE}):")
     for message in get_template(_TEMPLATE).messages(game, game.current_pid):
         console.print(Text(f"\n{message['role']}", style="bold cyan"))
-        console.print(Text(message["content"]))
+        console.print(Text(printable(message["content"])))
 
 
 def players_text(players: list[int]) -> str:

@@ -92,6 +92,19 @@ def finish_replacements(parent: Path) -> None:
             replaced.rename(directory)
 
 
+def remove_partial(directory: Path) -> None:
+    """Delete what a kill left of unfinished writes, in a directory and everywhere below it.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    for path in list(directory.rglob(f".*{PARTIAL}")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def copy_directory(source: Path, directory: Path) -> None:
     """Copy a directory, replacing an existing one."""
     scratch = scratch_for(directory)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfplay.core import SelfplayError
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import write_file
 
 EPOCH_FILE = ".epoch"
@@ -30,18 +30,30 @@ class Epoch:
         """Begin a new epoch of the run; call it with the run locked.
 
         Raises:
+            InputError: the number of the last start is damaged.
             OSError: the directory cannot be written.
         """
         file = run / EPOCH_FILE
-        number = int(file.read_text()) + 1 if file.exists() else 1
+        number = _read_number(file) + 1 if file.exists() else 1
         write_file(file, str(number).encode())
         return cls(file.absolute(), number)
 
     def is_over(self) -> bool:
-        """Whether the run has been started again since."""
-        return int(self.file.read_text()) != self.number
+        """Whether the run has been started again since; raise an InputError if the file is damaged."""
+        return _read_number(self.file) != self.number
 
     def check(self) -> None:
-        """Raise a SelfplayError if the run has been started again since."""
+        """Raise a SelfplayError if the run has been started again since; otherwise as :meth:`is_over`."""
         if self.is_over():
             raise SelfplayError(f"{self.file.parent} was resumed by another process, so this one stops")
+
+
+def _read_number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except ValueError as error:
+        raise InputError(
+            "run directory",
+            f"{file} is damaged: it must contain the number of the run's starts",
+            "Delete it if no other process works on the run, and resume.",
+        ) from error

@@ -63,15 +63,18 @@ def resume(run_dir: Path, console: Console) -> None:
     """
     directory = RunDirectory.open(run_dir)
     directory.lock()
-    config = load_config(str(directory.config_file), {})
-    steps = directory.saved_steps()
-    if steps and steps[-1] >= config.learning.steps and directory.report_file.exists():
-        raise InputError(
-            "--resume",
-            f"{run_dir} is finished ({steps[-1]} of {config.learning.steps} updates)",
-            f"Look at it: selfplay report {run_dir}",
-        )
-    _run(config, directory, console)
+    try:
+        config = load_config(str(directory.config_file), {})
+        steps = directory.saved_steps()
+        if steps and steps[-1] >= config.learning.steps and directory.report_file.exists():
+            raise InputError(
+                "--resume",
+                f"{run_dir} is finished ({steps[-1]} of {config.learning.steps} updates)",
+                f"Look at it: selfplay report {run_dir}",
+            )
+        _run(config, directory, console)
+    finally:
+        directory.unlock()
 
 
 def _run(config: Config, directory: RunDirectory, console: Console) -> None:
@@ -80,6 +83,7 @@ def _run(config: Config, directory: RunDirectory, console: Console) -> None:
         if settled is not config or not directory.config_file.exists():
             directory.write_config(dump_config(settled))
         run = LocalRun(settled, directory, console)
+        directory.check_epoch()
         note_session(directory.path)
         asyncio.run(run.run())
     except InputError:
@@ -188,7 +192,7 @@ class LocalRun:
         if saved:
             _, notice = newest_whole(saved, self.directory.checkpoint, self._load)
             if notice is not None:
-                self.console.print(notice, markup=False)
+                print_line(self.console, notice)
         else:
             self.metrics.truncate(0)
             self.rollout_log.truncate_after(0)
@@ -311,6 +315,7 @@ class LocalRun:
         self.console.print(f"continuing from update {step} of {self.config.learning.steps}")
 
     def _finish(self) -> None:
+        self.directory.check_epoch()
         report = rebuild(self.directory.path)
         checkpoint = self.directory.checkpoint(self.step)
         print_ending(

@@ -4,10 +4,11 @@ import fcntl
 import os
 import re
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import finish_replacements, write_file
+from selfplay.core.files import finish_replacements, remove_partial, write_file
 from selfplay.runtime.epoch import Epoch
 
 CHECKPOINT_PREFIX = "step-"
@@ -70,25 +71,31 @@ class RunDirectory:
     def lock(self) -> None:
         """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
 
+        What a kill left of unfinished writes is deleted, or finished.
+
         Raises:
             InputError: another process holds the lock, or the directory cannot be written.
         """
-        try:
-            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.epoch = Epoch.begin(self.path)
-            for parent in (self.checkpoints, self.population):
-                finish_replacements(parent)
-        except BlockingIOError as error:
-            raise InputError(
-                "run directory", f"{self.path} is in use by another process", "Wait for it or stop it."
-            ) from error
-        except OSError as error:
-            raise InputError(
-                "run.directory",
-                f"{self.path} cannot be written ({error.strerror})",
-                "Choose a writable directory.",
-            ) from error
+        with ExitStack() as on_failure:
+            on_failure.callback(self.unlock)
+            try:
+                self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.epoch = Epoch.begin(self.path)
+                for parent in (self.checkpoints, self.population):
+                    finish_replacements(parent)
+                remove_partial(self.path)
+            except BlockingIOError as error:
+                raise InputError(
+                    "run directory", f"{self.path} is in use by another process", "Wait for it or stop it."
+                ) from error
+            except OSError as error:
+                raise InputError(
+                    "run.directory",
+                    f"{self.path} cannot be written ({error.strerror})",
+                    "Choose a writable directory.",
+                ) from error
+            on_failure.pop_all()
 
     def unlock(self) -> None:
         """Release the lock."""
@@ -137,6 +144,7 @@ class RunDirectory:
 
     def write_config(self, text: str) -> None:
         """Write config.toml completely or not at all."""
+        self.check_epoch()
         write_file(self.config_file, text.encode())
 
     def checkpoint(self, step: int) -> Path:

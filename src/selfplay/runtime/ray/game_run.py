@@ -43,7 +43,7 @@ class GameRun(ClusterRun[GameParts]):
         for note in learner["notes"]:
             print_line(self.console, note)
         if learner["notice"] is not None:
-            self.console.print(learner["notice"], markup=False)
+            print_line(self.console, learner["notice"])
         if await parts.pool.latest_version.remote() > learner["step"]:
             await self._go_back(parts, learner["step"])
         if learner["step"] < self.config.learning.steps:
@@ -131,6 +131,7 @@ class GameRun(ClusterRun[GameParts]):
             step = int(place.name.removeprefix("step-"))
             adapter = str(place.absolute()) if step else None
             await self._evaluate(parts, evaluations, AdapterRef(f"version {step}", step, adapter), progress)
+            self.directory.check_epoch()
             shutil.rmtree(place, ignore_errors=True)
 
     async def _evaluate(
@@ -171,6 +172,7 @@ class GameRun(ClusterRun[GameParts]):
         if learner["step"] < self.config.learning.steps:
             print_stopped(self.console, learner["step"], self.config.learning.steps, self.directory.path)
             return
+        self.directory.check_epoch()
         report = rebuild(self.directory.path)
         print_ending(
             self.console,

@@ -72,7 +72,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         for note in self.saved.notes:
             print_line(self.console, note)
         if self.saved.notice is not None:
-            self.console.print(self.saved.notice, markup=False)
+            print_line(self.console, self.saved.notice)
 
     async def train(self, parts: ProgramParts, progress: RunProgress) -> None:
         """Play, learn and save in turns."""
@@ -96,6 +96,7 @@ class ProgramRun(ClusterRun[ProgramParts]):
         if step < self.config.learning.steps:
             print_stopped(self.console, step, self.config.learning.steps, self.directory.path)
             return
+        self.directory.check_epoch()
         report = rebuild(self.directory.path)
         print_ending(
             self.console,

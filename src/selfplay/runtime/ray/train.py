@@ -75,6 +75,7 @@ def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bo
         try:
             if moved or settled is not config:
                 directory.write_config(dump_config(settled))
+            directory.check_epoch()
             note_session(directory.path)
             asyncio.run(_build(settled, directory, console).run())
         except InputError:
