@@ -84,6 +84,20 @@ def test_a_learner_that_lost_an_update_gets_a_new_batch_whose_games_are_consumed
     assert draw(buffer, 2, Demand(games=2)) is None
 
 
+def test_a_batch_that_no_lost_version_played_stays_when_the_learner_goes_back(tmp_path):
+    """The learner was killed after it had saved update 2 and before the buffer knew of it."""
+    buffer = service(tmp_path)
+    for update in (1, 2):
+        buffer.add_games([game(2 * update), game(2 * update + 1)])
+        drawn = draw(buffer, update, Demand(games=2))
+        if update == 1:
+            buffer.learned_batch(1)
+    counts = buffer.counts()
+    assert buffer.forget_after(1) == 2
+    assert draw(service(tmp_path), 2, Demand(games=2)) == drawn
+    assert buffer.counts() == counts
+
+
 def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
     def rewards(order: list[int]) -> list[float]:
         buffer = service(in_order=True)

@@ -1,5 +1,6 @@
 """A run of games whose newest update is damaged continues from the previous one without a trace of it."""
 
+import asyncio
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -15,9 +18,10 @@ from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import StepBuffer
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.runtime.ray.buffer_service import BufferService, Demand
 from selfplay.runtime.ray.game_actors import ConfigLearnerActor
+from selfplay.runtime.ray.game_ledger import GameResult, PlaySettings
 from selfplay.runtime.ray.game_run import GameRun
 from selfplay.runtime.ray.handles import LocalHandle
 from selfplay.runtime.ray.pool_service import PoolService
@@ -26,8 +30,10 @@ from selfplay.runtime.run_directory import RunDirectory
 from selfplay.tracking import read_metrics
 from test_runtime_local import configure, model  # noqa: F401 - a fixture
 from test_runtime_ray_buffer_service import game
+from test_runtime_ray_overlap import KUHN, Cluster, run_on_virtual_time
 
 GAMES = 2
+PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=GAMES)
 
 
 class Services:
@@ -60,6 +66,23 @@ class Services:
         for index in range(self.buffer.games(), self.buffer.games() + GAMES):
             played = Rollout(episode_type="kuhn", id=f"train-{index:08d}")
             self.buffer.add_games([replace(game(index, version), rollout=played)])
+
+    async def play_what_may_start(self, version: int) -> int:
+        """Play the games that the pool hands out to a new collector; return how many."""
+        self.pool.resume()
+        self.pool.register("Collector-0", PLAY)
+        given = await self.pool.next_jobs("Collector-0", 1, 100, 0, wait=0.0)
+        for job in given.jobs:
+            played = Rollout(episode_type="kuhn", id=job.name)
+            self.buffer.add_games([replace(game(job.meta.index, version), rollout=played)])
+            self.pool.finish([GameResult(job.name, "finished", rewards=[1.0, -1.0])])
+        return len(given.jobs)
+
+    async def update_by_the_pool(self, update: int) -> None:
+        """Play what may start, and learn if that is a batch."""
+        assert await self.play_what_may_start(update - 1) == GAMES
+        assert await self.buffer.draw(update, Demand(games=GAMES), wait=0.0) is not None
+        assert await self.learner.train(update) == update
 
     async def update(self, update: int) -> None:
         """Play, learn and evaluate."""
@@ -131,7 +154,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     assert "continuing from 000002" in again.said.getvalue()
     for kind in ("evaluation", "checkpoints", "to-evaluate"):
         assert steps(path / kind) == [1, 2], kind
-    assert steps(path / "batches") == steps(path / "rollouts") == [1, 2, 3], "the buffer may still hold one"
+    assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
     assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
     assert again.pool.current_uid() == "ckpt-2"
@@ -162,6 +185,92 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
         found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
         assert all(torch.equal(found[name], average[name]) for name in average), place
     again.end()
+
+
+@pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])
+async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_allowance(
+    config, tmp_path, drawn
+):
+    path = tmp_path / "run"
+    run = Services(config, path)
+    await run.run.prepare(run.parts)
+    for update in (1, 2, 3):
+        await run.update_by_the_pool(update)
+    assert await run.play_what_may_start(3) == GAMES
+    if drawn:
+        await run.buffer.draw(4, Demand(games=GAMES), wait=0.0)
+    run.end()
+    damage_update_3(path)
+    (await resumed(config, path)).end()
+    again = await resumed(config, path)
+    assert again.buffer.counts() == {
+        "added": 8 * 2,
+        "stored": 0,
+        "evicted": 0,
+        "dropped_stale": 0,
+        "sampled": 6 * 2,
+        "cleared": 2 * 2,
+    }
+    await again.update_by_the_pool(3)
+    await again.update_by_the_pool(4)
+    lines = read_metrics(path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert [line["overlap/staleness_0"] for line in lines] == [1.0, 1.0, 1.0]
+    assert again.pool.accounts()["consumed"] == again.buffer.games() == 12
+    again.end()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    staleness=st.integers(0, 2),
+    pause=st.floats(0.0, 1.5),
+    kind=st.sampled_from([StepBuffer, EpisodeBuffer]),
+)
+def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness, pause, kind):
+    cluster = Cluster(
+        tmp_path_factory.mktemp("run"),
+        games=4,
+        staleness=staleness,
+        move_seconds=0.1,
+        learn_seconds=0.3,
+        buffer_kind=kind,
+        mode="random",
+    )
+
+    async def lose_an_update() -> None:
+        first = asyncio.create_task(cluster.run(7))
+        while cluster.trainer.version < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
+        first.cancel()
+        await asyncio.wait([first])
+        await asyncio.sleep(1.0)
+        cluster.trainer.version -= 1
+        cluster.trainer.trained.pop()
+        kept = cluster.trainer.version
+        for service in (cluster.learner, cluster.buffer, cluster.pool):
+            service.kill()
+        ended = range(cluster.buffer.service.games()) if cluster.buffer.service.learned > kept else ()
+        await cluster.buffer.forget_after.remote(kept)
+        await cluster.pool.forget_after.remote(kept)
+        await cluster.learner.publish.remote()
+        for service in (cluster.learner, cluster.buffer, cluster.pool):
+            service.kill()
+        cluster.collectors = [cluster._collector("Collector-0")]
+        async with asyncio.timeout(100):
+            await cluster.run(7)
+        trained = cluster.trainer.trained
+        assert len(trained) == 7
+        for version, update in enumerate(trained):
+            assert all(0 <= version - acted <= staleness for _, acted in update)
+        learned_since = {rollout for update in trained[kept:] for rollout, _ in update}
+        assert not learned_since & {f"train-{index:08d}" for index in ended}
+        counts = cluster.buffer.service.counts()
+        assert counts["added"] == sum(counts.values()) - counts["added"]
+        accounts = cluster.pool.service.accounts()
+        assert accounts["finished"] == accounts["started"] == cluster.buffer.service.games()
+
+    run_on_virtual_time(lose_an_update())
 
 
 async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(config, tmp_path):

@@ -2,7 +2,8 @@
 
 Collectors send the same game again when they got no answer, and a killed collector's games are played again:
 a game that is already known changes nothing. The learner requests the batch of an update by the update's
-number and gets the same batch until it reports that it has learned it.
+number and gets the same batch until it reports that it has learned it. Where the learner has lost an update,
+the buffer forgets what that update's weights played.
 """
 
 import asyncio
@@ -298,6 +299,32 @@ class BufferService:
             self._consumed = self._drawn.games
         self._drawn = None
 
+    def forget_after(self, version: int) -> int:
+        """Forget what the versions after ``version`` played and drew: the learner lost them.
+
+        Everything stored is removed and counted as cleared, and all games that have ended are consumed, so
+        that as many others may be played. The batch of the next update stays if it is drawn: then the buffer
+        never knew the lost version. A repeated call changes nothing.
+
+        Returns:
+            The update of the newest batch that is left, learned or drawn.
+        """
+        if version < self.learned:
+            with self._noted("forget_after", version):
+                self._forget_after(version)
+        return self.learned + 1 if self._has_drawn(self.learned + 1) else self.learned
+
+    def _forget_after(self, version: int) -> None:
+        buffer, drawn = self.buffer, self._drawn.steps if self._drawn is not None else []
+        waiting = self.size() - buffer.size()
+        buffer.clear()
+        buffer.added += waiting
+        buffer.sampled -= len(drawn)
+        buffer.cleared += waiting + len(drawn)
+        self.learned = buffer.batches = version
+        self._waiting, self._to_log, self._drawn = [], [], None
+        self._forget_failures()
+
     def _save(self) -> None:
         """Start the journal afresh: batches that were learned are no longer needed."""
         if self._journal is None:
@@ -388,5 +415,7 @@ class BufferService:
             self._learned_batch(args[0])
         elif method == "forget_failures":
             self._forget_failures()
+        elif method == "forget_after":
+            self._forget_after(args[0])
         else:
             self._clear()

@@ -66,15 +66,16 @@ class GameRun(ClusterRun[GameParts]):
     async def _go_back(self, parts: GameParts, step: int) -> None:
         """Delete what later versions left: the learner lost them, now or before an earlier kill.
 
-        The pool comes last, because it tells whether this is done. The buffer may still hold the batch of the
-        next update, so that one's files stay.
+        The pool comes last, because it tells whether this is done. If the buffer still holds the batch of the
+        next update, that one's files stay.
         """
         self.directory.check_epoch()
         run = self.directory
+        last_batch = await parts.buffer.forget_after.remote(step)
         for of_versions in (run.evaluation, run.checkpoints, run.path / TO_EVALUATE):
             delete_after(of_versions, step)
         for of_batches in (run.rollouts, run.batches):
-            delete_after(of_batches, step + 1)
+            delete_after(of_batches, last_batch)
         await parts.tracker.truncate_after.remote(step)
         await parts.pool.forget_after.remote(step)
         await parts.learner.publish.remote()
