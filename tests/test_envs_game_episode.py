@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 
 import pytest
@@ -18,6 +19,7 @@ from selfplay.core import (
 )
 from selfplay.envs import game_episode
 from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.openspiel_game import OpenSpielGame
 from selfplay.envs.scripted import ScriptedPlayer
 from selfplay.envs.templates import get_template
 
@@ -269,6 +271,83 @@ async def test_a_script_that_makes_the_game_raise_has_failed_the_game(monkeypatc
     monkeypatch.setattr(game_episode, "make_player", lambda name, env_id, seed: Clumsy(seed))
     with pytest.raises(EpisodeError, match="failed inside TextArena: ValueError"):
         await play("LiarsDice-v0-train", [AgentSpec("script", "clumsy"), POLICY])
+
+
+class Unreadable(OpenSpielGame):
+    """Kuhn poker that raises in one of its methods once a number of moves has been made."""
+
+    def __init__(self, method, moves):
+        super().__init__("kuhn_poker", 0)
+        self.method, self.moves = method, moves
+
+    def fail_in(self, method):
+        if method == self.method and self.moves <= 0:
+            raise LookupError(f"{method} has failed")
+
+    def apply(self, action):
+        self.moves -= 1
+        return super().apply(action)
+
+    def legal_actions(self):
+        self.fail_in("legal_actions")
+        return super().legal_actions()
+
+    def view(self, pid):
+        self.fail_in("view")
+        return super().view(pid)
+
+    def observation(self, pid):
+        self.fail_in("observation")
+        return super().observation(pid)
+
+    def _own_rewards(self):
+        self.fail_in("rewards")
+        return super()._own_rewards() | ({0: math.nan} if self.method == "nan" else {})
+
+    def _own_info(self):
+        self.fail_in("info")
+        return super()._own_info()
+
+
+def deal_unreadable(monkeypatch, method, moves):
+    monkeypatch.setattr(game_episode, "make_game", lambda *_, **__: Unreadable(method, moves))
+
+
+@pytest.mark.parametrize(
+    ("method", "moves", "loser", "kind"),
+    [
+        ("legal_actions", 1, 0, "LookupError"),
+        ("view", 1, 0, "LookupError"),
+        ("observation", 1, 0, "LookupError"),
+        ("rewards", 2, 1, "LookupError"),
+        ("info", 2, 1, "LookupError"),
+        ("nan", 2, 1, "EpisodeError"),
+    ],
+)
+async def test_a_move_after_which_the_game_cannot_be_read_is_its_players_invalid_move(
+    method, moves, loser, kind, monkeypatch
+):
+    deal_unreadable(monkeypatch, method, moves)
+    rollout = await play("kuhn_poker", [POLICY, POLICY], ["check"], error_allowance=3)
+    extras = rollout.extras
+    assert (extras["num_turns"], extras["invalid_pid"], extras["raised"]) == (moves, loser, kind)
+    assert extras["final_rewards"] == {loser: -2.0, 1 - loser: 2.0}
+    assert [turn["invalid"] for turn in extras["turns"]] == [False] * (moves - 1) + [True]
+    assert rollout.steps[-1].info["format_feedback"]["invalid_move"]
+    assert extras["game_info"][loser]["raised"] == kind
+
+
+@pytest.mark.parametrize("method", ["legal_actions", "view", "observation"])
+async def test_a_game_that_cannot_be_read_before_any_move_has_failed(method, monkeypatch):
+    deal_unreadable(monkeypatch, method, 0)
+    with pytest.raises(LookupError, match=f"{method} has failed"):
+        await play("kuhn_poker", [POLICY, POLICY], ["check"])
+
+
+async def test_a_game_that_cannot_be_read_after_a_scripts_move_has_failed(monkeypatch):
+    deal_unreadable(monkeypatch, "view", 1)
+    with pytest.raises(LookupError, match="view has failed"):
+        await play("kuhn_poker", [AgentSpec("script", "random"), POLICY], ["check"])
 
 
 async def test_the_turn_cap_makes_a_draw():

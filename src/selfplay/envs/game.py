@@ -99,7 +99,7 @@ class Game(ABC):
         self._verdict_info[pid]["invalid_move"] = True
 
     def break_off(self, pid: int, error: Exception) -> None:
-        """End the game at once because it raised on a move of ``pid``; the move then counts as invalid.
+        """End the game at once because it raised on or after a move of ``pid``, which then counts as invalid.
 
         The state may be partly changed, so the game itself is not queried any more. ``game_info`` of ``pid``
         holds the type of the error under ``raised``.

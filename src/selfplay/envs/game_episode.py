@@ -23,14 +23,23 @@ from selfplay.envs.scripted import ScriptedPlayer, make_player
 from selfplay.envs.templates import PromptTemplate
 
 
+@dataclass(frozen=True)
+class _Position:
+    """What the game shows the player to move, its legal moves, and the prompt if the player is a model."""
+
+    pid: int
+    view: str
+    legal: list[str] | None
+    prompt: Messages | None
+
+
 @dataclass
 class _Answer:
-    """A seat's answer: the text, the action in it, whether it is well formed, and the model call, if any."""
+    """A seat's answer: the text, the action in it, whether it is well formed, and the response, if any."""
 
     text: str
     action: str
     well_formed: bool
-    prompt: Messages | None = None
     response: ModelResponse | None = None
 
 
@@ -41,6 +50,7 @@ class _Table:
     spec: PlaySpec
     game: Game
     players: dict[int, ScriptedPlayer]
+    position: _Position | None
     turns: list[dict[str, Any]] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
     errors: int = 0
@@ -56,8 +66,9 @@ class GameEpisode(Episode):
     rejects it or raises on it, or if the template is strict and the answer is ill-formed. After an invalid
     move the player is asked again, at most ``error_allowance`` times in a row; the next invalid move ends the
     game. If the game itself detects an invalid move, the game's own rules decide instead. A move on which the
-    game raises ends it at once, because its state may be partly changed. If a script's move makes the game
-    raise, the episode fails.
+    game raises ends it at once, because its state may be partly changed. The same holds if the game raises
+    when the position after the move is read, or if its rewards after the last move are not finite numbers. If
+    a script's move makes the game raise, the episode fails, as it does if the game raises before any move.
 
     If the game continues after an invalid move, the move's step has ``info["invalid_reward"]``: the reward
     that the player would have got if the move had ended the game. Buffers give the step at most this reward,
@@ -108,24 +119,22 @@ class GameEpisode(Episode):
         """Play the game that ``artifact`` describes. Its seed determines everything except the weights.
 
         Raises:
-            EpisodeError: the number of agents does not match the seats, the game raised on a script's move,
-                or its rewards are not finite numbers.
+            EpisodeError: the number of agents does not match the seats, or the game failed inside its library
+                before any move or on a script's move.
         """
         state = state or EpisodeState()
         table = self._set_table(artifact)
         game = table.game
         turn = 0
-        while not game.done:
+        while (position := table.position) is not None and not game.done:
             if turn == self.max_turns:
                 game.truncate()
                 table.truncated = True
                 break
-            pid = game.current_pid
+            pid, legal = position.pid, position.legal
             agent = artifact.agents[pid]
             state.current_actor = f"player_{pid}"
-            observation = game.view(pid)
-            legal = game.legal_actions()
-            answer = await self._ask(arena, table, pid, turn)
+            answer = await self._ask(arena, table, position, turn)
             action = answer.action
             if legal is None or action not in legal:
                 action = game.normalise(action)
@@ -137,7 +146,7 @@ class GameEpisode(Episode):
                     "pid": pid,
                     "kind": agent.kind,
                     "model": agent.model,
-                    "observation": observation,
+                    "observation": position.view,
                     "text": answer.text,
                     "action": action,
                     "well_formed": answer.well_formed,
@@ -146,7 +155,7 @@ class GameEpisode(Episode):
             )
             table.action_seq.append(action)
             if agent.kind == "policy":
-                step = self._step(pid, turn, answer, action, invalid, legal)
+                step = self._step(position, turn, answer, action, invalid)
                 if invalid and not game.done:
                     step.info["invalid_reward"] = game.invalid_reward(pid)
                 state.trajectory.append(step)
@@ -169,14 +178,25 @@ class GameEpisode(Episode):
             for pid, agent in enumerate(spec.agents)
             if agent.kind == "script"
         }
-        return _Table(spec, game, players)
+        return _Table(spec, game, players, self._position(spec, game))
 
-    async def _ask(self, arena: Arena, table: _Table, pid: int, turn: int) -> _Answer:
+    def _position(self, spec: PlaySpec, game: Game) -> _Position | None:
+        """Read everything that the next turn needs from the game; at its end check its results instead."""
+        if game.done:
+            game.rewards()
+            game.game_info()
+            return None
+        pid = game.current_pid
+        view, legal = game.view(pid), game.legal_actions()
+        prompt = None if spec.agents[pid].kind == "script" else self.template.messages(game, pid)
+        return _Position(pid, view, legal, prompt)
+
+    async def _ask(self, arena: Arena, table: _Table, position: _Position, turn: int) -> _Answer:
+        pid, prompt = position.pid, position.prompt
         agent = table.spec.agents[pid]
-        if agent.kind == "script":
+        if prompt is None:
             action = table.players[pid].act(table.game, derive_seed(table.spec.seed, "script", pid, turn))
             return _Answer(action, action, True)
-        prompt = self.template.messages(table.game, pid)
         trained = agent.kind == "policy"
         response = await arena.call_model(
             prompt,
@@ -188,7 +208,7 @@ class GameEpisode(Episode):
             seed=derive_seed(table.spec.seed, "call", pid, turn),
         )
         action, well_formed = self.template.extract(response.text)
-        return _Answer(response.text, action, well_formed, prompt, response)
+        return _Answer(response.text, action, well_formed, response)
 
     def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
         """Make the move, or count it as invalid; return whether it was invalid."""
@@ -209,10 +229,15 @@ class GameEpisode(Episode):
         return True
 
     def _apply(self, table: _Table, pid: int, action: str) -> bool:
-        """Make the move; return whether it was valid. If it makes the game raise, the player is at fault."""
+        """Make the move and read the next position; return whether the move was valid.
+
+        If the game raises on either, the player is at fault.
+        """
         game = table.game
         try:
-            return game.apply(action)
+            valid = game.apply(action)
+            table.position = self._position(table.spec, game)
+            return valid
         except Exception as error:
             if table.spec.agents[pid].kind == "script":
                 raise
@@ -220,21 +245,19 @@ class GameEpisode(Episode):
             table.raised = game.game_info()[pid]["raised"]
             return False
 
-    def _step(
-        self, pid: int, turn: int, answer: _Answer, action: str, invalid: bool, legal: list[str] | None
-    ) -> Step:
+    def _step(self, position: _Position, turn: int, answer: _Answer, action: str, invalid: bool) -> Step:
         assert answer.response is not None
-        assert answer.prompt is not None
+        assert position.prompt is not None
         feedback = {"correct_answer_format": answer.well_formed, "invalid_move": invalid}
         step = answer.response.to_step(
-            f"player_{pid}",
-            answer.prompt,
+            f"player_{position.pid}",
+            position.prompt,
             turn=turn,
             extracted_action=action,
             format_feedback=feedback,
-            legal_answers=list(map(self.template.answer, legal or ())),
+            legal_answers=list(map(self.template.answer, position.legal or ())),
         )
-        step.pid, step.env_id = pid, self.env_id
+        step.pid, step.env_id = position.pid, self.env_id
         return step
 
     def _summary(self, table: _Table) -> dict[str, Any]:
