@@ -153,6 +153,13 @@ def test_of_several_damaged_states_the_newest_is_kept_and_one_that_does_not_fit_
     assert sorted(path.name for path in tmp_path.iterdir()) == [".4.damaged", "0", "1", "3"]
 
 
+@pytest.mark.parametrize("name", [ADAPTER_CONFIG, STATE_FILE])
+def test_a_file_that_is_nested_too_deeply_is_rejected_in_one_line(checkpoint, name):
+    (checkpoint / name).write_text("[" * 200_000)
+    with pytest.raises(DamagedState, match=name):
+        load_checkpoint(checkpoint)
+
+
 @pytest.mark.parametrize("config", [[], {}, {"peft_type": "IA3"}, {"peft_type": "LORA", "r": 4}])
 def test_a_directory_without_a_lora_adapter_is_rejected(checkpoint, config):
     (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -155,14 +156,20 @@ def change_config(directory: Path, **fields) -> None:
         {"lora_alpha": "8"},
         {"lora_alpha": None},
         {"lora_alpha": [8]},
+        {"lora_alpha": True},
+        {"lora_alpha": math.inf},
+        {"lora_alpha": math.nan},
+        {"lora_alpha": 10**400},
+        {"r": 10**400},
         {"target_modules": 3},
+        {"target_modules": r".*\.[qkvo]_proj|.*\.(gate|up|down)_proj"},  # to PEFT a regular expression
         {"target_modules": []},
         {"target_modules": [3]},
         {"target_modules": ["c_attn"]},
         {"target_modules": ["q_proj"]},
         {"use_dora": True},
     ],
-    ids=str,
+    ids=lambda fields: str(fields)[:60],
 )
 def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapters, fields):
     live = shared_base
@@ -173,6 +180,13 @@ def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapter
     assert [model.id for model in live.client().models.list()] == [BASE_NAME]
     assert load(live, "mine", "first").status_code == 200
     assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
+
+
+def test_an_adapter_of_all_linear_layers_may_say_so(serving_base, tmp_path):
+    assert load(serving_base, "mine", "first").status_code == 200
+    change_config(tmp_path / "first", target_modules="all-linear")
+    assert load(serving_base, "other", "first").status_code == 200
+    assert ask_logprobs(serving_base, "other")[0] == ask_logprobs(serving_base, "mine")[0]
 
 
 def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving_base, tmp_path):

@@ -79,14 +79,21 @@ def check_adapter(directory: Path, max_rank: int) -> None:
     """
     try:
         config = json.loads((directory / ADAPTER_CONFIG).read_text())
-        rank, modules = int(config["r"]), set(config["target_modules"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rank, modules = int(config["r"]), config["target_modules"]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError("adapter", f"{directory} is not a LoRA adapter", "Give a PEFT directory.") from error
     if rank > max_rank:
         raise InputError("adapter", f"its rank is {rank}, the engine's {max_rank}", "Raise max_lora_rank.")
-    if modules & NOT_SERVED_MODULES:
-        names = ", ".join(sorted(modules & NOT_SERVED_MODULES))
-        raise InputError("adapter", f"it changes {names}", "Train the linear layers of the blocks only.")
+    is_list = isinstance(modules, list) and all(isinstance(name, str) for name in modules)
+    if not is_list and modules != "all-linear":  # PEFT uses other texts as regular expressions
+        raise InputError(
+            "adapter", f"its target_modules are {modules!r:.50}", "Give a list of the modules' names."
+        )
+    not_served = [name for name in sorted(NOT_SERVED_MODULES) if name in modules]
+    if not_served:
+        raise InputError(
+            "adapter", f"it changes {', '.join(not_served)}", "Train the linear layers of the blocks only."
+        )
     if not (directory / ADAPTER_FILE).is_file():
         raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.")
 

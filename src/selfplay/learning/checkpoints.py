@@ -6,8 +6,8 @@ and ``state.json`` is at the top level.
 """
 
 import json
-import math
 import shutil
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNER_FILE = "learner.safetensors"
 STATE_FILE = "state.json"
+EVERY_LINEAR_LAYER = "all-linear"
+"""The text that PEFT accepts instead of a list of modules."""
 DAMAGED = ".damaged"
 """``.NAME.damaged`` is a saved state that could not be read."""
 
@@ -147,12 +149,18 @@ def _is_rank(value: object) -> bool:
 
 
 def _is_scale(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _are_modules(value: object) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and all(isinstance(name, str) and name for name in names)
+    """Return whether a value names modules. PEFT uses other texts as regular expressions, which may take
+    forever.
+    """
+    if value == EVERY_LINEAR_LAYER:
+        return True
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
 
 
 _LORA_FIELDS = {"r": _is_rank, "lora_alpha": _is_scale, "target_modules": _are_modules}
@@ -249,7 +257,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raise DamagedState if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path) from error
     if not isinstance(content, dict):
         raise _damaged(path)
