@@ -68,6 +68,18 @@ def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_p
     )
 
 
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [(3.0, "in 1 of 1 step, most recently in step 3;"), ("<img src=x>", "in 1 of 1 step;")],
+)
+def test_a_step_of_a_foreign_file_is_shown_only_if_it_is_a_number(tmp_path, step, text):
+    write_metrics(tmp_path, (1, {"step": step, "answers/zero_advantage_share": 1.0}))
+    page = build(tmp_path)
+    assert text in text_of(page)
+    assert "<img" not in page
+    assert "3.0" not in text_of(page)
+
+
 def test_a_run_that_learns_has_no_warning(tmp_path):
     write_metrics(tmp_path, (1, {"answers/zero_advantage_share": 0.5, "learner/grad_norm": 0.1}))
     assert "Look at this first" not in build(tmp_path)

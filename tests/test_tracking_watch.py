@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from textual.geometry import Size
 
 from selfplay.tracking import watch_metrics
+from selfplay.tracking.report_data import load_run
 from selfplay.tracking.terminal_interface import VIEWS, TerminalInterface
 from selfplay.tracking.watch_charts import Chart, Line, evaluation_figures, learning_charts, rate_charts
 from selfplay.tracking.watch_data import RunDirectorySource
 from selfplay.tracking.watch_header import header
 from selfplay.tracking.watch_metrics import MAX_POINTS, MetricsTail
-from selfplay.tracking.watch_panels import accounts_panel
+from selfplay.tracking.watch_panels import accounts_panel, run_panel
 from selfplay.tracking.watch_plot import draw_chart, number_text, sparkline
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
 from selfplay.tracking.watch_themes import DARK, LIGHT
@@ -568,6 +569,16 @@ def test_an_evaluation_is_part_of_the_time_of_its_own_step_alone(tmp_path):
     assert read_all(run).phases() == {"evaluate": 5.0, "play": 2.0, "the rest": 1.0}
     append(run, {"step": 3, "wall_time": 12.0, "time/play_seconds": 2.0})
     assert read_all(run).phases() == {"play": 2.0, "the rest": 1.0}
+
+
+def test_the_time_so_far_includes_the_first_step_and_evaluation_as_in_the_report(tmp_path):
+    first = {"time/play_seconds": 100.0, "time/learn_seconds": 40.0, "time/evaluation_seconds": 60.0}
+    run = run_of(tmp_path / "run", step=1, wall_time=1000.0, **first)
+    assert "time so far     3 min 20 s" in run_panel(read_all(run), Size(60, 10)).plain
+    append(run, {"step": 2, "wall_time": 1100.0, "time/play_seconds": 90.0, "time/save_seconds": 5.0})
+    view = read_all(run)
+    assert "time so far     5 min 0 s" in run_panel(view, Size(60, 10)).plain
+    assert view.seconds() == load_run(run).seconds() == 300.0
 
 
 def test_answers_have_curves_by_role(tmp_path):

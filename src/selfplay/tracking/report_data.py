@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,8 @@ class RunData:
         return sorted({name for line in self.metrics for name in line} - {"step", "wall_time"})
 
     def seconds(self) -> float:
-        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics.
-
-        The first line is written at the end of its step, so the seconds that it records are added.
-        """
-        if not self.metrics:
-            return 0.0
-        first, last = self.metrics[0], self.metrics[-1]
-        named = (
-            value for name, value in first.items() if name.startswith("time/") and name.endswith("_seconds")
-        )
-        return float(last.get("wall_time", 0.0) - first.get("wall_time", 0.0) + sum(filter(None, named)))
+        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics."""
+        return seconds_between(self.metrics[0], self.metrics[-1]) if self.metrics else 0.0
 
     def env_ids(self) -> list[str]:
         """Return every environment that evaluations, games or metrics name, sorted."""
@@ -157,6 +149,18 @@ class RunData:
                 found |= {step.role_id for step in rollout.steps} | set(rollout.rewards)
                 found |= {said.author for said in rollout.transcript}
         return sorted(found - {""})
+
+
+def seconds_between(first: Mapping[str, Any], last: Mapping[str, Any]) -> float:
+    """Return the wall-clock time of a run by its first and its last line of metrics.
+
+    The first line is written at the end of its step, so the seconds that it records are added. Values that
+    are not numbers are left out.
+    """
+    named = (value for name, value in first.items() if name.startswith("time/") and name.endswith("_seconds"))
+    ends = [line.get("wall_time") for line in (first, last)]
+    before, after = (float(end) if isinstance(end, int | float) else 0.0 for end in ends)
+    return after - before + sum(value for value in named if isinstance(value, int | float))
 
 
 def load_run(run_dir: Path) -> RunData:

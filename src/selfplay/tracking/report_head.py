@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from html import escape
 
 from selfplay.tracking.report_data import RunData
-from selfplay.tracking.report_pieces import counted
+from selfplay.tracking.report_pieces import counted, step_text
 from selfplay.tracking.run_warnings import RunWarning, warnings_of
 
 
 @dataclass
 class _Found:
-    """The latest warning with one cause, its step, and the number of steps with that cause."""
+    """The latest warning with one cause, its step as text, and the number of steps with that cause."""
 
     warning: RunWarning
-    last: float
+    last: str
     steps: int = 1
 
 
@@ -42,18 +42,22 @@ def warnings_html(run: RunData) -> str:
         for warning in warnings_of(line):
             before = found.get(warning.cause)
             steps = before.steps + 1 if before else 1
-            found[warning.cause] = _Found(warning, line.get("step", 0), steps)
+            found[warning.cause] = _Found(warning, step_text(line.get("step")), steps)
     if not found:
         return ""
     total = len(run.metrics)
     rows = "".join(
         f"<li><b>{escape(one.warning.text)}</b> "
-        f'<span class="muted">in {one.steps} of {counted(total, "step")}, most recently in step {one.last}'
+        f'<span class="muted">in {one.steps} of {counted(total, "step")}{escape(_latest_text(one))}'
         f"{escape(_parts_text(one, found))}; {escape(one.warning.advice)}</span></li>"
         for one in found.values()
         if one.warning.whole not in found
     )
     return f'<div class="card warning"><h3>Look at this first</h3><ul>{rows}</ul></div>'
+
+
+def _latest_text(found: _Found) -> str:
+    return f", most recently in step {found.last}" if found.last else ""
 
 
 def _parts_text(whole: _Found, found: dict[str, _Found]) -> str:

@@ -71,6 +71,13 @@ def signed(value: Any) -> str:
     return f"{value:+.3g}" if isinstance(value, int | float) else escape(str(value))
 
 
+def step_text(step: object) -> str:
+    """Return the number of a step; empty for anything but a number, which only a foreign file contains."""
+    if isinstance(step, float):
+        return f"{step:.10g}"
+    return str(step) if isinstance(step, int) else ""
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

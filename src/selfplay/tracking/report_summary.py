@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from selfplay.tracking.report_data import Evaluation, RunData
+from selfplay.tracking.report_pieces import step_text
 
 POLICY_ROWS = 60
 """A game with more information sets than this gets no policy table."""
@@ -102,7 +103,7 @@ def tiles_html(run: RunData) -> str:
     """Return the row of headline figures."""
     tiles = []
     if run.metrics:
-        tiles.append(("Steps", str(run.metrics[-1].get("step", len(run.metrics))), ""))
+        tiles.append(("Steps", step_text(run.metrics[-1].get("step")) or str(len(run.metrics)), ""))
         if seconds := run.seconds():
             evaluating = sum(run.series("time/evaluation_seconds")[1])
             note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from selfplay.tracking.report_summary import Rate, duration_text, model_name
 from selfplay.tracking.watch_charts import evaluation_figures, staleness_series
 from selfplay.tracking.watch_plot import MUTED, Piece, colour_of, content_of, number_text, sparkline
-from selfplay.tracking.watch_view import RunView, Series
+from selfplay.tracking.watch_view import RunView
 
 NAMES = 16
 """Characters of the first column."""
@@ -74,9 +74,8 @@ def run_panel(view: RunView, room: Size) -> Content:
         ("program" if view.is_program else "plays", ", ".join(view.plays())),
         ("algorithm", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
     ]
-    spent = view.series.get("wall_time", Series()).values
-    if len(spent) > 1:
-        rows.append(("time so far", duration_text(view.latest["wall_time"] - spent[0])))
+    if seconds := view.seconds():
+        rows.append(("time so far", duration_text(seconds)))
     if view.damaged_lines:
         rows.append(("damaged lines", f"{view.damaged_lines} skipped"))
     return content_of([[(f"{name:<{NAMES}}", MUTED), (text, "")] for name, text in rows if text])

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from selfplay.tracking.report_data import Evaluation
+from selfplay.tracking.report_data import Evaluation, seconds_between
 from selfplay.tracking.run_warnings import RunWarning, unplayable_warnings, warnings_of
 from selfplay.tracking.watch_game import ReadableGame
 
@@ -133,6 +133,16 @@ class RunView:
         if len({(one.mu, one.sigma) for one in ratings}) < 2:
             return []
         return sorted(ratings, key=lambda one: (-one.mu, one.uid))
+
+    def seconds(self) -> float:
+        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics."""
+        times = self.series.get("wall_time", Series())
+        first = {
+            name: one.values[0]
+            for name, one in self.series.items()
+            if one.steps and one.steps[:1] == times.steps[:1]
+        }
+        return seconds_between(first, self.latest) if first else 0.0
 
     def step_seconds(self) -> list[float]:
         """Return the wall-clock seconds of the last steps, oldest first, without pauses before a resume."""
