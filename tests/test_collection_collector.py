@@ -9,7 +9,7 @@ from live_server import engine_over
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
-from selfplay.core import Arena, MockInferenceClient, Role, SelfplayError
+from selfplay.core import Arena, InputError, MockInferenceClient, Role, SelfplayError
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.learning.policy import TRAINED
@@ -107,6 +107,25 @@ async def test_too_many_failures_stop_the_run_with_their_reason():
     played = await collector.collect(8)
     with pytest.raises(SelfplayError, match=r"8 of 8 games failed; the last: .*the line went dead"):
         collector.stop_if_broken(played)
+
+
+async def test_an_error_in_the_users_input_cancels_the_other_games():
+    class WrongClient(MockInferenceClient):
+        ended = 0
+
+        async def complete(self, messages, *args, **options):
+            self.calls += 1
+            if self.calls == 4:
+                raise InputError("model", "there is no such model", "Name another")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended += 1
+
+    client = WrongClient(answer)
+    with pytest.raises(InputError, match="there is no such model"):
+        await make_collector(client, concurrency=8).collect(20)
+    assert client.ended == client.calls - 1 > 6
 
 
 async def test_a_stream_keeps_its_games_in_flight_between_calls():

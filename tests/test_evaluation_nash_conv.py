@@ -183,6 +183,25 @@ async def test_all_positions_are_scored_at_once():
     assert client.max_in_flight == 12
 
 
+async def test_a_position_that_cannot_be_scored_cancels_the_others():
+    class FailingClient(TabularClient):
+        ended = 0
+
+        async def score(self, messages, completions, *, model=None):
+            self.calls.append((model, messages))
+            if len(self.calls) == 3:
+                raise SelfplayError("the model has no scores")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended += 1
+
+    client = FailingClient(uniform)
+    with pytest.raises(SelfplayError, match="the model has no scores"):
+        await measure(client)
+    assert (len(client.calls), client.ended) == (12, 11)
+
+
 async def test_scoring_has_a_time_limit():
     class SilentClient(TabularClient):
         async def score(self, messages, completions, *, model=None):

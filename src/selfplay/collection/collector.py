@@ -9,6 +9,7 @@ from selfplay.collection.accounts import Accounts
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import Arena, Rollout, SelfplayError, Trajectory, trajectories_of
 from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.tasks import all_results
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 
@@ -85,6 +86,9 @@ class Collector:
         """Play exactly ``games`` training and ``eval_games`` evaluation games; take them in in job order.
 
         ``on_game`` is called whenever a game has ended.
+
+        Raises:
+            InputError: the user's input is wrong; the other games are cancelled.
         """
         with infrequent_garbage_collection():
             jobs = [self.scheduler.next_train_job() for _ in range(games)]
@@ -98,7 +102,7 @@ class Collector:
                     on_game(played)
                 return played
 
-            played = list(await asyncio.gather(*map(play, jobs)))
+            played = await all_results(map(play, jobs))
             for one in played:
                 self._take_in(one)
         return played

@@ -19,6 +19,7 @@ from selfplay.core.errors import InputError, SelfplayError, TransientError, is_t
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
+from selfplay.core.tasks import all_results
 from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch, as_messages
 from selfplay.core.verbose_logger import VerboseLogger
 
@@ -301,16 +302,11 @@ class Arena:
         for index, request in enumerate(own):
             if parent is None and "seed" not in request.meta:
                 request.meta["seed"] = derive_seed(self.seed, "rollouts", self.step_num, index)
-        try:
-            with parent.clock_stopped() if parent is not None else nullcontext():
-                async with asyncio.TaskGroup() as group:
-                    # Outermost episodes are limited to the number of calls: more would only wait and use
-                    # memory. Sub-episodes are not limited, because their waiting parent would block them.
-                    entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
-                    tasks = [group.create_task(self._generate(request, entrance)) for request in own]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        # Outermost episodes are limited to the number of calls: more would only wait and use memory.
+        # Sub-episodes are not limited, because their waiting parent would block them.
+        entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
+        with parent.clock_stopped() if parent is not None else nullcontext():
+            return await all_results(self._generate(request, entrance) for request in own)
 
     async def _generate(
         self, request: EpisodeRequest, entrance: AbstractAsyncContextManager[None]

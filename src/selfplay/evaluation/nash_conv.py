@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, SelfplayError
+from selfplay.core.tasks import all_results
 from selfplay.envs.catalog import library_of
 from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
 from selfplay.envs.templates import PromptTemplate
@@ -93,7 +94,7 @@ async def nash_conv(
 
     try:
         async with asyncio.timeout(timeout):
-            scores = await asyncio.gather(*map(score, states))
+            scores = await all_results(map(score, states))
     except TimeoutError as error:
         raise SelfplayError(f"scoring {len(states)} positions of {env_id} took over {timeout:g} s") from error
     measured = [_normalise(state, logprobs) for state, logprobs in zip(states, scores, strict=True)]
