@@ -4,6 +4,7 @@ import io
 import socket
 
 import pytest
+import ray
 from rich.console import Console
 
 from selfplay.cli.main import main
@@ -34,6 +35,27 @@ def test_a_failed_run_is_kept_if_an_update_is_saved(tmp_path, saved, stays):
     assert said.startswith("the learner is lost. ")
     assert ("--resume" in said) == stays
     assert (tmp_path / "run").exists() == stays
+
+
+def test_a_directory_that_is_gone_is_not_removed_again(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run")
+    assert directory.remove_new()
+    assert not directory.remove_new()
+    directory.unlock()
+
+
+def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_directory(tmp_path, monkeypatch):
+    """Its cluster is gone before the first actor is started."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    (tmp_path / "config.toml").write_text(CONFIG.format(runtime="ray"))
+    config = load_config(str(tmp_path / "config.toml"), {"model.threads": "1"})
+    with pytest.raises(SelfplayError) as caught:
+        train(config, tmp_path / "run", Console())
+    assert str(caught.value).endswith("Nothing was learned yet, so nothing is kept")
+    assert "Ray has not been started yet" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def a_run(tmp_path, runtime):

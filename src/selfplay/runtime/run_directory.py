@@ -111,12 +111,12 @@ class RunDirectory:
     def remove_new(self) -> bool:
         """Delete the directory if this process made it and nothing is saved in it, to free its name.
 
-        Returns whether it was deleted. A directory that a resume can start from stays: one with a checkpoint,
-        or with an update on a cluster.
+        Returns whether it was deleted; a second call deletes nothing. A directory that a resume can start
+        from stays: one with a checkpoint, or with an update on a cluster.
         """
         updates = [path.name for path in (self.path / "learner").glob("*")]
         learned = any(name.isdigit() and int(name) for name in updates)
-        if not self._made or learned or self.saved_steps():
+        if not self._made or not self.path.exists() or learned or self.saved_steps():
             return False
         if self.epoch is not None and self.epoch.is_over():
             return False
