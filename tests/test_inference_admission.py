@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine_requests import answers, ask, make_engine, refusal
-from selfplay.core import ModelResponse, SelfplayError
+from selfplay.core import EpisodeError, ModelResponse
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.policy import BASE, PolicyModel
 from tiny_models import tiny_policy
@@ -74,5 +74,5 @@ async def test_withdrawing_a_model_lets_waiting_requests_for_another_continue(po
     assert engine.running == 1
     engine.withdraw(BASE)
     assert (await asyncio.wait_for(waiting, timeout=60)).completion_token_ids
-    with pytest.raises(SelfplayError, match="no longer served"):
+    with pytest.raises(EpisodeError, match="no longer served"):
         await leaving

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
-from selfplay.core import InputError, ModelResponse, SelfplayError
+from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError, TransientError
+from selfplay.core.errors import is_transient
 from selfplay.inference import decoder
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
@@ -367,19 +368,31 @@ async def test_a_frozen_copy_keeps_answering_while_the_trained_adapter_changes()
     assert answers(await ask_all(engine)) != expected
 
 
-async def test_withdrawing_a_model_ends_its_requests_and_makes_its_name_unknown(policy):
+async def test_withdrawing_a_model_ends_its_requests_for_good_and_makes_its_name_unknown(policy):
     engine = await serve_three(policy)
     task = asyncio.create_task(ask(engine, "abc", 1, model="frozen"))
     other = asyncio.create_task(ask(engine, "abc", 1))
     while engine.stats.forward_passes < 2:
         await asyncio.sleep(0)
     engine.withdraw("frozen")
-    with pytest.raises(SelfplayError, match="frozen is no longer served"):
+    with pytest.raises(EpisodeError, match="frozen is no longer served") as caught:
         await task
+    assert not is_transient(caught.value)
     assert len((await other).completion_token_ids) > 0
     with pytest.raises(InputError, match="does not serve frozen"):
         await ask(engine, "abc", 1, model="frozen")
     assert engine.names() == ["default", BASE]
+
+
+async def test_requests_to_an_engine_that_is_closed_may_be_tried_elsewhere(policy):
+    engine = await serve_three(policy)
+    tasks = [asyncio.create_task(ask(engine, "abc", 1, model=name)) for name in (TRAINED, BASE)]
+    while engine.stats.forward_passes < 2:
+        await asyncio.sleep(0)
+    engine.close()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [(type(error), str(error)) for error in found] == 2 * [(TransientError, "the engine was closed")]
+    assert engine.names() == []
 
 
 # Rejected requests

@@ -8,7 +8,8 @@ import pytest
 import pytest_asyncio
 import torch
 
-from selfplay.core import InputError, ModelResponse, SelfplayError
+from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError
+from selfplay.core.errors import is_transient
 from selfplay.inference.delivery import file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
@@ -214,8 +215,9 @@ async def test_requests_that_wait_for_a_withdrawn_model_fail_with_the_reason(eng
     while not engine._served["default"].requests:
         await asyncio.sleep(0)
     await engine.withdraw("default")
-    with pytest.raises(SelfplayError, match="default is no longer served"):
+    with pytest.raises(EpisodeError, match="default is no longer served") as caught:
         await waiting
+    assert not is_transient(caught.value)
     with pytest.raises(InputError, match=r"does not serve default\. It serves base"):
         await engine.complete(text_prompt("a"))
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from selfplay.core import TransientError
+from selfplay.core import EpisodeError
 from selfplay.inference.tree_cache import TreeCache
 
 
@@ -112,12 +112,12 @@ class Admission:
             request.model.active.append(request)
             free -= len(cache) - before + request.to_come
 
-    def fail(self, model: ServedModel, reason: str) -> None:
-        """End all requests to ``model`` with a TransientError, and empty its cache."""
+    def fail(self, model: ServedModel, kind: type[EpisodeError], reason: str) -> None:
+        """End all requests to ``model`` with an error of this kind, and empty its cache."""
         mine = [*model.active, *(request for request in self.waiting if request.model is model)]
         for request in mine:
             if not request.future.done():
-                request.future.set_exception(TransientError(reason))
+                request.future.set_exception(kind(reason))
         model.active.clear()
         self.waiting = deque(request for request in self.waiting if request.model is not model)
         model.cache.clear()  # an interrupted forward pass may have left slots unfilled

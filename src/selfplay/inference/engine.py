@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 
 from selfplay.core import (
     ContextError,
+    EpisodeError,
     InferenceClient,
     InputError,
     Messages,
@@ -71,8 +72,17 @@ class EmbeddedEngine(InferenceClient):
         served.forget_contexts()
 
     def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and free its cache. Pending requests fail with a SelfplayError."""
-        self._admission.fail(self._served.pop(name), f"{name} is no longer served")
+        """Stop serving ``name`` and free its cache.
+
+        Pending requests fail with an EpisodeError, because another attempt would find no such model.
+        """
+        self._admission.fail(self._served.pop(name), EpisodeError, f"{name} is no longer served")
+
+    def close(self) -> None:
+        """Stop serving. Pending requests fail with a TransientError, because another engine may answer."""
+        for served in self._served.values():
+            self._admission.fail(served, TransientError, "the engine was closed")
+        self._served.clear()
 
     def forget_contexts(self) -> None:
         """Empty every cache, so that later answers do not depend on earlier requests."""
@@ -299,7 +309,7 @@ class EmbeddedEngine(InferenceClient):
             return
         reason = "the engine was cancelled" if error is None else f"the engine failed: {error!r}"
         for served in self._served.values():
-            self._admission.fail(served, reason)
+            self._admission.fail(served, TransientError, reason)
 
     async def _let_others_run(self) -> None:
         """Yield until three rounds of the event loop brought no new request."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from selfplay.core import (
     ContextError,
+    EpisodeError,
     InferenceClient,
     InputError,
     Messages,
@@ -209,7 +210,7 @@ class VLLMEngine(InferenceClient):
             raise
 
     async def close(self) -> None:
-        """Stop vLLM; pending requests fail with a SelfplayError."""
+        """Stop vLLM; pending requests fail with a TransientError, because another engine may answer."""
         llm, self._llm = self._llm, None
         if llm is not None:
             await self._abort([*self._served.values(), *self._retired], llm)
@@ -296,7 +297,10 @@ class VLLMEngine(InferenceClient):
             return new.delivery
 
     async def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and unload its adapter. Pending requests fail with a SelfplayError."""
+        """Stop serving ``name`` and unload its adapter.
+
+        Pending requests fail with an EpisodeError, because another attempt would find no such model.
+        """
         served = self._served.pop(name)
         older = [one for one in self._retired if one.delivery.name == name]
         self._retire(served)
@@ -467,7 +471,9 @@ class VLLMEngine(InferenceClient):
         """Send a request to vLLM, wait for its end and return vLLM's RequestOutput.
 
         Raises:
-            SelfplayError: vLLM failed, or the version was withdrawn.
+            SelfplayError: the engine is not running.
+            TransientError: vLLM failed, or the engine was closed meanwhile.
+            EpisodeError: the version was withdrawn.
         """
         from vllm import SamplingParams, TokensPrompt
         from vllm.exceptions import VLLMError
@@ -489,8 +495,10 @@ class VLLMEngine(InferenceClient):
         finally:
             version.requests.discard(request_id)
             self._unload_if_done(version)
+        if version.withdrawn and self._llm is None:
+            raise TransientError("the vLLM engine was closed")
         if version.withdrawn:
-            raise SelfplayError(f"{version.delivery.name} is no longer served")
+            raise EpisodeError(f"{version.delivery.name} is no longer served")
         reason = outputs[-1].outputs[0].finish_reason if outputs else "nothing came"
         if reason not in ("stop", "length"):
             raise TransientError(f"vLLM failed: a request ended with {reason!r}")

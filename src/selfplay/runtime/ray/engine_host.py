@@ -222,8 +222,7 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         )
 
     async def _stop(self, engine: "EmbeddedEngine") -> None:
-        for name in engine.names():
-            engine.withdraw(name)
+        engine.close()
 
     async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
         files = await asyncio.to_thread(_read, adapter)
