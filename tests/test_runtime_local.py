@@ -17,8 +17,11 @@ from file_limits import files_no_longer_than
 from selfplay.config import load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
+from selfplay.learning.policy import BASE, TRAINED
 from selfplay.replay import BatchLog
+from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime.local import LocalRun, resume, train
+from selfplay.runtime.progress import RunProgress
 from selfplay.runtime.run_directory import RunDirectory
 from tiny_models import roomy_model
 
@@ -201,6 +204,58 @@ def test_overlap_never_trains_on_steps_that_are_too_old(model, tmp_path):
         assert all(number - 2 <= version <= number - 1 for version in versions)
     last = metrics_of(tmp_path / "run")[-1]
     assert last["accounts/started"] >= last["accounts/finished"] + last["accounts/failed"]
+
+
+def test_games_in_flight_that_finish_before_a_copy_is_frozen_are_logged_with_the_others(model, tmp_path):
+    config = configure(
+        model,
+        collection__max_staleness="1",
+        collection__concurrency="6",
+        population__sample_mode="lagged",
+        population__add_every="2",
+        tracking__games_logged="1000",
+    )
+    run(config, tmp_path / "run")
+    accounts = metrics_of(tmp_path / "run")[-1]
+    logged = [rollout.id for _, rollout in RolloutLog(tmp_path / "run" / "rollouts")]
+    assert len(set(logged)) == len(logged) == accounts["accounts/finished"] == accounts["accounts/started"]
+
+
+async def test_games_in_flight_that_fail_before_a_copy_is_frozen_are_logged_and_stop_the_run(
+    model, tmp_path, monkeypatch
+):
+    calls = []
+    dead = asyncio.Event()
+
+    async def dying(*args, **options):
+        calls.append(args)
+        if len(calls) <= 24:
+            return await complete(*args, **options)
+        await dead.wait()
+        raise ConnectionError("the line went dead")
+
+    config = configure(
+        model,
+        collection__max_staleness="1",
+        collection__concurrency="64",
+        population__sample_mode="lagged",
+        population__add_every="1",
+    )
+    console = Console(file=io.StringIO())
+    started = LocalRun(config, RunDirectory.create(tmp_path / "run"), console)
+    complete = started.engine.complete
+    monkeypatch.setattr(started.engine, "complete", dying)
+    for uid in (BASE, TRAINED):
+        started.engine.publish(uid, uid, 0)
+    started.source.begin()
+    with RunProgress(console, 1, "games", None) as progress:
+        await started.source.collect(0, progress)
+    dead.set()
+    with pytest.raises(SelfplayError, match=r"games failed; the last: .*the line went dead"):
+        await started.source.learned(1)
+    started.directory.unlock()
+    failed = [rollout for rollout in started.rollout_log.read(1) if rollout.error is not None]
+    assert len(failed) >= 40
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ class GameSource:
             max_failed_fraction=config.collection.max_failed_fraction,
         )
         self.encode_answer = model.encode_answer
+        self._played: list[Played] = []
+        """The games of the current update."""
 
     def _build_arena(self, engine: EmbeddedEngine) -> Arena:
         config = self.config
@@ -81,12 +83,11 @@ class GameSource:
                 progress.played_one()
 
         if settings.max_staleness == 0:
-            played = await self.collector.collect(settings.games_per_step, evaluating, count)
+            self._played = await self.collector.collect(settings.games_per_step, evaluating, count)
         else:
             share = evaluating / (evaluating + settings.games_per_step)
-            played = await self.collector.collect_until(self._enough(), share, count)
-        self._log_games(step, played)
-        self.collector.stop_if_broken(played)
+            self._played = await self.collector.collect_until(self._enough(), share, count)
+        self._log_games(step + 1)
         self.buffer.drop_stale(step, settings.max_staleness)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
@@ -108,21 +109,31 @@ class GameSource:
         batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
         return [step for part in batch for step in (part if isinstance(part, list) else [part])]
 
-    def _log_games(self, step: int, played: list[Played]) -> None:
+    def _log_games(self, step: int) -> None:
+        """Write the games of update ``step``.
+
+        Raises:
+            SelfplayError: too many of them failed.
+        """
         limit = self.config.tracking.games_logged
-        games = [one.rollout for one in played if one.rollout.error is None][:limit]
-        failed = [one.rollout for one in played if one.rollout.error is not None]
+        games = [one.rollout for one in self._played if one.rollout.error is None][:limit]
+        failed = [one.rollout for one in self._played if one.rollout.error is not None]
         self.parts.directory.check_epoch()
-        self.parts.rollout_log.write(step + 1, games + failed)
+        self.parts.rollout_log.write(step, games + failed)
+        self.collector.stop_if_broken(self._played)
 
     async def learned(self, step: int) -> None:
         """Freeze a copy every ``add_every`` updates.
 
-        Games in flight finish first, because they may be playing against a copy that retires.
+        Games in flight finish first, because they may be playing against a copy that retires. They are logged
+        with this update, so that a checkpoint after it does not lose them.
         """
         if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
-            await self.collector.drain()
+            drained = await self.collector.drain()
             self.parts.directory.check_epoch()
+            if drained:
+                self._played += drained
+                self._log_games(step)
             self.opponents.freeze(step, self.parts.results[TRAINED])
 
     def log(self) -> None:
