@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import ray
 
+import selfplay.ray as unstable
 from selfplay.core import InputError
 from selfplay.runtime.ray import addresses
 
@@ -59,6 +61,44 @@ def test_behind_tls_the_greeting_is_not_checked(monkeypatch):
 def no_token(monkeypatch):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("mode", [{}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "Token"}])
+def test_a_cluster_that_requires_a_token_gets_one_that_only_its_user_can_read(
+    no_token, monkeypatch, tmp_path, mode
+):
+    for name, value in ({"HOME": str(tmp_path)} | mode).items():
+        monkeypatch.setenv(name, value)
+    addresses.make_token()
+    assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "ab" * 32), ("RAY_AUTH_TOKEN_PATH", "a-token")],
+)
+def test_no_token_is_made_if_none_is_required_or_one_is_given(no_token, monkeypatch, tmp_path, name, value):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv(name, value)
+    addresses.make_token()
+    assert not (tmp_path / ".ray").exists()
+
+
+class Started(Exception):
+    """Ray was to be started; nothing was."""
+
+
+def test_build_starts_ray_itself_whatever_cluster_runs_here(no_token, monkeypatch, tmp_path):
+    def start(**options):
+        raise Started(options.get("address"))
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(ray, "init", start)
+    env = unstable.TrainEnvSpec("SimpleTak-v0-train", 2, num_actors=2, prompt_template="qwen3-zs")
+    with pytest.raises(Started, match="local"):
+        unstable.build(model_name="a-model", train_envs=[env])
 
 
 def test_a_token_that_another_run_has_just_made_is_kept(no_token, monkeypatch, tmp_path):

@@ -109,7 +109,7 @@ def build(
     num_engines: int = 1,
     run_name: str = "run",
 ) -> Run:
-    """Start the actors of a run. If Ray is not connected, it is started on this machine.
+    """Start the actors of a run. If Ray is not connected, a cluster is started that only this machine reaches.
 
     Args:
         model_name: the base model.
@@ -139,7 +139,8 @@ def build(
     if not ray.is_initialized():
         keep_loopback_addresses()
         make_token()
-        ray.init(namespace=NAMESPACE, include_dashboard=False)
+        # "local": without it Ray would join whatever cluster runs on this machine.
+        ray.init(address="local", namespace=NAMESPACE, include_dashboard=False)
     lora = {**LORA, **(lora_config or {})}
     engine = {**ENGINE, "max_tokens": max_generation_len, **(vllm_config or {})}
     engine |= {"model_name": model_name, "lora_config": lora}

@@ -62,16 +62,19 @@ def keep_loopback_addresses() -> None:
 
 
 def make_token() -> None:
-    """Create the token of this user's clusters if there is none; call it before a cluster is started.
+    """Create the token of this user's clusters if they need one and there is none.
+
+    Call it before a cluster is started.
 
     Ray would create it too, but readable by every user of the machine.
 
     Raises:
         InputError: the token cannot be written.
     """
-    given = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    required = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
     path = Path.home() / ".ray" / "auth_token"
-    if path.exists() or any(name in os.environ for name in given):
+    if path.exists() or given or not required:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
