@@ -145,7 +145,7 @@ def test_a_kill_before_the_old_files_are_deleted_does_not_bring_them_back(direct
 
 
 def test_snapshots_are_ordered_by_number_and_not_by_name(directory):
-    directory.mkdir()
+    written(directory, [])
     for number in (999_999, 1_000_000):
         (directory / f"snapshot-{number:06d}.json").write_text(str(number))
     assert Journal(directory).load() == (1_000_000, [])
@@ -171,6 +171,21 @@ def test_a_damaged_snapshot_is_an_error_that_names_the_file(directory):
     file.write_text(json.dumps({"a": 1})[:-1])
     with pytest.raises(InputError, match=r"snapshot-000001\.json is damaged"):
         Journal(directory).load()
+
+
+@pytest.mark.parametrize("snapshot", [None, {"a": 1}])
+@pytest.mark.parametrize("number", [None, "1000"])
+def test_a_journal_of_another_version_of_selfplay_is_rejected_and_kept(directory, snapshot, number):
+    written(directory, ["a"], snapshot)
+    format_file = directory / "format"
+    format_file.unlink()
+    if number is not None:
+        format_file.write_text(number)
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(InputError, match="journal was written by another version of selfplay") as caught:
+        Journal(directory).load()
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
 def test_a_failed_entry_that_a_kill_left_in_the_journal_is_removed_when_it_fails_again(directory):

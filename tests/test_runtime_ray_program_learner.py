@@ -190,6 +190,17 @@ async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
+async def test_a_step_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path):
+    await learner(tmp_path).update(1, records(1), {})
+    for file in (tmp_path / "learner").glob("*/state.json"):
+        state = json.loads(file.read_text())
+        del state["format"]
+        file.write_text(json.dumps(state))
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+        learner(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000000", "000001"]
+
+
 async def test_a_program_whose_policies_have_changed_is_rejected(tmp_path):
     await learner(tmp_path).update(1, records(1), {})
     for other in (("hider",), ("hider", "finder")):

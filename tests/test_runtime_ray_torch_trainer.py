@@ -178,6 +178,17 @@ def test_an_update_of_another_model_is_rejected_and_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
+@pytest.mark.parametrize("number", [None, 1000])
+def test_an_update_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path, number):
+    one_update(trainer(tmp_path))
+    file = tmp_path / "learner" / "000001" / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": number}))
+    before = files(tmp_path)
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+        trainer(tmp_path)
+    assert files(tmp_path) == before
+
+
 def test_a_trainer_of_an_earlier_start_of_the_run_cannot_write(tmp_path):
     old = trainer(tmp_path, epoch=Epoch.begin(tmp_path))
     one_update(old)

@@ -200,6 +200,20 @@ def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection
         )
 
 
+def check_format(directory: Path, state: dict[str, Any], expected: int) -> None:
+    """Check the number of the format that the state in ``directory`` was saved with.
+
+    Raises:
+        InputError: it is another one, or the state has none.
+    """
+    if state.get("format") != expected:
+        raise InputError(
+            "checkpoint",
+            f"{directory} was saved by another version of selfplay",
+            "Resume with the version that started the run, or start a new run.",
+        )
+
+
 Loaded = TypeVar("Loaded")
 
 

@@ -109,7 +109,7 @@ def build(
     num_engines: int = 1,
     run_name: str = "run",
 ) -> Run:
-    """Start the actors of a run. If Ray is not connected, a cluster is started that only this machine reaches.
+    """Start the actors of a run. If Ray is not connected, a cluster is started for this machine only.
 
     Args:
         model_name: the base model.

@@ -15,6 +15,7 @@ from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.learning.checkpoints import (
     SavedLearner,
+    check_format,
     check_policies,
     load_checkpoint,
     newest_whole,
@@ -292,12 +293,7 @@ class LocalRun:
         path = self.directory.checkpoint(step)
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        if state.get("format") != STATE_FORMAT:
-            raise InputError(
-                "checkpoint",
-                f"{path} was saved by another version of selfplay",
-                "Resume with the version that started the run, or start a new run.",
-            )
+        check_format(path, state, STATE_FORMAT)
         check_policies(path, checkpoint, self.learners)
         self.step = state["step"]
         for policy, learner in self.learners.items():

@@ -373,7 +373,7 @@ class BufferService:
             "seen": self.seen.state_dict(),
             "learned": self.learned,
             "waiting": list(self._waiting),
-            "for_people": list(self._to_log),
+            "to_log": list(self._to_log),
             "failed": self._failed,
             "games_at_last_draw": self._games_at_last_draw,
             "consumed": self._consumed,
@@ -393,7 +393,7 @@ class BufferService:
             self.seen = SeenNumbers.from_state(state["seen"])
             self.learned = state["learned"]
             self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
-            self._to_log = msgspec.convert(state["for_people"], list[FinishedGame], strict=False)
+            self._to_log = msgspec.convert(state["to_log"], list[FinishedGame], strict=False)
             self._failed = state["failed"]
             self._games_at_last_draw = state["games_at_last_draw"]
             self._consumed = state["consumed"]

@@ -12,6 +12,9 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, write_file
 from selfplay.runtime.epoch import Epoch
 
+FORMAT = 1
+"""Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
+
 
 class Journal:
     """Snapshots and entries in a directory: ``snapshot-000003.json`` and ``entries-000003.jsonl``.
@@ -39,8 +42,9 @@ class Journal:
         """Return the last snapshot (``None`` before the first) and the entries since; call it first.
 
         Raises:
-            InputError: a file is damaged.
+            InputError: a file is damaged, or was written by another version of selfplay.
         """
+        self._check_format()
         numbers = [int(path.stem.split("-")[1]) for path in self.directory.glob("snapshot-*.json")]
         self._number = max(numbers, default=0)
         state = None
@@ -108,6 +112,17 @@ class Journal:
         self._number, self.length = number, 0
         self._end = self._last_end = 0
         self._remove_older()
+
+    def _check_format(self) -> None:
+        file = self.directory / "format"
+        if not file.exists() and not any(self.directory.glob("*-*.json*")):
+            write_file(file, str(FORMAT).encode())
+        elif not file.exists() or file.read_text() != str(FORMAT):
+            raise InputError(
+                "run directory",
+                f"{self.directory} was written by another version of selfplay",
+                "Resume with the version that started the run, or start a new run.",
+            )
 
     def _check_epoch(self) -> None:
         if self._epoch is not None:

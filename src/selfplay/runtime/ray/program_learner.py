@@ -21,6 +21,7 @@ from selfplay.runtime.epoch import Epoch
 if TYPE_CHECKING:
     from selfplay.runtime.ray.learner_group import LearnerGroup
 
+STATE_FORMAT = 1
 KEPT = 2
 """How many steps, and versions of a policy, are kept."""
 
@@ -155,6 +156,7 @@ class ProgramLearner:
         self._check_epoch()
         learners = self.learners.items()
         state = new | {
+            "format": STATE_FORMAT,
             "versions": {policy: learner.version for policy, learner in learners},
             "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
         }
@@ -166,10 +168,11 @@ class ProgramLearner:
             shutil.rmtree(step_directory(self.directory, old), ignore_errors=True)
 
     def _load(self, step: int) -> None:
-        from selfplay.learning.checkpoints import check_policies, load_checkpoint
+        from selfplay.learning.checkpoints import check_format, check_policies, load_checkpoint
 
         place = step_directory(self.directory, step)
         checkpoint = load_checkpoint(place)
+        check_format(place, checkpoint.state, STATE_FORMAT)
         check_policies(place, checkpoint, self.learners)
         for policy, learner in self.learners.items():
             versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]

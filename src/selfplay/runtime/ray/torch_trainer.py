@@ -15,6 +15,7 @@ from selfplay.learning.checkpoints import (
     LEARNER_FILE,
     STATE_FILE,
     SavedLearner,
+    check_format,
     load_adapter,
     newest_whole,
     read_json,
@@ -27,6 +28,7 @@ from selfplay.learning.policy import TRAINED
 from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 
+STATE_FORMAT = 1
 AVERAGE = "average."
 KEPT_VERSIONS = 6
 """How many of the newest versions are kept even if they are not in use: a request may be about to come."""
@@ -99,6 +101,7 @@ class TorchTrainer:
         scratch = scratch_for(place)
         save_file(self.learner.tensors() | self._average(), scratch / LEARNER_FILE)
         state = {
+            "format": STATE_FORMAT,
             "version": version,
             "samples_seen": self.learner.samples_seen,
             "trained_records": self.trained_records,
@@ -176,7 +179,9 @@ class TorchTrainer:
 
     def _load(self, version: int) -> None:
         directory = self._learner_directory(version)
-        state, tensors = read_json(directory / STATE_FILE), read_tensors(directory / LEARNER_FILE)
+        state = read_json(directory / STATE_FILE)
+        check_format(directory, state, STATE_FORMAT)
+        tensors = read_tensors(directory / LEARNER_FILE)
         learner = self.learner
         average = {
             name.removeprefix(AVERAGE): one for name, one in tensors.items() if name.startswith(AVERAGE)
