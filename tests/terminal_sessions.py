@@ -4,23 +4,30 @@ import os
 import pty
 import select
 import subprocess
+import sys
 import time
 
-# Textual asks for the terminal's background before it draws.
+# The live view asks for the terminal's background before it draws.
 BACKGROUND = (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c")
 
 SECONDS = 60.0
 
 
-def in_terminal(command: list[str], *replies: tuple[bytes, bytes]) -> bytes:
+IN_CONTROL = "import os, sys; os.login_tty(0); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Makes the terminal that of a session of its own, so that a typed Ctrl-C interrupts the command."""
+
+
+def in_terminal(command: list[str], *replies: tuple[bytes, bytes], status: int = 0) -> bytes:
     """Run a command to its end in a terminal, and return what it showed.
 
     Args:
-        command: the command, which must end with status 0 within a minute of its last reply.
+        command: the command, which must end within a minute of its last reply.
         replies: what to wait for and what to type then, one after the other; all of them must be shown.
+        status: the status with which the command must end.
     """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", IN_CONTROL, *command]
     session = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     left = list(replies)
@@ -37,5 +44,5 @@ def in_terminal(command: list[str], *replies: tuple[bytes, bytes]) -> bytes:
     else:
         session.kill()
     os.close(ours)
-    assert (session.wait(SECONDS), left) == (0, []), shown
+    assert (session.wait(SECONDS), left) == (status, []), shown
     return shown

@@ -227,7 +227,7 @@ def test_ts_dist_prefers_the_closer_opponents():
     assert_shares(drawn(pool, "ckpt-0"), fixed_x=0.2, fixed_y=0.4, fixed_z=0.4)
 
 
-def test_weights_sum_to_one_in_the_cases_that_broke_the_original():
+def test_weights_sum_to_one_in_the_cases_that_broke_unstable_baselines():
     assert proportional_weights([0.5] * 4) == [0.25] * 4
     assert proportional_weights([0.0, 0.0]) == [0.5, 0.5]
     assert distance_weights([3.0, 1.0, 1.0]) == pytest.approx([0.2, 0.4, 0.4])

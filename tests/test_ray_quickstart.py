@@ -276,7 +276,7 @@ def test_gpus_that_no_node_has_are_rejected(cluster):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     error = error_of(unstable.StandardLearner.options(num_gpus=1), "m", None, None, None, 1, 1, 1)
-    assert error == "num_gpus: 1 are requested and the cluster has 0. Request fewer"
+    assert error == "num_gpus: 1 GPU is requested and the cluster has 0. Request fewer"
 
 
 @pytest.mark.parametrize(

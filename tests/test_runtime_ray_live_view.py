@@ -15,7 +15,7 @@ from selfplay.core import InputError
 from selfplay.runtime.ray import live_view
 from selfplay.runtime.ray.live_view import ClusterSource
 from selfplay.tracking.watch_view import RunView
-from terminal_sessions import in_terminal
+from terminal_sessions import BACKGROUND, in_terminal
 
 CLUSTER = """
     import sys
@@ -193,10 +193,11 @@ TerminalInterface(ray.get_actor("Tracker", namespace="selfplay-shown")).run()
 """
 
 
-def test_the_terminal_interface_shows_the_run_of_a_handle(cluster, tmp_path):
+def test_the_terminal_interface_asks_for_the_background_and_shows_the_run_of_a_handle(cluster, tmp_path):
     assert cluster.tell("start", "selfplay-shown", tmp_path / "demo") == "started"
     assert cluster.tell("flush", 7) == "7"
-    in_terminal([sys.executable, "-c", SHOW, cluster.address], (b"demo", b""), (b"step 7", b"q"))
+    command = [sys.executable, "-c", SHOW, cluster.address]
+    in_terminal(command, BACKGROUND, (b"demo", b""), (b"step 7", b"q"))
 
 
 @pytest.mark.parametrize("address", ["host:port", "ray://", "127.0.0.1"])

@@ -1,6 +1,5 @@
 """``selfplay watch``: watch a run live in the terminal."""
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,10 +33,9 @@ def watch(
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise InputError("watch", "this is not a terminal", otherwise)
     from selfplay.tracking.terminal_interface import TerminalInterface
-    from selfplay.tracking.watch_themes import is_light
+    from selfplay.tracking.watch_themes import has_light_terminal
 
-    light = is_light(dict(os.environ), sys.stdin.fileno())
-    TerminalInterface(source, light=light).run()
+    TerminalInterface(source, light=has_light_terminal()).run()
 
 
 def _require(field: str, package: str, extra: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.panel import Panel
@@ -42,38 +43,53 @@ def play(
     rng = random.Random(seed)
     tally: Counter[str] = Counter()
     number = 0
-    while True:
-        game = make_game(env_id, num_players, derive_seed(seed, "play", number))
-        mine = rng.randrange(num_players) if seat is None else seat
-        number += 1
-        console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
-        asyncio.run(_game(game, mine, engine, prompts, source.max_tokens, seed + number, console))
-        if not game.done:
-            break
-        tally[outcome_of(game.rewards(), mine)] += 1
-        _print_outcome(game.rewards(), mine, console)
-        console.print(_tally_text(tally))
-        if not _wants_another(console):
-            break
+    with asyncio.Runner() as runner:
+        model = _Model(engine, prompts, source.max_tokens, runner)
+        while True:
+            game = make_game(env_id, num_players, derive_seed(seed, "play", number))
+            mine = rng.randrange(num_players) if seat is None else seat
+            number += 1
+            console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
+            _play_game(game, mine, model, seed + number, console)
+            if not game.done:
+                break
+            tally[outcome_of(game.rewards(), mine)] += 1
+            _print_outcome(game.rewards(), mine, console)
+            console.print(_tally_text(tally))
+            if not _wants_another(console):
+                break
     console.print(_tally_text(tally))
 
 
-async def _game(
-    game: Game,
-    mine: int,
-    client: InferenceClient,
-    template: PromptTemplate,
-    max_tokens: int,
-    seed: int,
-    console: Console,
-) -> None:
+@dataclass(frozen=True)
+class _Model:
+    """The person's opponent. Only its answers run in an event loop, which would hold back a Ctrl-C."""
+
+    client: InferenceClient
+    template: PromptTemplate
+    max_tokens: int
+    runner: asyncio.Runner
+
+    def answer(self, game: Game, seed: int) -> str:
+        """Return the model's answer to the prompt of the player whose turn it is."""
+        answering = self.client.complete(
+            self.template.messages(game, game.current_pid),
+            max_tokens=self.max_tokens,
+            return_tokens=False,
+            model="default",
+            seed=seed,
+        )
+        return self.runner.run(answering).text
+
+
+def _play_game(game: Game, mine: int, model: _Model, seed: int, console: Console) -> None:
     """Play one game; leave it unfinished when the person stops."""
     shown_rules = False
     turn = 0
     while not game.done:
         pid = game.current_pid
         if pid != mine:
-            await _model_move(game, client, template, max_tokens, derive_seed(seed, turn), console)
+            _model_move(game, model, derive_seed(seed, turn), console)
         else:
             text = game.observation(pid) if shown_rules else f"{game.rules(pid)}\n\n{game.observation(pid)}"
             shown_rules = True
@@ -121,22 +137,13 @@ def _tally_text(tally: Counter[str]) -> str:
     return f"you: {tally['win']} won, {tally['draw']} drawn, {tally['loss']} lost"
 
 
-async def _model_move(
-    game: Game,
-    client: InferenceClient,
-    template: PromptTemplate,
-    max_tokens: int,
-    seed: int,
-    console: Console,
-) -> None:
+def _model_move(game: Game, model: _Model, seed: int, console: Console) -> None:
     pid = game.current_pid
-    response = await client.complete(
-        template.messages(game, pid), max_tokens=max_tokens, return_tokens=False, model="default", seed=seed
-    )
-    action, _ = template.extract(response.text)
+    text = model.answer(game, seed)
+    action, _ = model.template.extract(text)
     move = game.normalise(action)
     legal = game.legal_actions()
-    console.print(Text(printable(f"player {pid} (model): {response.text.strip()}")))
+    console.print(Text(printable(f"player {pid} (model): {text.strip()}")))
     valid = (legal is None or move in legal) and _apply(game, pid, move, console)
     if not valid and not game.done:
         console.print("that was not a legal move")

@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import sys
 import termios
 import time
 import tty
@@ -42,6 +43,11 @@ _ASK = b"\x1b]11;?\x1b\\\x1b[c"
 """Queries the background (OSC 11) and then the device attributes, to which every terminal replies."""
 _BACKGROUND = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
 _LAST_ANSWER = re.compile(rb"\x1b\[\?[\d;]*c")
+
+
+def has_light_terminal() -> bool:
+    """Return whether the terminal at standard input has a light background."""
+    return is_light(dict(os.environ), sys.stdin.fileno() if sys.stdin.isatty() else None)
 
 
 def is_light(environment: dict[str, str], terminal: int | None) -> bool:

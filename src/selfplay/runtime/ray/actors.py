@@ -25,6 +25,7 @@ from selfplay.runtime.ray.buffer_service import BufferService
 from selfplay.runtime.ray.engine_service import EngineService
 from selfplay.runtime.ray.engine_settings import EngineSettings
 from selfplay.runtime.ray.handles import Named, found
+from selfplay.runtime.ray.places import requested
 from selfplay.runtime.ray.pool_service import PoolService
 from selfplay.runtime.ray.remote_logger import RemoteLogger
 from selfplay.runtime.ray.tracker_service import TrackerService
@@ -83,7 +84,7 @@ class ActorForm:
         there = gpus_of_cluster()
         if wanted > there:
             raise InputError(
-                "num_gpus", f"{wanted} are requested and the cluster has {there:g}", "Request fewer"
+                "num_gpus", f"{requested(wanted, 'GPU')} and the cluster has {there:g}", "Request fewer"
             )
         if self.in_run:
             tracker = inspect.signature(self.cls).bind(*args, **kwargs).arguments.get("tracker")

@@ -67,8 +67,10 @@ class TerminalInterface:
     def run(self) -> None:
         """Show the run until a key ends the view; see docs/howto-watch.md."""
         from selfplay.tracking import terminal_interface
+        from selfplay.tracking.watch_themes import has_light_terminal
 
-        terminal_interface.TerminalInterface(HandleSource(self.tracker)).run()
+        source = HandleSource(self.tracker)
+        terminal_interface.TerminalInterface(source, light=has_light_terminal()).run()
 
 
 class ClusterSource:

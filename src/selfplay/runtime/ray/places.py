@@ -61,9 +61,14 @@ class Places:
             if wanted > there.get(kind, 0):
                 raise InputError(
                     "ray",
-                    f"{wanted:g} {kind}s are requested and the cluster has {there.get(kind, 0):g}",
+                    f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
                     f"Lower ray.{kind.lower()}s_per_engine, ray.{kind.lower()}s_per_learner or their numbers",
                 )
+
+
+def requested(amount: float, kind: str) -> str:
+    """Return the beginning of a sentence: how many of a kind are requested."""
+    return f"{_counted(amount, kind)} {'is' if amount == 1 else 'are'} requested"
 
 
 def cores_for(settings: RaySettings) -> float:
@@ -77,4 +82,8 @@ def _bundle(cpus: float, gpus: float) -> dict[str, float]:
 
 def _words(bundles: list[dict[str, float]]) -> str:
     cpus, gpus = (sum(bundle.get(kind, 0) for bundle in bundles) for kind in ("CPU", "GPU"))
-    return f"{cpus:g} CPUs and {gpus:g} GPUs"
+    return f"{_counted(cpus, 'CPU')} and {_counted(gpus, 'GPU')}"
+
+
+def _counted(amount: float, kind: str) -> str:
+    return f"{amount:g} {kind}{'' if amount == 1 else 's'}"
