@@ -4,6 +4,8 @@ import asyncio
 import gc
 import weakref
 
+import pytest
+
 from ray_simulation import VirtualTimeLoop
 from selfplay.core.garbage import infrequent_garbage_collection
 
@@ -48,6 +50,12 @@ def test_pythons_collector_is_off_while_games_are_played_and_on_afterwards():
         assert gc.isenabled()
 
     run(scenario)
+
+
+def test_pythons_collector_stays_on_if_no_event_loop_runs():
+    with pytest.raises(RuntimeError, match="no running event loop"), infrequent_garbage_collection():
+        pass
+    assert gc.isenabled()
 
 
 def test_the_collection_timer_stops_after_the_games():

@@ -24,17 +24,21 @@ def infrequent_garbage_collection() -> Iterator[None]:
 
     Objects that are alive at the end are set aside (``gc.freeze``) until the next such block begins; that
     block collects at once if the last collection was more than a minute ago. Objects that a cycle holds, for
-    example an exception's tensors, are therefore freed in about a minute, however short or long the blocks.
+    example an exception's tensors, are therefore freed in about a minute while blocks run, however short or
+    long these are; between two blocks they wait for the next one.
+
+    Raises:
+        RuntimeError: no event loop runs; garbage collection stays as it was.
     """
     if not gc.isenabled():
         yield
         return
-    gc.unfreeze()
-    if monotonic() - _last_collection > SECONDS_BETWEEN_COLLECTIONS:
-        _collect()
-    gc.disable()
     timer = _Timer()
     try:
+        gc.unfreeze()
+        if monotonic() - _last_collection > SECONDS_BETWEEN_COLLECTIONS:
+            _collect()
+        gc.disable()
         yield
     finally:
         timer.stop()
