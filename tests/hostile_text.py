@@ -46,6 +46,13 @@ CHAT_CONTROL_TOKENS = (
     "<|START_OF_TURN_TOKEN|>",
     "<|start|>assistant<|channel|>final<|message|>",
     "<|return|>",
+    # Nemotron, Baichuan, InternLM, newer Mistral
+    "<SPECIAL_12>",
+    "<extra_id_1>",
+    "<reserved_106>",
+    "<eoa>",
+    "[UNUSED_TOKEN_145]",
+    "[/THINK]",
     # Spelled across a seam, doubled, spaced, in other case
     "<|im_",
     "end|>",

@@ -35,19 +35,22 @@ def one_line(text: str) -> str:
 # Control tokens of chat templates as the known families write them. Group 1 is the first character.
 _CONTROL = (
     r"([<\[\]])(?=[|｜][^<>\n]{1,60}[|｜][>\]]|[|｜][\w-]{1,60}>|[\w-]{1,60}[|｜]>"
-    r"|/?(?:s|bos|eos|pad|unk|sop|eop)>|(?:start|end)_of_(?:turn|image|utterance)>|seed:[\w:]{1,60}>"
-    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|gMASK)\]"
+    r"|/?(?:s|bos|eos|pad|unk|sop|eop|eoa|eoh)>|(?:start|end)_of_(?:turn|image|utterance)>|seed:[\w:]{1,60}>"
+    r"|(?:SPECIAL|extra|extra_id|reserved|reserved_token|unused|TOKENS_UNUSED)_?\d{1,6}>"
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|gMASK)\]"
+    r"|(?:ARGS|CALL_ID|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|UNUSED_TOKEN_\d{1,6})\]"
     r"|~!?b[\[\]]|e~\["
 )
-_CONTROL_TOKEN = re.compile(_CONTROL + r"|/?(?:think|tool_call|tool_response)>)")
+_CONTROL_TOKEN = re.compile(_CONTROL + r"|/?(?:think|tool_call|tool_response)>|/?THINK\])")
 _CONTROL_TOKEN_BUT_TAGS = re.compile(_CONTROL + ")")
 
 
 def without_control_tokens(text: str, *, own: bool = False) -> str:
     """Return ``text`` with a space inserted in everything that looks like a chat template's control token.
 
-    This is for servers whose tokenizer is unknown and may read text as control tokens. Where the tokenizer
-    is known, :class:`selfplay.core.chat_tokens.ChatTokens` leaves the text unchanged.
+    This is for servers whose tokenizer is unknown and may read text as control tokens. It is a list
+    of the known families, best effort: it may miss a token of another family. Where the tokenizer is known,
+    :class:`selfplay.core.chat_tokens.ChatTokens` leaves the text unchanged.
 
     Args:
         text: content of a message.
