@@ -1,12 +1,16 @@
 """Playable environments, and the reasons given for the others."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspiel
 import pytest
 
 from selfplay.core import InputError
-from selfplay.envs.catalog import describe, list_environments, make_game
+from selfplay.envs.catalog import describe, library_of, list_environments, make_game
+from selfplay.envs.known_ids import suggest
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,11 @@ from selfplay.envs.catalog import describe, list_environments, make_game
         ("Countdown-v0-train", 1, "env.id: Countdown-v0-train cannot be played here: after an invalid move"),
         ("LightsOut-v0-train", 1, "env.id: LightsOut-v0-train cannot be played here: it never shows the"),
         ("TicTacToe-v0-raw", 2, "env.id: TicTacToe-v0-raw cannot be played here: its observations are not"),
+        (
+            "crossword",
+            1,
+            "env.id: crossword cannot be played here: OpenSpiel does not list its moves. Choose",
+        ),
     ],
 )
 def test_rejections_are_one_line_with_a_fix(env_id, players, line):
@@ -56,6 +65,68 @@ def test_a_game_that_needs_data_is_playable_with_the_data(monkeypatch, tmp_path)
     assert "word list" in describe("Wordle-v0-train").reason
     (tmp_path / "corpora" / "words").mkdir(parents=True)
     assert describe("Wordle-v0-train").playable
+
+
+def test_the_word_list_is_searched_in_the_directories_of_nltk(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/player")
+    monkeypatch.setattr(sys, "prefix", "/python")
+    searched = []
+    monkeypatch.setattr(Path, "exists", lambda path: bool(searched.append(path.as_posix())))
+    usual = [
+        "/home/player/nltk_data",
+        "/python/nltk_data",
+        "/python/share/nltk_data",
+        "/python/lib/nltk_data",
+        "/usr/share/nltk_data",
+        "/usr/local/share/nltk_data",
+        "/usr/lib/nltk_data",
+        "/usr/local/lib/nltk_data",
+    ]
+    for named in ([], ["/data/words"], ["/data/words", "/more data"]):
+        monkeypatch.setenv("NLTK_DATA", os.pathsep.join(named))
+        if not named:
+            monkeypatch.delenv("NLTK_DATA")
+        searched.clear()
+        assert not describe("Wordle-v0-train").playable
+        roots = [f"{place}/corpora" for place in [*named, *usual]]
+        assert searched == [f"{root}/{name}" for root in roots for name in ("words", "words.zip")]
+
+
+@pytest.mark.parametrize("name", ["words", "words.zip"])
+def test_the_word_list_may_be_packed_and_in_any_directory_of_nltk_data(name, monkeypatch, tmp_path):
+    empty, full = tmp_path / "empty", tmp_path / "full"
+    monkeypatch.setenv("NLTK_DATA", f"{empty}{os.pathsep}{full}")
+    assert not describe("Wordle-v0-train").playable
+    (full / "corpora" / name).mkdir(parents=True)
+    assert describe("Wordle-v0-train").playable
+
+
+def test_a_version_in_a_games_parameters_does_not_make_it_textarenas():
+    assert library_of("TicTacToe-v0-train") == "textarena"
+    assert library_of("efg_game(filename=kuhn-v2.efg)") == "openspiel"
+    assert library_of("misere(game=efg_game(filename=kuhn-v2.efg))") == "openspiel"
+
+
+def test_games_of_openspiel_that_cannot_be_played_under_their_bare_name_say_why():
+    reasons = {info.env_id: info.reason for info in list_environments()}
+    assert reasons["misere"] == "it needs parameters: give them in parentheses after the name"
+    assert reasons["crossword"] == "OpenSpiel does not list its moves"
+    assert reasons["mfg_garnet"] == "it is a mean-field game"
+    assert reasons["matrix_rps"] == (
+        "its players move at the same time (wrap it: turn_based_simultaneous_game(game=...))"
+    )
+    assert reasons["kuhn_poker"] == ""
+
+
+def test_suggestions_are_at_most_the_three_closest_ids():
+    closest = "Did you mean Sudoku-v0-train, Sudoku-v0-hard-train, Sudoku-v0-easy-train?"
+    assert suggest("Sudoku-v0-trian") == closest
+
+
+def test_suggestions_leave_out_the_games_of_openspiels_python_package(monkeypatch):
+    names = [*pyspiel.registered_names(), "python_kuhn_pokr"]
+    monkeypatch.setattr(pyspiel, "registered_names", lambda: names)
+    assert "python" not in suggest("python_kuhn_pokr")
 
 
 def test_the_list_has_both_libraries_and_a_reason_for_each_unplayable_game():

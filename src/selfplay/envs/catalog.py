@@ -72,7 +72,7 @@ def check_playable(env_id: str, num_players: int) -> None:
 
 def library_of(env_id: str) -> Library:
     """Return the library to which an id belongs; TextArena's ids contain a version (``-v0``)."""
-    return "textarena" if "-v" in env_id.split("(", 1)[0] else "openspiel"
+    return "textarena" if "-v" in env_id.partition("(")[0] else "openspiel"
 
 
 def describe(env_id: str) -> EnvInfo:
@@ -113,9 +113,7 @@ def _list_openspiel() -> list[EnvInfo]:
 
 def _describe_textarena(env_id: str) -> EnvInfo:
     facts = textarena_facts()
-    fact = facts.get(env_id)
-    if fact is None and not env_id.endswith("-train"):
-        fact = facts.get(f"{env_id.removesuffix('-raw')}-train")
+    fact = facts.get(env_id) or facts.get(f"{env_id.removesuffix('-raw')}-train")
     if fact is None:
         raise InputError("env.id", f"TextArena has no environment {env_id!r}", suggest(env_id))
     if env_id.endswith("-raw"):

@@ -16,7 +16,7 @@ def textarena_facts() -> dict[str, dict[str, Any]]:
 
 
 def suggest(env_id: str) -> str:
-    """Return the fix for an unknown id: the most similar known ids of either library.
+    """Return the fix for an unknown id: the most similar known ids of either library, at most three.
 
     Games that OpenSpiel's Python package adds (``python_...``) are left out, because they are registered only
     after an import of that package.
@@ -25,5 +25,5 @@ def suggest(env_id: str) -> str:
 
     names = [name for name in pyspiel.registered_names() if not name.startswith("python_")]
     known = {name.lower(): name for name in [*names, *textarena_facts()]}
-    close = difflib.get_close_matches(env_id.lower(), known, n=3)
+    close = difflib.get_close_matches(env_id.lower(), known)
     return f"Did you mean {', '.join(known[name] for name in close)}?" if close else "See: selfplay envs"

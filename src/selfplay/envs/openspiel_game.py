@@ -147,10 +147,6 @@ def information_states(env_id: str) -> list[InformationState]:
     while stack:
         state = stack.pop()
         positions += 1
-        if state.is_terminal():
-            continue
-        if not state.is_chance_node():
-            _add_information_state(found, state, wording)
         if len(found) > MAX_INFORMATION_STATES or positions > MAX_POSITIONS:
             raise InputError(
                 "env.id",
@@ -158,6 +154,10 @@ def information_states(env_id: str) -> list[InformationState]:
                 f"or {MAX_POSITIONS} positions",
                 "Exact measures need a small game such as kuhn_poker or leduc_poker",
             )
+        if state.is_terminal():
+            continue
+        if not state.is_chance_node():
+            _add_information_state(found, state, wording)
         stack.extend(state.child(action) for action in reversed(state.legal_actions()))
     return list(found.values())
 

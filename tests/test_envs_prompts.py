@@ -1,0 +1,280 @@
+"""The exact texts that models read: prompts, example turns and OpenSpiel's wordings.
+
+Whoever changes one of these texts changes what every trained model has been trained on.
+"""
+
+import pytest
+
+from selfplay.envs.catalog import make_game
+from selfplay.envs.examples import example_turns
+from selfplay.envs.openspiel_game import game_at
+from selfplay.envs.templates import get_template
+
+KUHN_RULES = (
+    "Kuhn poker, 2 players, cards J, Q, K (lowest first). Everyone pays 1 chip and gets one card. A bet or a "
+    "call costs 1 more chip. The highest card that did not fold wins all chips. Answer with your move only."
+)
+LEDUC_RULES = (
+    "Leduc poker, 2 players. Cards J, Q, K, two of each. Everyone pays 1 chip and gets one card. Two rounds "
+    "of betting, a raise is 2 chips in the first and 4 in the second, at most two raises a round. Before the "
+    "second a public card is shown. A pair with it wins, else the highest card. Answer with your move only."
+)
+TIC_TAC_TOE_RULES = (
+    "Tic-tac-toe. Cells are numbered 0 to 8, row by row. Three in a row win. You play {mark}. Answer with "
+    "the number of a free cell only."
+)
+OPENING = "Moves so far: none. Legal moves: check, bet. Your card: Q."
+BOX = "Think step by step, then give your final move inside \\boxed{}."
+TRY_TO_WIN = "This is a two-player zero-sum game. Play legal moves and try to win."
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (
+            "default",
+            [
+                (
+                    "text",
+                    f"You are playing a game. Play legal moves and try to win. {BOX}\n\n"
+                    f"{KUHN_RULES}\n\n{OPENING}\n\nMove:",
+                )
+            ],
+        ),
+        ("qwen3-zs", [("user", f"{TRY_TO_WIN}\nObservation: {KUHN_RULES}\n\n{OPENING}\n{BOX}")]),
+        (
+            "qwen3-sp",
+            [
+                (
+                    "user",
+                    "This is a single-player game. Play legal moves and try to solve it.\n"
+                    f"Observation: {KUHN_RULES}\n\n{OPENING}\n{BOX}",
+                )
+            ],
+        ),
+        ("qwen3-reasoning", [("user", f"Question: {KUHN_RULES}\n\n{OPENING}\n{BOX}")]),
+        ("gemma3-zs", [("user", f"{TRY_TO_WIN}\nObservation: {KUHN_RULES}\n\n{OPENING}\n{BOX}")]),
+        (
+            "llama-instruct-zs",
+            [
+                ("system", "You play a two-player zero-sum game. Play legal moves and try to win."),
+                ("user", f"Current observation: {KUHN_RULES}\n\n{OPENING}\n{BOX}"),
+            ],
+        ),
+        (
+            "fewshot-chat",
+            [
+                ("user", f"{KUHN_RULES}\n\n{OPENING}"),
+                ("assistant", "check"),
+                ("user", "Moves so far: they bet. Legal moves: fold, call. Your card: Q."),
+                ("assistant", "call"),
+                ("user", OPENING),
+                ("assistant", "bet"),
+                ("user", "Moves so far: they bet. Legal moves: fold, call. Your card: Q."),
+                ("assistant", "fold"),
+                ("user", OPENING),
+            ],
+        ),
+    ],
+)
+def test_the_prompt_of_every_template_is_exactly_this(template, prompt):
+    messages = get_template(template).messages(game_at("kuhn_poker", (1, 0)), 0)
+    assert messages == [{"role": role, "content": content} for role, content in prompt]
+
+
+def test_without_known_moves_the_few_shot_prompt_is_one_message_with_an_instruction():
+    game = make_game("SimpleNegotiation-v0-train", 2, 0)
+    request = "Answer with your move only, in the format that the rules ask for."
+    content = f"{game.rules(0)}\n{request}\n\nIt is your turn."
+    assert get_template("fewshot-chat").messages(game, 0) == [{"role": "user", "content": content}]
+
+
+def test_the_examples_of_kuhn_poker_of_three_hold_the_second_lowest_card():
+    opening = "Moves so far: none. Legal moves: check, bet. Your card: J."
+    facing_bet = "Moves so far: player 0 bet. Legal moves: fold, call. Your card: J."
+    examples = ((opening, "check"), (facing_bet, "call"), (opening, "bet"), (facing_bet, "fold"))
+    assert [example_turns("kuhn_poker(players=3)", 3, pid) for pid in range(3)] == [examples] * 3
+
+
+EXAMPLE_BOARDS = (
+    "012x45xoo 01oxx56o8 xx23o567o o123o56xx 012xo5o7x 012ox5ox8 0oxxo5678 x1x3oo678 0xx34o67o",
+    "0x2x45xoo 01oxx5xo8 xx23o5x7o o12xo56xx ox23x5xo8 012ox5oxx 0oxxox678 x1x3oox78 0xxx4o67o",
+)
+"""The boards of the examples of tic-tac-toe, by seat; free cells are shown by number."""
+EXAMPLE_CELLS = "407251836"
+
+
+@pytest.mark.parametrize("pid", [0, 1])
+@pytest.mark.parametrize(
+    ("env_id", "marks", "before", "offer", "move"),
+    [
+        ("tic_tac_toe", "xo", "", "Legal moves: {}.", "{}"),
+        ("TicTacToe-v0", "OX", "Current Board:\n", "Available Moves: {}", "[{}]"),
+        ("TicTacToe-v0-train", "OX", "Current Board:\n", "Available Moves: {}", "[{}]"),
+    ],
+)
+def test_the_examples_of_tic_tac_toe_are_the_same_positions_in_both_libraries(
+    env_id, marks, before, offer, move, pid
+):
+    expected = []
+    for board, cell in zip(EXAMPLE_BOARDS[pid].split(), EXAMPLE_CELLS, strict=True):
+        shown = board.translate(str.maketrans("xo", marks))
+        rows = "\n".join(" ".join(shown[start : start + 3]) for start in (0, 3, 6))
+        free = ", ".join(move.format(mark) for mark in board if mark.isdigit())
+        expected.append((f"{before}{rows}\n{offer.format(free)}", move.format(cell)))
+    assert example_turns(env_id, 2, pid) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "pid", "turns"),
+    [
+        (
+            "leduc_poker",
+            0,
+            (
+                (
+                    "Round 1: none. Round 2: none. Legal moves: call, raise. Public card: none. "
+                    "Your card: Q.",
+                    "raise",
+                ),
+                (
+                    "Round 1: raise call. Round 2: none. Legal moves: call, raise. Public card: Q. "
+                    "Your card: Q.",
+                    "call",
+                ),
+                (
+                    "Round 1: raise call. Round 2: call raise. Legal moves: fold, call, raise. "
+                    "Public card: Q. Your card: Q.",
+                    "fold",
+                ),
+            ),
+        ),
+        (
+            "leduc_poker",
+            1,
+            (
+                (
+                    "Round 1: raise. Round 2: none. Legal moves: fold, call, raise. Public card: none. "
+                    "Your card: J.",
+                    "call",
+                ),
+                (
+                    "Round 1: raise call. Round 2: raise. Legal moves: fold, call, raise. Public card: Q. "
+                    "Your card: J.",
+                    "raise",
+                ),
+            ),
+        ),
+        (
+            "pig",
+            0,
+            (
+                ("Scores: 0 0, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "stop"),
+                ("Scores: 33 9, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "roll"),
+                ("Scores: 48 30, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "stop"),
+                ("Scores: 65 34, Turn total: 5\nCurrent player: 0\nLegal moves: roll, stop.", "roll"),
+            ),
+        ),
+        (
+            "pig",
+            1,
+            (
+                ("Scores: 0 0, Turn total: 0\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
+                ("Scores: 11 20, Turn total: 2\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
+                ("Scores: 11 33, Turn total: 6\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
+                ("Scores: 19 53, Turn total: 4\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
+            ),
+        ),
+        (
+            "Nim-v0-train",
+            0,
+            (
+                ("Current Pile:\npile 0: 3\npile 1: 4\npile 2: 5", "[1 4]"),
+                ("Current Pile:\npile 0: 3\npile 1: 0\npile 2: 1", "[0 1]"),
+                ("Current Pile:\npile 0: 2\npile 1: 0\npile 2: 0", "[0 2]"),
+            ),
+        ),
+        (
+            "PigDice-v0-short-train",
+            1,
+            tuple(
+                (
+                    f"Current Total Scores: Player 0: '0'; Player 1: '{score}'\n"
+                    f"You current turn total is {total}. \n{rolls}\nAvailable actions: '[roll]' or '[hold]'",
+                    move,
+                )
+                for score, total, rolls, move in (
+                    (0, 0, "This is the first roll of your turn.", "[hold]"),
+                    (0, 5, "Your roll history for this turn: '5'", "[hold]"),
+                    (5, 3, "Your roll history for this turn: '3'", "[hold]"),
+                    (8, 2, "Your roll history for this turn: '2'", "[roll]"),
+                )
+            ),
+        ),
+    ],
+)
+def test_the_examples_of_other_games_are_up_to_four_turns_spread_over_one_game(env_id, pid, turns):
+    assert example_turns(env_id, 2, pid) == turns
+
+
+@pytest.mark.parametrize(
+    ("env_id", "history", "rules", "observation"),
+    [
+        ("kuhn_poker", (1, 0), KUHN_RULES, OPENING),
+        (
+            "kuhn_poker(players=3)",
+            (0, 3, 1, 0, 1, 1),
+            KUHN_RULES.replace("2 players, cards", "3 players, cards T,"),
+            "Moves so far: you check, player 1 bet, player 2 call. Legal moves: fold, call. Your card: T.",
+        ),
+        (
+            "leduc_poker",
+            (2, 0, 2, 1, 5, 1, 2),
+            LEDUC_RULES,
+            "Round 1: raise call. Round 2: call raise. Legal moves: fold, call, raise. Public card: K. "
+            "Your card: Q.",
+        ),
+        (
+            "leduc_poker(players=3)",
+            (2, 0, 4, 2, 0),
+            LEDUC_RULES.replace("2 players", "3 players"),
+            "Round 1: raise fold. Round 2: none. Legal moves: fold, call, raise. Public card: none. "
+            "Your card: K.",
+        ),
+        (
+            "tic_tac_toe",
+            (),
+            TIC_TAC_TOE_RULES.format(mark="x"),
+            "0 1 2\n3 4 5\n6 7 8\nLegal moves: 0, 1, 2, 3, 4, 5, 6, 7, 8.",
+        ),
+        (
+            "tic_tac_toe",
+            (4,),
+            TIC_TAC_TOE_RULES.format(mark="o"),
+            "0 1 2\n3 x 5\n6 7 8\nLegal moves: 0, 1, 2, 3, 5, 6, 7, 8.",
+        ),
+        (
+            "connect_four",  # perfect information: the position, not the history
+            (3,),
+            "The game is Connect Four. You are player 1 of 2.",
+            ".......\n.......\n.......\n.......\n.......\n...x...\nLegal moves: o0, o1, o2, o3, o4, o5, o6.",
+        ),
+        (
+            "phantom_ttt",  # imperfect information: with the player's own attempts
+            (4, 4),
+            "The game is Phantom Tic Tac Toe. You are player 1 of 2.",
+            "...\n.x.\n...\n1,4\nLegal moves: "
+            "o(0,0), o(0,1), o(0,2), o(1,0), o(1,2), o(2,0), o(2,1), o(2,2).",
+        ),
+        (
+            "tiny_hanabi",
+            (0, 1, 2),
+            "The game is Tiny Hanabi. You are player 1 of 2.",
+            "p1:d1 p0:a2\nLegal moves: p1a0, p1a1, p1a2.",
+        ),
+    ],
+)
+def test_the_words_of_openspiels_games_are_exactly_these(env_id, history, rules, observation):
+    game = game_at(env_id, history)
+    pid = game.current_pid
+    assert (game.rules(pid), game.observation(pid)) == (rules, observation)

@@ -1,0 +1,108 @@
+"""Optimal play: which games can be solved, and exactly what the solutions are."""
+
+import pyspiel
+import pytest
+
+from selfplay.core import InputError
+from selfplay.envs import openspiel_game, solver
+from selfplay.envs.openspiel_game import game_at, information_states
+from selfplay.envs.solver import Equilibrium, Minimax, check_solvable, solve
+
+
+@pytest.mark.parametrize(
+    ("env_id", "line"),
+    [
+        ("kuhn_poker(players=3)", "it is not a two-player zero-sum game"),
+        ("tiny_hanabi", "it is not a two-player zero-sum game"),
+        ("chess", "its games can be too long"),
+    ],
+)
+def test_a_game_without_an_optimal_player_says_why_and_what_to_use(env_id, line):
+    with pytest.raises(InputError) as caught:
+        check_solvable(env_id)
+    assert str(caught.value) == (
+        f"opponent: no optimal player for {env_id}: {line}. Use random as the opponent"
+    )
+
+
+def test_a_game_of_chance_or_hidden_information_is_solved_by_its_information_states():
+    assert isinstance(solve("kuhn_poker"), Equilibrium)
+    assert isinstance(solve("nim"), Minimax)
+    with pytest.raises(InputError, match="pig has no information states"):
+        solve("pig")
+    with pytest.raises(InputError, match="phantom_ttt has more than 5000 information states"):
+        solve("phantom_ttt")
+
+
+def test_a_game_may_be_as_long_as_the_limit_and_no_longer(monkeypatch):
+    monkeypatch.setattr(solver, "MAX_GAME_LENGTH", 9)
+    check_solvable("tic_tac_toe")
+    monkeypatch.setattr(solver, "MAX_GAME_LENGTH", 8)
+    with pytest.raises(InputError, match="too long"):
+        check_solvable("tic_tac_toe")
+
+
+def test_minimax_is_uniform_among_equally_good_moves():
+    openings = Minimax("tic_tac_toe").policy(game_at("tic_tac_toe", ()).state)
+    assert openings == dict.fromkeys(range(9), 1 / 9)
+    # Both have two in a row: x x . over o o . over . . .
+    for_x, for_o = game_at("tic_tac_toe", (0, 3, 1, 4)), game_at("tic_tac_toe", (0, 3, 1, 4, 8))
+    assert Minimax("tic_tac_toe").policy(for_x.state) == {2: 1.0}
+    assert Minimax("tic_tac_toe").policy(for_o.state) == {2: 0.5, 5: 0.5}  # a fork wins as well
+    # The second player answers a corner: only the centre draws.
+    corner = game_at("tic_tac_toe", (0,))
+    assert Minimax("tic_tac_toe").policy(corner.state) == {4: 1.0}
+
+
+def test_a_search_of_more_positions_than_the_limit_is_given_up(monkeypatch):
+    # Two cells are free: the search needs the positions after each of them.
+    state = game_at("tic_tac_toe", (0, 1, 2, 4, 3, 5, 7)).state
+    monkeypatch.setattr(solver, "MAX_POSITIONS", 2)
+    assert Minimax("tic_tac_toe").policy(state) == {6: 1.0}
+    monkeypatch.setattr(solver, "MAX_POSITIONS", 1)
+    with pytest.raises(InputError) as caught:
+        Minimax("tic_tac_toe").policy(state)
+    assert str(caught.value) == (
+        "opponent: no optimal player for tic_tac_toe: it has too many positions. Use random as the opponent"
+    )
+
+
+def equilibrium_after(iterations):
+    """Return the average policy of CFR+ in Kuhn poker after so many iterations, and its NashConv."""
+    game = pyspiel.load_game("kuhn_poker")
+    cfr = pyspiel.CFRPlusSolver(game)
+    for _ in range(iterations):
+        cfr.evaluate_and_update_policy()
+    average = cfr.average_policy()
+    states = [game_at("kuhn_poker", decision.history).state for decision in information_states("kuhn_poker")]
+    policies = [dict(average.action_probabilities(state)) for state in states]
+    return policies, pyspiel.nash_conv(game, average)
+
+
+def policies_of(solution):
+    states = [game_at("kuhn_poker", decision.history).state for decision in information_states("kuhn_poker")]
+    return [solution.policy(state) for state in states]
+
+
+@pytest.mark.parametrize("goal", [0.002, 0.0005])
+def test_cfr_runs_until_nash_conv_is_below_a_share_of_the_range_of_utilities(goal, monkeypatch):
+    monkeypatch.setattr(solver, "_NASH_CONV_GOAL", goal)
+    range_of_utilities = 4
+    checks = (equilibrium_after(50 * number) for number in range(1, 100))
+    first_enough = next(policies for policies, conv in checks if conv < goal * range_of_utilities)
+    assert policies_of(Equilibrium("kuhn_poker")) == first_enough
+
+
+def test_cfr_stops_at_its_limit_of_iterations(monkeypatch):
+    monkeypatch.setattr(solver, "_NASH_CONV_GOAL", 0.0)
+    monkeypatch.setattr(solver, "_CFR_ITERATIONS", 7)
+    assert policies_of(Equilibrium("kuhn_poker")) == equilibrium_after(7)[0]
+
+
+@pytest.mark.parametrize(("constant", "needed"), [("MAX_POSITIONS", 58), ("MAX_INFORMATION_STATES", 12)])
+def test_a_game_may_be_as_large_as_the_limits_and_no_larger(constant, needed, monkeypatch):
+    monkeypatch.setattr(openspiel_game, constant, needed)
+    assert len(information_states("kuhn_poker")) == 12
+    monkeypatch.setattr(openspiel_game, constant, needed - 1)
+    with pytest.raises(InputError, match="kuhn_poker has more than"):
+        information_states("kuhn_poker")
