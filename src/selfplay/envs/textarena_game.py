@@ -52,8 +52,8 @@ class TextArenaGame(Game):
         self._draws_when_read = type(self._bare).get_observation is not ta.Env.get_observation
         self._family = family_of(type(self._bare).__name__)
         self._rules = [self._prompt_of(pid) for pid in range(num_players)]
-        self._observation: str | None = None
-        self._board = ""
+        self._observation: str | None
+        self._board: str
         self._begin_turn()
 
     def _start(self, error_allowance: int) -> tuple[Any, Any]:
@@ -130,7 +130,7 @@ class TextArenaGame(Game):
         """
         state = self.state
         info = state.game_info[state.current_player_id]
-        was_invalid = info.get("invalid_move", False)
+        was_invalid = info["invalid_move"]
         errors = state.error_count
         info["invalid_move"] = False
         self._call(self._env.step, action)
@@ -159,7 +159,7 @@ class TextArenaGame(Game):
         _, text = self._call(self._env.get_observation, draws=self._draws_when_read)
         text = str(text).strip()
         prompt = self._rules[pid]
-        start = text.find(prompt, 0, len(prompt) + _PROMPT_TAG_LENGTH) if prompt else -1
+        start = text.find(prompt, 0, len(prompt) + _PROMPT_TAG_LENGTH)
         if start >= 0:
             text = text[start + len(prompt) :].strip()
         return text or _YOUR_TURN
