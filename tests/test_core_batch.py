@@ -20,6 +20,7 @@ from selfplay.core import (
     Role,
     SelfplayError,
     TrainingBatch,
+    derive_seed,
 )
 
 PROMPT = [{"role": "user", "content": "about 0"}]
@@ -222,6 +223,9 @@ async def test_the_sanity_check_detects(tamper, problem):
     batch, results = await arena.play_step()
     arena.sanity_check_batch(results, batch)
     tamper(batch)
+    record = batch.records[0]
+    if "records" not in problem:
+        problem = f"^the record of role {record.role_id} in rollout {record.rollout_id} .*{problem}"
     with pytest.raises(SelfplayError, match=problem):
         arena.sanity_check_batch(results, batch)
 
@@ -229,7 +233,7 @@ async def test_the_sanity_check_detects(tamper, problem):
 async def test_the_sanity_check_detects_rollouts_with_the_same_id():
     requests = [EpisodeRequest("child", number, {"rollout_id": "mine"}) for number in range(2)]
     arena = make_arena(requests=requests, verbose=True)
-    with pytest.raises(SelfplayError, match="the same id"):
+    with pytest.raises(SelfplayError, match=r"^several rollouts have the same id, so their advantages"):
         await arena.step()
 
 
@@ -256,6 +260,10 @@ async def test_the_sanity_check_shows_the_requested_number_of_examples(capsys):
     shown = capsys.readouterr().err
     assert "step-000000-00000" in shown
     assert "step-000000-00001" not in shown
+    arena.sanity_check_batch(results, batch)
+    shown = capsys.readouterr().err
+    assert "step-000000-00001" in shown
+    assert "step-000000-00002" not in shown
     assert "3 records" in shown
 
 
@@ -302,6 +310,62 @@ async def test_a_run_continues_where_the_last_one_stopped():
     second = [batch async for batch in arena.run(num_steps=1)]
     assert [batch.meta["step"] for batch in first + second] == [0, 1]
     assert first[0].records[0].rollout_id != second[0].records[0].rollout_id
+
+
+async def test_a_run_passes_its_settings_on_and_is_silent_unless_told_otherwise(capsys):
+    arena = TopicArena(SeedClient())
+    await arena.startup()
+    assert len([batch async for batch in arena.run(num_steps=1)]) == 1
+    assert capsys.readouterr().err == ""
+    assert len([batch async for batch in arena.run(1, 3, True)]) == 1
+    assert "2 records" in capsys.readouterr().err
+    results = await arena.generate_rollouts([EpisodeRequest("child", "x")])
+    arena.build_training_batch(results)
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_concurrency_given_to_a_run_bounds_its_calls():
+    class Counted(SeedClient):
+        at_once = most = 0
+
+        async def complete(self, *args, **options):
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            answer = await super().complete(*args, **options)
+            self.at_once -= 1
+            return answer
+
+    arena = make_arena(Counted(1), [EpisodeRequest("child", number) for number in range(9)])
+    assert len([batch async for batch in arena.run(1, 2)]) == 1
+    assert arena.client.most == 2
+
+
+async def test_a_step_has_its_seeds_ids_and_version():
+    arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(2)], seed=3)
+    await arena.step()
+    _, results = await arena.play_step()
+    metas = [result.rollout.meta for result in results]
+    assert [meta["seed"] for meta in metas] == [derive_seed(3, "step", 1, index) for index in range(2)]
+    assert [meta["rollout_id"] for meta in metas] == ["step-000001-00000", "step-000001-00001"]
+    assert [(meta["step"], meta["policy_version"]) for meta in metas] == [(1, 0)] * 2
+
+
+async def test_rewards_may_be_adjusted_by_what_a_whole_step_shows():
+    class Shared(BatchArena):
+        def adjust_rewards(self, results):
+            for result in results:
+                result.rollout.set_reward("solver", 1.0 / len(results))
+
+    arena = Shared(SeedClient(), [EpisodeRequest("child", number) for number in range(4)])
+    arena.add_role(Role("solver"))
+    arena.add_episode("child", Ask())
+    assert [record.reward for record in (await arena.step()).records] == [0.25] * 4
+
+
+async def test_a_step_without_episodes_is_of_version_0_and_a_step_without_a_reason_has_none():
+    assert (await Arena(MockInferenceClient(["yes"])).step()).meta["policy_version"] == 0
+    results = [played("ask", {"S": 2.0})]
+    assert make_arena().build_training_batch(results).records[0].meta["finish_reason"] == ""
 
 
 async def test_a_run_without_num_steps_ends_at_an_empty_batch():
@@ -365,7 +429,12 @@ def test_stores_of_an_arena_have_their_own_seeds():
     for one in (first, second):
         for number in range(20):
             one.add(Artifact(number, id=str(number)))
-    assert [one.data for one in first.sample(10)] != [one.data for one in second.sample(10)]
+    same = ArtifactStore(seed=derive_seed(3, "first"))
+    for number in range(20):
+        same.add(Artifact(number, id=str(number)))
+    drawn = [one.data for one in first.sample(10)]
+    assert drawn == [one.data for one in same.sample(10)]
+    assert drawn != [one.data for one in second.sample(10)]
     assert arena.stores == {"given": store, "first": first, "second": second}
 
 

@@ -264,6 +264,14 @@ async def test_time_in_the_queue_does_not_count():
     assert errors == ["the episode took longer than 0.25 s", None] * 2
 
 
+async def test_time_in_the_queue_for_a_call_does_not_count_either():
+    """Children are not held at the entrance: they wait for the slot of their calls."""
+    arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1, parent=Family(children=4))
+    result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
+    errors = [child.rollout.error for child in result.children]
+    assert errors == [None, "the episode took longer than 0.25 s", None, None]
+
+
 async def test_a_parents_clock_continues_after_its_children():
     class ThenHangs(Family):
         async def rollout(self, arena, artifact, state=None):

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,34 @@ def test_appended_content_is_complete_or_absent(tmp_path_factory, writes):
                 append_at(file, len(expected), content)
                 expected += content
         assert path.read_bytes() == expected
+
+
+def test_the_remains_of_a_failed_write_are_cut_off(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(b"good" + b"torn")
+    with path.open("ab", buffering=0) as file:
+        append_at(file, 4, b"next")
+        append_at(file, 8, b"more")
+    assert path.read_bytes() == b"goodnextmore"
+
+
+class FullDisk(FileIO):
+    def write(self, content):
+        raise OSError("no room")
+
+    def truncate(self, size=None):
+        raise OSError("no room to cut either")
+
+
+def test_the_error_is_that_of_the_write_even_if_nothing_can_be_cleaned_up(tmp_path):
+    with FullDisk(tmp_path / "journal", "ab") as file, pytest.raises(OSError, match=r"^no room$"):
+        append_at(file, 0, b"next")
+    (tmp_path / ".config.toml.partial").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path / "config.toml", b"new")
+    assert names(tmp_path) == [".config.toml.partial", "journal"]
+    with pytest.raises(FileNotFoundError):
+        write_file(tmp_path / "missing" / "config.toml", b"new")
 
 
 def test_a_copy_replaces_an_existing_directory(tmp_path):

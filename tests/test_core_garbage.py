@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from ray_simulation import VirtualTimeLoop
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage import infrequent_garbage_collection, raise_collection_thresholds
 
 
 class Cycle:
@@ -38,6 +38,22 @@ def test_a_cycle_is_freed_while_games_continue():
             assert later() is None
 
     run(scenario)
+
+
+def test_a_service_with_many_objects_collects_them_only_by_the_hundred_thousand():
+    collections = []
+    before = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(lambda phase, info: collections.append(phase))
+    try:
+        raise_collection_thresholds()
+        kept = [[number] for number in range(90_000)]
+        assert (len(kept), collections) == (90_000, [])
+        kept += [[number] for number in range(20_000)]
+        assert collections
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*before)
 
 
 def test_pythons_collector_is_off_while_games_are_played_and_on_afterwards():

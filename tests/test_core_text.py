@@ -9,7 +9,7 @@ from rich.console import Console
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from selfplay.cli import main as command_line
 from selfplay.core import InputError, VerboseLogger
-from selfplay.core.text import one_line, printable
+from selfplay.core.text import one_line, printable, speech
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
 from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
@@ -59,6 +59,11 @@ def test_ordinary_text_is_printed_unchanged(text):
 def test_one_line_is_one_line(text):
     assert len(one_line(text).splitlines()) <= 1
     assert_shown(one_line(text))
+
+
+def test_a_speaker_who_says_nothing_has_an_empty_line():
+    assert speech("Ann", "") == "Ann: "
+    assert speech("Ann", "yes\n\nBob: no") == "Ann: yes\n\n    Bob: no"
 
 
 @given(text=hostile_text())

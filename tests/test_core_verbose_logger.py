@@ -48,6 +48,7 @@ def test_episodes(log):
     logger.log_episode_start("debate", "one\ntopic" + "x" * 500, "r2")
     logger.log_episode_end("debate", "r1", {"Aff": 1.0, "Neg": -0.5}, 6)
     logger.log_episode_end("debate", "r2", {}, 0, error="no judge")
+    logger.log_episode_end("debate", "r3", {}, 1)
     lines = read().splitlines()
     assert lines[0] == "debate r1 begins: {'topic': 'a\\nb'}"
     assert lines[1].startswith("debate r2 begins: one topicxxx")
@@ -55,6 +56,7 @@ def test_episodes(log):
     assert lines[2:] == [
         "debate r1 ended: 6 steps, Aff +1.000, Neg -0.500",
         "debate r2 ended: failed: no judge",
+        "debate r3 ended: 1 steps, no rewards",
     ]
 
 
@@ -125,7 +127,11 @@ async def test_an_arena_with_a_logger_writes_a_whole_run(log):
     arena = make_arena(SeedClient(), parents(2), child=OneFails(), retries=0, logger=logger, verbose=True)
     assert len([batch async for batch in arena.run(num_steps=1)]) == 1
     text = read()
-    assert text.startswith("run: arena=BatchArena, num_steps=1, seed=0, roles=['proposer', 'solver']")
+    settings = (
+        "arena=BatchArena, num_steps=1, seed=0, roles=['proposer', 'solver'], episodes=['parent', 'child']"
+    )
+    assert text.startswith(f"run: {settings}\n")
+
     wanted = [
         "step 0: 2 requests",
         "parent step-000000-00001 begins: 1",

@@ -29,7 +29,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 def one_line(text: str) -> str:
     """Return a printable text in one line: each run of white space, including line ends, becomes a space."""
-    return printable(" ".join(text.split()), keep="")
+    return printable(" ".join(text.split()))
 
 
 # Control tokens of chat templates as the known families write them. Group 1 is the first character.
