@@ -266,8 +266,8 @@ async def test_a_missing_damaged_or_foreign_adapter_is_rejected_in_one_line(vers
 @pytest.mark.parametrize(
     ("lora", "complaint"),
     [
-        (LoraSettings(4, 16.0), "its alpha is 16.0, the engine's 8"),
-        (LoraSettings(8, 8.0), "its rank is 8, the engine's 4"),
+        (LoraSettings(4, 16.0), "its alpha is 16, the run's 8"),
+        (LoraSettings(8, 8.0), "its rank is 8, the run's 4"),
         (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
     ],
 )

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from file_limits import files_no_longer_than
 from selfplay.core import InputError, SelfplayError
 from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.policy import TRAINED
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.learner_group import LearnerGroup
 from selfplay.runtime.ray.torch_trainer import KEPT_VERSIONS, TorchTrainer, keep_checkpoints
-from tiny_models import make_record, tiny_policy
+from tiny_models import make_record, tiny_model, tiny_policy
 
 
 def learners(average: float) -> dict[str, Learner]:
@@ -97,6 +98,21 @@ def test_the_untrained_policy_has_no_adapter_unless_it_starts_with_one(tmp_path)
     begun_with = load_file(f"{second.path()}/adapter_model.safetensors")
     given = load_file(f"{first.path()}/adapter_model.safetensors")
     assert all(torch.equal(begun_with[name], given[name]) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("lora", "complaint"),
+    [
+        (LoraSettings(4, 16.0), "its alpha is 16, the run's 8"),
+        (LoraSettings(2, 8.0), "its rank is 2, the run's 4"),
+        (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
+    ],
+)
+def test_an_initial_adapter_of_another_shape_is_rejected(tmp_path, lora, complaint):
+    save_adapter(tmp_path / "other", PolicyModel(str(tiny_model("llama")), lora), "tiny")
+    with pytest.raises(InputError, match=complaint):
+        trainer(tmp_path / "run", initial_lora_path=str(tmp_path / "other"))
+    assert not (tmp_path / "run" / "versions").exists()
 
 
 def test_versions_that_are_not_in_use_are_deleted(tmp_path):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from selfplay.core import InputError
 from selfplay.core.files import put_in_place, scratch_for
-from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -142,6 +142,29 @@ def load_adapter_config(directory: Path) -> dict[str, Any]:
     if unknown:
         raise InputError("adapter", f"{config_file} sets {', '.join(unknown)}", "Give a plain LoRA adapter.")
     return config
+
+
+def check_lora_shape(directory: Path, config: dict[str, Any], own: LoraSettings) -> None:
+    """Check the settings that weights do not show: an adapter with another alpha would answer wrongly.
+
+    Args:
+        directory: the adapter's directory.
+        config: its configuration, from :func:`load_adapter_config`.
+        own: the shape of the adapter into which the weights are loaded.
+
+    Raises:
+        InputError: the shapes differ.
+    """
+    modules, wrong = config["target_modules"], []
+    if config["r"] != own.lora_rank:
+        wrong.append(f"its rank is {config['r']}, the run's {own.lora_rank}")
+    if config["lora_alpha"] != own.lora_alpha:
+        wrong.append(f"its alpha is {config['lora_alpha']:g}, the run's {own.lora_alpha:g}")
+    if not isinstance(modules, list) or set(modules) != set(own.target_modules):
+        wrong.append(f"its target modules are {modules}, the run's {own.target_modules}")
+    if wrong:
+        fix = "Set lora to the values that it was trained with."
+        raise InputError("adapter", f"{directory}: {'; '.join(wrong)}", fix)
 
 
 def _is_rank(value: object) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a ho
 
     from selfplay.inference.engine import EmbeddedEngine
     from selfplay.inference.vllm_engine import VLLMEngine
-    from selfplay.learning.policy import PolicyModel
+    from selfplay.learning.policy import LoraSettings, PolicyModel
 
 __all__ = ["AdapterRef", "EmbeddedHost", "EngineHost", "VLLMHost"]
 
@@ -225,8 +225,7 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         engine.close()
 
     async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
-        files = await asyncio.to_thread(_read, adapter)
-        _check_shape(adapter, files.config, self._policy)
+        files = await asyncio.to_thread(_read, adapter, self._policy.lora)
         engine = self._running()
         self._policy.load_adapter_state(files.weights, slot)
         engine.publish(slot, slot, adapter.version)
@@ -315,7 +314,6 @@ class _Files:
     """An adapter as read from its directory."""
 
     weights: "dict[str, Tensor]"
-    config: dict[str, Any]
     sha256: str
     changes_nothing: bool
     expected: Expectation | None
@@ -345,15 +343,15 @@ def _described(adapter: AdapterRef) -> tuple[Path, Expectation | None]:
     return directory, read_expectation(directory)
 
 
-def _read(adapter: AdapterRef) -> _Files:
-    """Read an adapter and check that the weights are those that the learner wrote.
+def _read(adapter: AdapterRef, lora: "LoraSettings") -> _Files:
+    """Read an adapter and check that it has this shape and the weights that the learner wrote.
 
     Raises:
         SelfplayError: the directory does not exist.
         DeliveryError: the weights have another hash or version.
-        InputError: the adapter is damaged.
+        InputError: the adapter is damaged or has another shape.
     """
-    from selfplay.learning.checkpoints import load_adapter
+    from selfplay.learning.checkpoints import check_lora_shape, load_adapter
 
     directory, expected = _described(adapter)
     sha256 = file_hash(directory)
@@ -363,26 +361,5 @@ def _read(adapter: AdapterRef) -> _Files:
             problem = f"the files in {directory} are version {expected.version}"
             raise DeliveryError(adapter.name, adapter.version, problem)
     weights, config = load_adapter(directory)
-    return _Files(weights, config, sha256, changes_nothing(directory), expected)
-
-
-def _check_shape(adapter: AdapterRef, config: dict[str, Any], policy: "PolicyModel") -> None:
-    """Check the settings that weights do not show: an adapter with another alpha would answer wrongly.
-
-    Raises:
-        InputError: the adapter's shape differs from that of the policy's own adapter.
-    """
-    own, modules = policy.lora, config["target_modules"]
-    wrong = []
-    if config["r"] != own.lora_rank:
-        wrong.append(f"its rank is {config['r']}, the engine's {own.lora_rank}")
-    if config["lora_alpha"] != own.lora_alpha:
-        wrong.append(f"its alpha is {config['lora_alpha']}, the engine's {own.lora_alpha:g}")
-    if not isinstance(modules, list) or set(map(str, modules)) != set(own.target_modules):
-        wrong.append(f"its target modules are {modules}, the engine's {own.target_modules}")
-    if wrong:
-        raise InputError(
-            "adapter",
-            f"{adapter.path}: {'; '.join(wrong)}",
-            "Set lora to the values that it was trained with.",
-        )
+    check_lora_shape(directory, config, lora)
+    return _Files(weights, sha256, changes_nothing(directory), expected)

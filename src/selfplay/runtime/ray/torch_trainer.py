@@ -16,6 +16,7 @@ from selfplay.learning.checkpoints import (
     STATE_FILE,
     SavedLearner,
     check_format,
+    check_lora_shape,
     load_adapter,
     newest_whole,
     read_json,
@@ -49,6 +50,10 @@ class TorchTrainer:
         base_name: name of the base model, for the adapters' configuration.
         initial_lora_path: an adapter to start from.
         epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
+
+    Raises:
+        InputError: the initial adapter is damaged, or it does not have the learner's rank, alpha and target
+            modules.
     """
 
     def __init__(
@@ -76,7 +81,8 @@ class TorchTrainer:
         if self._saved():
             _, self.notice = newest_whole(self._saved(), self._learner_directory, self._load)
         elif initial_lora_path is not None:
-            weights, _ = load_adapter(Path(initial_lora_path))
+            weights, config = load_adapter(Path(initial_lora_path))
+            check_lora_shape(Path(initial_lora_path), config, self.learner.policy.lora)
             self.learner.policy.load_adapter_state(weights, self.learner.adapter)
             self._save_adapter("versions", self.learner.adapter, 0)
         group.start()
