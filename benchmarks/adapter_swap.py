@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
+from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost, EngineHost, VLLMHost
 from selfplay.core import Messages, ModelResponse
 from selfplay.inference.delivery import tolerance_of
 from selfplay.inference.vllm_engine import VLLMEngine
@@ -35,7 +36,6 @@ from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan
-from selfplay.runtime.ray.engine_host import AdapterRef, EmbeddedHost, EngineHost, VLLMHost
 
 RULES = "You play a card game with three cards: J, Q and K. The higher card wins. Answer [check] or [bet]."
 PROMPTS: list[Messages] = [

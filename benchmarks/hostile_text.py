@@ -35,13 +35,13 @@ from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
 from selfplay.cli import main as command_line
+from selfplay.commands import play
 from selfplay.core import InputError, Messages, MockInferenceClient
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.envs.game import Game
 from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
-from selfplay.runtime import play
 from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, Line
 from selfplay.tracking.watch_game import ReadableGame, Spoken

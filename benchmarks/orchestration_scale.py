@@ -28,6 +28,7 @@ from time import perf_counter, process_time, sleep
 from line_chart import Line, line_chart
 from measuring import print_table
 from ray_processes import cpu_seconds, memory_mb
+from selfplay.cluster.engines.host import AdapterRef
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import GameScheduler
 from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
@@ -36,7 +37,6 @@ from selfplay.envs.templates import get_template
 from selfplay.population.environment_samplers import UniformRandomEnvSampler
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import StepBuffer
-from selfplay.runtime.ray.engine_host import AdapterRef
 from selfplay.tracking.tracker import Tracker
 from simulated_cluster import BUFFER_STEPS, MAX_TOKENS, Actors, Host, Play, cluster
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay.cluster.services.buffer import BufferService
+from selfplay.cluster.services.games_in_flight import GamesInFlight
+from selfplay.cluster.services.pool import PoolService
 from selfplay.config import load_config
 from selfplay.config.settings import Config
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.runtime.assembly import composed_transforms
-from selfplay.runtime.ray.buffer_service import BufferService
-from selfplay.runtime.ray.game_ledger import GameLedger
-from selfplay.runtime.ray.pool_service import PoolService
+from selfplay.training.assembly import composed_transforms
 
 STEP_FATES = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
 
@@ -36,7 +36,7 @@ class Books:
     config: Config
     metrics: list[dict[str, Any]]
     lines: dict[int, list[dict[str, Any]]]
-    ledger: GameLedger
+    ledger: GamesInFlight
     buffer: BufferService
     trained_records: int
 

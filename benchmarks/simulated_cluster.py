@@ -21,26 +21,26 @@ sys.path += [path for path in PATHS if path not in sys.path]
 import ray  # noqa: E402
 
 from ray_simulation import SimulatedHost, SimulatedTrainer  # noqa: E402
+from selfplay.cluster.actors import (  # noqa: E402
+    ActorForm,
+    ModelPoolActor,
+    StepBufferActor,
+    TrackerActor,
+)
+from selfplay.cluster.engines.client import EngineClient  # noqa: E402
+from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
+from selfplay.cluster.engines.service import EngineService  # noqa: E402
+from selfplay.cluster.handles import found  # noqa: E402
+from selfplay.cluster.learners.service import LearnerService  # noqa: E402
+from selfplay.cluster.services.buffer import Demand  # noqa: E402
+from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
+from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
 from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
-from selfplay.runtime.ray.actors import (  # noqa: E402
-    ActorForm,
-    ModelPoolActor,
-    StepBufferActor,
-    TrackerActor,
-)
-from selfplay.runtime.ray.buffer_service import Demand  # noqa: E402
-from selfplay.runtime.ray.collector_service import CollectorService, Limits  # noqa: E402
-from selfplay.runtime.ray.engine_client import EngineClient  # noqa: E402
-from selfplay.runtime.ray.engine_host import AdapterRef  # noqa: E402
-from selfplay.runtime.ray.engine_service import EngineService  # noqa: E402
-from selfplay.runtime.ray.game_ledger import PlaySettings  # noqa: E402
-from selfplay.runtime.ray.handles import found  # noqa: E402
-from selfplay.runtime.ray.learner_service import LearnerService  # noqa: E402
 
 MAX_TOKENS = 8
 BUFFER_STEPS = 100_000

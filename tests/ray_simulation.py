@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.learners.service import LearnerService
 from selfplay.core import Messages, ModelResponse, TrainingRecord
-from selfplay.runtime.ray.engine_host import AdapterRef
-from selfplay.runtime.ray.learner_service import LearnerService
 
 
 class SimulatedHost:

@@ -6,8 +6,8 @@ from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments
 from selfplay.learning.model_files import check_model_name
-from selfplay.runtime.checks import check_config, check_opponent, notes_on
-from selfplay.runtime.run_names import find_run, new_run_directory
+from selfplay.training.checks import check_config, check_opponent, notes_on
+from selfplay.training.run_names import find_run, new_run_directory
 
 
 def check(**overrides):

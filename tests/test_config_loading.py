@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from selfplay.config import Config, dump_config, load_config, preset_names
 from selfplay.config.fields import config_fields, models_in
 from selfplay.core import InputError
-from selfplay.runtime.checks import check_config
+from selfplay.training.checks import check_config
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
 

@@ -12,8 +12,6 @@ from selfplay.core import InputError, VerboseLogger
 from selfplay.core.text import one_line, printable, speech
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
-from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
-from selfplay.runtime.progress_views import print_line
 from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, Line
 from selfplay.tracking.watch_game import ReadableGame, Spoken
@@ -23,6 +21,8 @@ from selfplay.tracking.watch_plot import draw_chart
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
 from selfplay.tracking.watch_view import Meeting, RunView
 from selfplay.tracking.watch_widgets import ChartWidget
+from selfplay.training.progress import RunProgress, print_ending, print_stopped
+from selfplay.training.progress_views import print_line
 
 
 def terminal() -> Console:

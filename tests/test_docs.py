@@ -24,8 +24,8 @@ from selfplay.config.fields import config_fields
 from selfplay.config.settings import Config
 from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
-from selfplay.runtime.checks import check_config
-from selfplay.runtime.local import train
+from selfplay.training.checks import check_config
+from selfplay.training.local import train
 from tiny_models import roomy_model
 
 ROOT = Path(__file__).parents[1]

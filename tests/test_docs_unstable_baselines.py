@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import selfplay.ray
-from selfplay.runtime.ray.actors import ActorForm
+from selfplay.cluster.actors import ActorForm
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "unstable-baselines.md"

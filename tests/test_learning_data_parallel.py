@@ -100,7 +100,7 @@ def leave_as_rank_1(port: int) -> None:
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[ThreadPoolExecutor]:
-    """The thread of rank 1. Ranks in processes of their own are in test_runtime_ray_learner_group."""
+    """The thread of rank 1. Ranks in processes of their own are in test_cluster_learner_group."""
     with ThreadPoolExecutor(1) as executor:
         yield executor
 

@@ -25,7 +25,7 @@ from selfplay.tracking.watch_plot import draw_chart, number_text, sparkline
 from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
 from selfplay.tracking.watch_themes import DARK, LIGHT
 from selfplay.tracking.watch_view import Meeting, RunView, Series
-from test_runtime_local import model  # noqa: F401 - a fixture
+from test_training_local import model  # noqa: F401 - a fixture
 from watched_runs import append, read_all, run_of, said, train_games, train_program, write_log
 
 SIZES = [(80, 24), (200, 60)]

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from selfplay.cluster.engines.host import AdapterRef, VLLMHost
 from selfplay.core import ModelResponse, SelfplayError
 from selfplay.inference.delivery import DELIVERY_FILE, DeliveryError
 from selfplay.inference.vllm_engine import VLLMEngine
@@ -15,7 +16,6 @@ from selfplay.learning.delivery import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
-from selfplay.runtime.ray.engine_host import AdapterRef, VLLMHost
 from small_models import saved_adapter, small_model, small_policy
 from tiny_models import text_prompt
 

@@ -23,7 +23,7 @@ def envs(
 ) -> None:
     """List the environments that can be played here and, for the others, the reason why not."""
     from selfplay.envs.catalog import describe, list_environments
-    from selfplay.runtime.checks import renaming
+    from selfplay.training.checks import renaming
 
     console = Console()
     if env_id is None:

@@ -23,10 +23,10 @@ def evaluate(
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
-    from selfplay.runtime.checks import check_opponent, renaming
-    from selfplay.runtime.evaluation_opponents import OPPONENTS, default_opponent, why_base
-    from selfplay.runtime.progress_views import print_line, working
-    from selfplay.runtime.run_names import is_run_or_adapter
+    from selfplay.training.checks import check_opponent, renaming
+    from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
+    from selfplay.training.progress_views import print_line, working
+    from selfplay.training.run_names import is_run_or_adapter
 
     console = Console()
     seats = checked_seats(env, players, template)
@@ -41,7 +41,7 @@ def evaluate(
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
     with working(console, "importing torch"):
-        from selfplay.runtime.evaluate import evaluate as evaluate_model
+        from selfplay.commands.evaluate import evaluate as evaluate_model
 
     evaluate_model(
         model,
@@ -65,21 +65,21 @@ def play(
 ) -> None:
     """Play against a trained model in the terminal."""
     checked_seats(env, None, template)
-    from selfplay.runtime.progress_views import working
+    from selfplay.training.progress_views import working
 
     console = Console()
     with working(console, "importing torch"):
-        from selfplay.runtime.play import play as play_game
+        from selfplay.commands.play import play as play_game
 
     play_game(run, env, template=template, seat=seat, seed=seed, console=console)
 
 
 def report(run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]) -> None:
     """Rebuild a run's report.html and print its path."""
-    from selfplay.runtime.run_names import find_run
+    from selfplay.training.run_names import find_run
 
     run_dir = find_run(run)
-    from selfplay.runtime.report import rebuild
+    from selfplay.training.report import rebuild
 
     print(rebuild(run_dir))
 
@@ -90,7 +90,7 @@ def checked_seats(env: str, players: int | None, template: str | None) -> int:
     Raises:
         InputError: the environment, its number of players or the template is impossible.
     """
-    from selfplay.runtime.checks import check_environment, default_seats, renaming
+    from selfplay.training.checks import check_environment, default_seats, renaming
 
     names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
     with renaming(names):

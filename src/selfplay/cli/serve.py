@@ -36,11 +36,11 @@ def serve(
             raise InputError(
                 "serve", f"the package {package} is not installed", "Run: pip install 'selfplay-rl[serve]'"
             )
-    from selfplay.runtime.progress_views import working
+    from selfplay.training.progress_views import working
 
     console = Console()
     with working(console, "importing torch"):
-        from selfplay.runtime.serve import serve as serve_model
+        from selfplay.commands.serve import serve as serve_model
 
     serve_model(
         model,

@@ -80,9 +80,9 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bool) -> None:
     from selfplay.config import load_config
-    from selfplay.runtime.checks import check_config, notes_on
-    from selfplay.runtime.progress_views import print_line, working
-    from selfplay.runtime.run_names import named_run_directory, new_run_directory
+    from selfplay.training.checks import check_config, notes_on
+    from selfplay.training.progress_views import print_line, working
+    from selfplay.training.run_names import named_run_directory, new_run_directory
 
     config = load_config(source, overrides)
     parent = Path(config.run.directory)
@@ -101,10 +101,10 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
         print_line(console, f"note: {line}")
     if config.run.runtime == "ray":
         with working(console, "importing torch and Ray"):
-            from selfplay.runtime.ray.train import train as train_run
+            from selfplay.cluster.train import train as train_run
     else:
         with working(console, "importing torch"):
-            from selfplay.runtime.local import train as train_run
+            from selfplay.training.local import train as train_run
 
     train_run(config, run_dir, console)
 
@@ -116,14 +116,14 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
             f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
             f"Use only: selfplay train --resume {run}",
         )
-    from selfplay.runtime.progress_views import working
-    from selfplay.runtime.run_names import find_run
+    from selfplay.training.progress_views import working
+    from selfplay.training.run_names import find_run
 
     run_dir = find_run(run, "--resume")
     console = Console()
     if _runtime_of(run_dir) == "ray":
         with working(console, "importing torch and Ray"):
-            from selfplay.runtime.ray.train import resume as resume_on_ray
+            from selfplay.cluster.train import resume as resume_on_ray
 
         resume_on_ray(run_dir, console, address)
         return
@@ -132,7 +132,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
             "--address", f"{run_dir} is a run of one process", f"Use only: selfplay train --resume {run}"
         )
     with working(console, "importing torch"):
-        from selfplay.runtime.local import resume as resume_in_process
+        from selfplay.training.local import resume as resume_in_process
 
     resume_in_process(run_dir, console)
 

@@ -47,14 +47,14 @@ def _require(field: str, package: str, extra: str) -> None:
 
 def _cluster_source(address: str, run: str | None) -> "Source":
     _require("--address", "ray", "ray")
-    from selfplay.runtime.ray.live_view import ClusterSource
+    from selfplay.cluster.view import ClusterSource
 
     return ClusterSource(address, run)
 
 
 def _directory_source(run: str | None) -> tuple[Path, "Source"]:
-    from selfplay.runtime.run_names import find_run
     from selfplay.tracking.watch_data import RunDirectorySource
+    from selfplay.training.run_names import find_run
 
     run_dir = newest_run() if run is None else find_run(run)
     return run_dir, RunDirectorySource(run_dir)
@@ -66,7 +66,7 @@ def newest_run() -> Path:
     Raises:
         InputError: there is no run.
     """
-    from selfplay.runtime.run_names import RUNS
+    from selfplay.training.run_names import RUNS
 
     found = [path.parent for path in RUNS.glob("*/config.toml")]
     if not found:

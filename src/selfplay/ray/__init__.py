@@ -3,24 +3,24 @@
 Each actor is a class that is started like Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
-from selfplay.ray import algorithms, reward_transformations
-from selfplay.ray.build import EvalEnvSpec, Run, TrainEnvSpec, build
-from selfplay.runtime.ray.actors import (
+from selfplay.cluster.actors import (
     ActorForm,
     EpisodeBufferActor,
     ModelPoolActor,
     StepBufferActor,
     TrackerActor,
 )
-from selfplay.runtime.ray.live_view import TerminalInterface
-from selfplay.runtime.ray.unstable_actors import (
+from selfplay.cluster.view import TerminalInterface
+from selfplay.ray import algorithms, reward_transformations
+from selfplay.ray.actors import (
     CollectorActor,
     StandardLearnerActor,
     check_collector,
 )
-from selfplay.runtime.ray.unstable_actors import (
+from selfplay.ray.actors import (
     VLLMActor as _VLLMActor,
 )
+from selfplay.ray.build import EvalEnvSpec, Run, TrainEnvSpec, build
 
 Tracker = ActorForm(TrackerActor)
 StepBuffer = ActorForm(StepBufferActor, in_run=True)

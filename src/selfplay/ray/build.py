@@ -6,20 +6,20 @@ from typing import Any
 
 import ray
 
-from selfplay.core import InputError
-from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.learning.algorithms import Reinforce
-from selfplay.ray import reward_transformations as retra
-from selfplay.runtime.ray.actors import (
+from selfplay.cluster.actors import (
     ActorForm,
     ModelPoolActor,
     StepBufferActor,
     TrackerActor,
     gpus_of_cluster,
 )
-from selfplay.runtime.ray.addresses import keep_loopback_addresses, make_token
-from selfplay.runtime.ray.api_models import check_opponent_name
-from selfplay.runtime.ray.unstable_actors import (
+from selfplay.cluster.addresses import keep_loopback_addresses, make_token
+from selfplay.cluster.engines.api_models import check_opponent_name
+from selfplay.core import InputError
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.learning.algorithms import Reinforce
+from selfplay.ray import reward_transformations as retra
+from selfplay.ray.actors import (
     DEFAULT_OPPONENT,
     CollectorActor,
     StandardLearnerActor,

@@ -1,0 +1,365 @@
+"""The engine inside an inference actor. Requests name adapters by path; weights are never pushed to it.
+
+An adapter is loaded with its first request, is checked to be the one that the learner wrote (see
+``inference.delivery``), and answers from then on. At most ``max_adapters`` stay loaded; the least recently
+used one is evicted. The same path and version mean the same weights.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
+from selfplay.cluster.services.load_window import LoadWindow
+from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.inference.delivery import (
+    Delivery,
+    DeliveryError,
+    Expectation,
+    changes_nothing,
+    check_delivery,
+    check_hash,
+    file_hash,
+    read_expectation,
+    tolerance_of,
+)
+
+if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
+    from torch import Tensor
+
+    from selfplay.inference.engine import EmbeddedEngine
+    from selfplay.inference.vllm_engine import VLLMEngine
+    from selfplay.learning.policy import LoraSettings, PolicyModel
+
+__all__ = ["AdapterRef", "EmbeddedHost", "EngineHost", "VLLMHost"]
+
+BASE_NAME = "base"
+
+Engine = TypeVar("Engine", bound=InferenceClient)
+
+
+class EngineHost(Protocol):
+    """The engine that an inference actor holds."""
+
+    async def start(self) -> None:
+        """Load the model. The event loop is blocked meanwhile."""
+
+    async def close(self) -> None:
+        """Stop; pending requests fail with a SelfplayError."""
+
+    async def complete(
+        self,
+        adapter: AdapterRef,
+        messages: Messages,
+        temperature: float,
+        max_tokens: int | None,
+        return_tokens: bool,
+        seed: int | None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`InferenceClient`.
+
+        Raises:
+            DeliveryError: the adapter is not the one that the learner wrote.
+            SelfplayError: there is no such adapter, or the engine failed.
+            InputError: the adapter is damaged or belongs to another model, or the request is impossible.
+        """
+
+    async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
+        """Return the log-probability of each completion with its stop token, at temperature 1.
+
+        Raises: as :meth:`complete` does.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Return the current load.
+
+        ``queued`` and ``running`` count requests, ``generated_tokens`` tokens since the start, and ``tok_s``
+        is the recent rate per second; ``idle_share`` is the share of the last five seconds without any
+        request, ``adapters`` counts the loaded ones, and ``spelled_control_tokens`` those in answers since
+        the start.
+        """
+
+
+class _Host(ABC, Generic[Engine]):
+    """The common part of both hosts: requests, adapters and figures."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._adapters = ResidentAdapters([], self._load, self._drop)
+        self._recent = LoadWindow()
+
+    async def complete(
+        self,
+        adapter: AdapterRef,
+        messages: Messages,
+        temperature: float,
+        max_tokens: int | None,
+        return_tokens: bool,
+        seed: int | None,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`EngineHost`."""
+        with self._recent.request():
+            async with self._model(adapter) as model:
+                response = await self._running().complete(
+                    messages, temperature, max_tokens, return_tokens, model=model, seed=seed
+                )
+        return replace(response, policy_version=adapter.version)
+
+    async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
+        """Return the log-probability of each completion; see :class:`EngineHost`."""
+        with self._recent.request():
+            async with self._model(adapter) as model:
+                return await self._running().score(messages, completions, model=model)
+
+    async def close(self) -> None:
+        """Stop; pending requests fail with a SelfplayError."""
+        engine, self._engine = self._engine, None
+        await self._adapters.settle()
+        if engine is not None:
+            await self._stop(engine)
+
+    @asynccontextmanager
+    async def _model(self, adapter: AdapterRef) -> AsyncIterator[str]:
+        """Run the body with an adapter ready; yield the engine's name for it."""
+        self._running()
+        if adapter.path is None:
+            yield BASE_NAME
+            return
+        async with self._adapters.use(adapter) as slot:
+            yield slot
+
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise SelfplayError("the engine is not running")
+        return self._engine
+
+    def _figures(self, running: int, generated_tokens: int, tok_s: float, spelled: int) -> dict[str, float]:
+        return {
+            "queued": max(0, self._recent.under_way - running),
+            "running": running,
+            "tok_s": tok_s,
+            "generated_tokens": generated_tokens,
+            "idle_share": self._recent.idle_share(),
+            "adapters": len(self._adapters),
+            "spelled_control_tokens": spelled,
+        }
+
+    @abstractmethod
+    async def _stop(self, engine: Engine) -> None: ...
+
+    @abstractmethod
+    async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery: ...
+
+    @abstractmethod
+    async def _drop(self, slot: str) -> None: ...
+
+
+class EmbeddedHost(_Host["EmbeddedEngine"]):
+    """An engine in this process. See :class:`EngineHost`.
+
+    Args:
+        build_policy: builds the model. Adapters have the shape of its own LoRA adapter, which never answers.
+        max_tokens: see :class:`EmbeddedEngine`, as for the next three.
+        max_context: maximum tokens of prompt and answer together.
+        max_queue: maximum requests waiting or running.
+        max_cached_tokens: maximum tokens kept at once, over all adapters.
+        max_adapters: maximum adapters loaded. Memory for all of them is allocated at the start: PEFT needs
+            much longer to add an adapter than to load new weights into an existing one.
+
+    Raises:
+        InputError: ``max_adapters`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        build_policy: Callable[[], "PolicyModel"],
+        *,
+        max_tokens: int,
+        max_context: int | None,
+        max_queue: int,
+        max_cached_tokens: int,
+        max_adapters: int,
+    ) -> None:
+        super().__init__()
+        self._build_policy = build_policy
+        self._slots = _slots(max_adapters)
+        self._settings: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "max_context": max_context,
+            "max_queue": max_queue,
+            "max_cached_tokens": max_cached_tokens,
+        }
+
+    async def start(self) -> None:
+        """Load the model. The event loop is blocked meanwhile."""
+        from selfplay.inference.engine import EmbeddedEngine
+        from selfplay.learning.delivery import canary_tokens
+        from selfplay.learning.policy import BASE
+
+        self._policy = self._build_policy()
+        untrained = self._policy.adapter_state(self._policy.policies[0])
+        for slot in self._slots:
+            self._policy.load_adapter_state(untrained, slot)
+        engine = EmbeddedEngine(self._policy, **self._settings)
+        engine.publish(BASE_NAME, BASE, 0)
+        self._canary = canary_tokens(self._policy)
+        self._base = Delivery(BASE_NAME, 0, "", tuple(await engine.logprobs(self._canary, model=BASE_NAME)))
+        self._adapters = ResidentAdapters(self._slots, self._load, self._drop)
+        self._engine = engine
+
+    def stats(self) -> dict[str, float]:
+        """The load now; see :class:`EngineHost`."""
+        if self._engine is None:
+            return self._figures(0, 0, 0.0, 0)
+        stats = self._engine.stats
+        tok_s = self._recent.tokens_per_second(stats.generated_tokens)
+        return self._figures(
+            self._engine.running, stats.generated_tokens, tok_s, stats.spelled_control_tokens
+        )
+
+    async def _stop(self, engine: "EmbeddedEngine") -> None:
+        engine.close()
+
+    async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
+        files = await asyncio.to_thread(_read, adapter, self._policy.lora)
+        engine = self._running()
+        self._policy.load_adapter_state(files.weights, slot)
+        engine.publish(slot, slot, adapter.version)
+        try:
+            canary = await engine.logprobs(self._canary, model=slot)
+            said = files.expected
+            expected = said.canary if said else None
+            delivery = Delivery(adapter.name, adapter.version, files.sha256, tuple(canary), expected)
+            check_delivery(
+                delivery,
+                expected_canary=expected,
+                expected_base=said.base if said else None,
+                before=before,
+                base=self._base,
+                changes_nothing=files.changes_nothing,
+                tolerance=tolerance_of(self._policy.dtype),
+            )
+        except BaseException:
+            await self._drop(slot)
+            raise
+        return delivery
+
+    async def _drop(self, slot: str) -> None:
+        self._running().withdraw(slot)
+
+
+class VLLMHost(_Host["VLLMEngine"]):
+    """vLLM. See :class:`EngineHost`.
+
+    Args:
+        build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
+    """
+
+    def __init__(self, build_engine: Callable[[], "VLLMEngine"]) -> None:
+        super().__init__()
+        self._build_engine = build_engine
+
+    async def start(self) -> None:
+        """Start vLLM and check its answers. The event loop is blocked meanwhile."""
+        engine = self._build_engine()
+        slots = _slots(engine.max_adapters)
+        await engine.start()
+        try:
+            await engine.publish(BASE_NAME, None, 0)
+        except BaseException:
+            await engine.close()
+            raise
+        self._adapters = ResidentAdapters(slots, self._load, self._drop)
+        self._engine = engine
+
+    def stats(self) -> dict[str, float]:
+        """The load now; see :class:`EngineHost`."""
+        if self._engine is None:
+            return self._figures(0, 0, 0.0, 0)
+        stats = self._engine.stats()
+        return self._figures(
+            stats.running, stats.generated_tokens, stats.tokens_per_second, stats.spelled_control_tokens
+        )
+
+    async def _stop(self, engine: "VLLMEngine") -> None:
+        await engine.close()
+
+    async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
+        engine = self._running()
+        directory, expected = await asyncio.to_thread(_described, adapter)
+        try:
+            delivery = await engine.publish(
+                slot,
+                directory,
+                adapter.version,
+                expected_canary=expected.canary if expected else None,
+                expected_base=expected.base if expected else None,
+                expected_hash=expected.sha256 if expected else None,
+                before=before,
+            )
+        except DeliveryError as error:  # which knows only the slot's name
+            raise DeliveryError(adapter.name, adapter.version, error.problem) from error
+        return replace(delivery, name=adapter.name)
+
+    async def _drop(self, slot: str) -> None:
+        await self._running().withdraw(slot)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """An adapter as read from its directory."""
+
+    weights: "dict[str, Tensor]"
+    sha256: str
+    changes_nothing: bool
+    expected: Expectation | None
+
+
+def _slots(max_adapters: int) -> list[str]:
+    """Return names that no policy can have."""
+    if max_adapters < 1:
+        raise InputError("max_adapters", f"{max_adapters} leaves no room for an adapter", "Give 1 or more")
+    return [f"adapter:{number}" for number in range(max_adapters)]
+
+
+def _described(adapter: AdapterRef) -> tuple[Path, Expectation | None]:
+    """Return an adapter's directory, and the learner's description of the adapter if there is one.
+
+    Raises:
+        SelfplayError: the directory does not exist.
+        InputError: the description is damaged.
+    """
+    assert adapter.path is not None
+    directory = Path(adapter.path)
+    if not directory.is_dir():
+        raise SelfplayError(
+            f"{adapter.name} version {adapter.version} is not at {directory}; every machine must see "
+            "the run's directory"
+        )
+    return directory, read_expectation(directory)
+
+
+def _read(adapter: AdapterRef, lora: "LoraSettings") -> _Files:
+    """Read an adapter and check that it has this shape and the weights that the learner wrote.
+
+    Raises:
+        SelfplayError: the directory does not exist.
+        DeliveryError: the weights have another hash or version.
+        InputError: the adapter is damaged or has another shape.
+    """
+    from selfplay.learning.checkpoints import check_lora_shape, load_adapter
+
+    directory, expected = _described(adapter)
+    sha256 = file_hash(directory)
+    if expected is not None:
+        check_hash(adapter.name, adapter.version, directory, sha256, expected.sha256)
+        if adapter.version and expected.version != adapter.version:
+            problem = f"the files in {directory} are version {expected.version}"
+            raise DeliveryError(adapter.name, adapter.version, problem)
+    weights, config = load_adapter(directory)
+    check_lora_shape(directory, config, lora)
+    return _Files(weights, sha256, changes_nothing(directory), expected)

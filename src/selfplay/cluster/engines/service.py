@@ -1,0 +1,219 @@
+"""EngineService: an engine that serves many clients at a time, in batches.
+
+A Ray call for every answer would cost more than a small model's answer. So a client submits its requests in
+one call, and fetches in another the answers that are ready by then.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from selfplay.cluster.engines.host import AdapterRef, EngineHost
+from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
+from selfplay.core.errors import reason_of
+
+REPORT_SECONDS = 5.0
+FORGET_SECONDS = 60.0
+"""Seconds without a request or a poll after which a client is forgotten."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: for the log-probabilities of ``completions`` if they are given, else for an answer."""
+
+    number: int
+    adapter: AdapterRef
+    messages: Messages
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    return_tokens: bool = True
+    seed: int | None = None
+    completions: list[str] | None = None
+
+
+class Requests(list[Request]):
+    """Requests that are sent between processes as msgpack: Ray's own serialisation inspects every object."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "Requests"], tuple[bytes]]:
+        """Serialise the requests as msgpack."""
+        return _unpacked_requests, (msgspec.msgpack.encode(list(self)),)
+
+
+def _unpacked_requests(packed: bytes) -> Requests:
+    return Requests(_REQUESTS.decode(packed))
+
+
+_REQUESTS = msgspec.msgpack.Decoder(list[Request])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a request: a response, scores, or an error."""
+
+    number: int
+    response: ModelResponse | None = None
+    scores: list[float] | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to one poll.
+
+    ``incarnation`` changes if the client's earlier requests are forgotten, for example after a kill.
+    """
+
+    incarnation: int
+    answers: list[Answer] = field(default_factory=list)
+
+    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer]]]:
+        """Serialise errors as Ray does, everything else as msgpack; see :class:`Requests`."""
+        good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
+        bad = [one for one in self.answers if one.error is not None]
+        return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad)
+
+
+def _unpacked_answers(incarnation: int, packed: bytes, bad: list[Answer]) -> Answers:
+    return Answers(incarnation, [*(Answer(*one) for one in _GOOD_ANSWERS.decode(packed)), *bad])
+
+
+_GOOD_ANSWERS = msgspec.msgpack.Decoder(list[tuple[int, ModelResponse | None, list[float] | None]])
+
+
+@dataclass
+class _Client:
+    incarnation: int = field(default_factory=lambda: secrets.randbits(62))
+    answers: list[Answer] = field(default_factory=list)
+    some: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+    last_seen: float = field(default_factory=lambda: _now())
+
+
+class EngineService:
+    """See the module.
+
+    Args:
+        host: the engine; :meth:`start` starts it.
+        name: the engine's name in the tracker.
+        tracker: a handle; it receives the load every few seconds.
+        gpu_ids: the engine's GPUs, for the tracker.
+        temperature: the sampling temperature of :meth:`submit_prompt`.
+    """
+
+    def __init__(
+        self,
+        host: EngineHost,
+        name: str = "engine",
+        tracker: Any = None,
+        gpu_ids: list[int] | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        self.host = host
+        self.name = name
+        self.tracker = tracker
+        self.gpu_ids = gpu_ids or []
+        self.temperature = temperature
+        self._clients: dict[str, _Client] = {}
+        self._reporting: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load the model; further calls do nothing.
+
+        Raises:
+            SelfplayError: the engine cannot start.
+        """
+        if self._starting is None:
+            self._starting = asyncio.create_task(self.host.start())
+            self._reporting = asyncio.create_task(self._report())
+        await asyncio.shield(self._starting)
+
+    async def submit(self, client: str, requests: list[Request]) -> int:
+        """Start answering these requests; return the client's incarnation."""
+        known = self._clients.setdefault(client, _Client())
+        known.last_seen = _now()
+        for request in requests:
+            task = asyncio.create_task(self._answer(known, request))
+            known.tasks.add(task)
+            task.add_done_callback(known.tasks.discard)
+        return known.incarnation
+
+    async def poll(self, client: str, wait: float = 1.0) -> Answers:
+        """Return the answers since the last poll; wait up to ``wait`` seconds for the first."""
+        known = self._clients.setdefault(client, _Client())
+        known.last_seen = _now()
+        if not known.answers:
+            known.some.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(known.some.wait(), wait)
+        answers, known.answers = known.answers, []
+        return Answers(known.incarnation, answers)
+
+    async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
+        """Answer a prompt unchanged, without chat markup, as UnstableBaselines does."""
+        await self.start()
+        response = await self.host.complete(
+            AdapterRef(lora_path or "base", 0, lora_path),
+            [{"role": "text", "content": prompt}],
+            self.temperature,
+            None,
+            False,
+            None,
+        )
+        return response.text
+
+    def load(self) -> dict[str, float]:
+        """Return the engine's current figures."""
+        return self.host.stats()
+
+    async def _answer(self, client: _Client, request: Request) -> None:
+        try:
+            if self._starting is None or not self._starting.done():
+                await self.start()
+            if request.completions is not None:
+                scores = await self.host.score(request.adapter, request.messages, request.completions)
+                answer = Answer(request.number, scores=scores)
+            else:
+                response = await self._complete(request)
+                answer = Answer(request.number, response)
+        except SelfplayError as error:
+            answer = Answer(request.number, error=error)
+        except Exception as error:  # noqa: BLE001 - the client must receive it
+            answer = Answer(request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}"))
+        client.answers.append(answer)
+        client.some.set()
+
+    def _complete(self, request: Request) -> Coroutine[Any, Any, ModelResponse]:
+        return self.host.complete(
+            request.adapter,
+            request.messages,
+            request.temperature,
+            request.max_tokens,
+            request.return_tokens,
+            request.seed,
+        )
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            self._forget_clients()
+            if self.tracker is not None:
+                stats = self.host.stats()
+                self.tracker.log_inference.remote(self.name, self.gpu_ids, stats)
+                self.tracker.heartbeat.remote(self.name, stats)
+
+    def _forget_clients(self) -> None:
+        for name, client in list(self._clients.items()):
+            if _now() - client.last_seen > FORGET_SECONDS:
+                for task in client.tasks:
+                    task.cancel()
+                del self._clients[name]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,144 @@
+"""EngineSettings: the engine that an inference actor runs, and how it is built there."""
+
+import functools
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
+from selfplay.core import InputError
+
+if TYPE_CHECKING:
+    from selfplay.inference.vllm_engine import VLLMEngine
+    from selfplay.learning.policy import PolicyModel
+
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """An engine and its limits; see the configuration's sections ``model``, ``lora`` and ``inference``."""
+
+    model: str
+    engine: Literal["embedded", "vllm"] = "embedded"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    lora_rank: int = 16
+    lora_alpha: float = 32.0
+    target_modules: tuple[str, ...] = field(default=ALL_LINEAR)
+    temperature: float = 1.0
+    max_tokens: int = 64
+    max_context: int | None = None
+    max_queue: int = 16_384
+    max_cached_tokens: int = 32_768
+    max_adapters: int = 8
+    max_batch: int = 256
+    gpu_memory: float = 0.9
+
+    def build_host(self) -> EngineHost:
+        """Build the engine, not started."""
+        if self.engine == "vllm":
+            return VLLMHost(functools.partial(_vllm_engine, self))
+        return EmbeddedHost(
+            functools.partial(_policy_model, self),
+            max_tokens=self.max_tokens,
+            max_context=self.max_context,
+            max_queue=self.max_queue,
+            max_cached_tokens=self.max_cached_tokens,
+            max_adapters=self.max_adapters,
+        )
+
+
+VLLM_CONFIG_KEYS = {
+    "model_name": "model",
+    "max_tokens": "max_tokens",
+    "max_loras": "max_adapters",
+    "max_parallel_seq": "max_batch",
+    "max_model_len": "max_context",
+    "temperature": "temperature",
+    "engine": "engine",
+    "dtype": "dtype",
+    "threads": "threads",
+    "gpu_memory": "gpu_memory",
+}
+"""selfplay's names for the keys of UnstableBaselines' ``vllm_config``."""
+
+
+def from_vllm_config(config: dict[str, Any]) -> EngineSettings:
+    """Return the settings of a ``vllm_config`` with UnstableBaselines' keys.
+
+    Without the key ``engine`` the engine is vLLM where that is installed, and the embedded engine elsewhere.
+
+    Raises:
+        InputError: a key is unknown or missing, or sampling would differ from what the learner assumes.
+    """
+    given = dict(config)
+    lora = dict(given.pop("lora_config", {}))
+    if given.pop("top_p", 1.0) != 1.0:
+        raise InputError(
+            "vllm_config.top_p",
+            "must be 1: the learner needs the log-probabilities of all tokens",
+            "Leave it out",
+        )
+    unknown = sorted(set(given) - set(VLLM_CONFIG_KEYS))
+    if unknown or "model_name" not in given:
+        problem = f"there is no {unknown[0]!r}" if unknown else "model_name is missing"
+        raise InputError("vllm_config", problem, f"It has {', '.join(VLLM_CONFIG_KEYS)} and lora_config")
+    settings = {VLLM_CONFIG_KEYS[key]: value for key, value in given.items()}
+    settings.setdefault("engine", "vllm" if find_spec("vllm") is not None else "embedded")
+    return EngineSettings(**settings, **lora_shape(lora))
+
+
+def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
+    """Return rank, alpha and target modules of a ``lora_config`` with UnstableBaselines' keys.
+
+    Raises:
+        InputError: the configuration has dropout, which the learner does not support, or an unknown key.
+    """
+    known = {"lora_rank", "lora_alpha", "lora_dropout", "target_modules"}
+    unknown = sorted(set(lora) - known)
+    if unknown:
+        raise InputError("lora_config", f"there is no {unknown[0]!r}", f"It has {', '.join(sorted(known))}")
+    if lora.get("lora_dropout", 0.0) != 0:
+        raise InputError(
+            "lora_config.lora_dropout", "must be 0: in a prefix tree samples share tokens", "Leave it out"
+        )
+    return {
+        "lora_rank": int(lora.get("lora_rank", 32)),
+        "lora_alpha": float(lora.get("lora_alpha", 32)),
+        "target_modules": tuple(lora.get("target_modules", ALL_LINEAR)),
+    }
+
+
+def say_nothing(line: str) -> None:
+    """Discard messages about a model that is downloaded or converted: an actor has no terminal."""
+
+
+def _policy_model(settings: EngineSettings) -> "PolicyModel":
+    from selfplay.config.settings import ModelSettings
+    from selfplay.learning.policy import LoraSettings
+    from selfplay.training.assembly import build_policy
+
+    model = ModelSettings(
+        name=settings.model, dtype=settings.dtype, device=settings.device, threads=settings.threads
+    )
+    lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
+    return build_policy(model, lora, 0, say_nothing)
+
+
+def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
+    from selfplay.inference.vllm_engine import VLLMEngine
+    from selfplay.learning.model_files import resolve_model
+
+    return VLLMEngine(
+        str(resolve_model(settings.model, say_nothing)),
+        max_tokens=settings.max_tokens,
+        max_context=settings.max_context,
+        max_queue=settings.max_queue,
+        max_batch=settings.max_batch,
+        max_adapters=settings.max_adapters,
+        max_lora_rank=settings.lora_rank,
+        dtype=settings.dtype,
+        gpu_memory=settings.gpu_memory,
+    )

@@ -1,0 +1,61 @@
+"""Start the inference actors of a run, and share the cores between its actors."""
+
+from typing import Any
+
+from selfplay.cluster.actors import EngineForm
+from selfplay.cluster.engines.settings import EngineSettings
+from selfplay.cluster.placement import Placement
+from selfplay.config.settings import Config
+from selfplay.training.threads import available_cores
+
+
+def start_engines(config: Config, placement: Placement, tracker: Any) -> list[Any]:
+    """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
+    settings = config.ray
+    return [
+        EngineForm.options(
+            name=f"Engine-{number}",
+            num_cpus=settings.cpus_per_engine,
+            num_gpus=settings.gpus_per_engine,
+            max_restarts=settings.max_restarts,
+            **placement.engine(number),
+        ).remote(engine_settings(config), f"Engine-{number}", tracker)
+        for number in range(settings.engines)
+    ]
+
+
+def calls_of_each_client(config: Config) -> int:
+    """Return how many calls a collector, or the evaluation, may have in progress: engines reject more."""
+    return max(1, config.inference.max_queue // (config.ray.collectors + 1))
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """Return the settings of a run's inference actors."""
+    inference, model, lora = config.inference, config.model, config.lora
+    return EngineSettings(
+        model=model.name,
+        engine=inference.engine,
+        dtype=model.dtype,
+        device=model.device,
+        threads=model.threads,
+        lora_rank=lora.rank,
+        lora_alpha=float(lora.alpha),
+        target_modules=tuple(lora.target_modules),
+        temperature=inference.temperature,
+        max_tokens=inference.max_tokens,
+        max_context=inference.max_context,
+        max_queue=inference.max_queue,
+        max_cached_tokens=inference.max_cached_tokens,
+        max_adapters=inference.max_adapters,
+        max_batch=inference.max_batch,
+        gpu_memory=inference.gpu_memory,
+    )
+
+
+def cores_of_each(config: Config) -> int:
+    """Return the cores of an engine or learner: all of this machine if they take turns, else a share."""
+    settings = config.ray
+    busy = max(settings.engines, settings.learners)
+    if config.collection.max_staleness:
+        busy = settings.engines + settings.learners
+    return max(1, available_cores() // busy)

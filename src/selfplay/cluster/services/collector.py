@@ -1,0 +1,282 @@
+"""CollectorService: plays the games that the pool hands out, each as a coroutine, and passes on the results.
+
+It has no state to save: a collector that is killed and restarted receives its games again.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.services.buffer import FinishedGame, Games
+from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
+from selfplay.cluster.services.pool import Jobs
+from selfplay.collection.collector import Played, opponent_was_invalid
+from selfplay.collection.scheduler import Job
+from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
+from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.tracking.game_values import eval_values, trajectory_values
+
+HEARTBEAT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on games: seconds and retries of one game, and concurrent calls of all games.
+
+    Of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
+    """
+
+    episode_timeout: float = 3600.0
+    retries: int = 2
+    max_calls: int = 4096
+    shown: int = 8
+    shown_per: int = 256
+
+
+@dataclass
+class _Flight:
+    """Games of one kind in flight."""
+
+    most: int
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    @property
+    def free(self) -> int:
+        """How many more games may begin."""
+        return self.most - len(self.tasks)
+
+
+class CollectorService:
+    """See the module.
+
+    Args:
+        name: the collector's name in the run.
+        client: the client of the engines.
+        step_buffer, model_pool, tracker: handles.
+        settings: the games to play.
+        episodes: episodes by the keys of the settings' environments.
+        limits: limits on games.
+        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: EngineClient,
+        step_buffer: Any,
+        model_pool: Any,
+        tracker: Any,
+        settings: PlaySettings,
+        episodes: Mapping[str, Episode],
+        limits: Limits | None = None,
+        *,
+        filter_opponent_invalid: bool = False,
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.step_buffer = step_buffer
+        self.model_pool = model_pool
+        self.tracker = tracker
+        self.settings = settings
+        self.limits = limits or Limits()
+        self.filter_opponent_invalid = filter_opponent_invalid
+        self.arena = self._build_arena(episodes)
+        self._training = _Flight(0)
+        self._evaluation = _Flight(0)
+        self._played: list[Played] = []
+        self._some_played = asyncio.Event()
+        self._room = asyncio.Event()
+        self._batches = 0
+
+    def _build_arena(self, episodes: Mapping[str, Episode]) -> Arena:
+        limits, settings = self.limits, self.settings
+        arena = Arena(
+            self.client,
+            max_calls=limits.max_calls,
+            episode_timeout=limits.episode_timeout,
+            retries=limits.retries,
+        )
+        seats: set[int] = set()
+        for key, episode in episodes.items():
+            arena.add_episode(key, episode)
+        for env in [*settings.environments, *(env for env, _ in settings.evaluation)]:
+            seats |= set(range(env.num_players))
+        for pid in sorted(seats):
+            arena.add_role(
+                Role(f"player_{pid}", temperature=settings.temperature, max_tokens=settings.max_tokens)
+            )
+        return arena
+
+    async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
+        """Keep this many training and evaluation games in flight until the learner is done.
+
+        Raises:
+            SelfplayError: no game can continue: an engine is lost, or does not answer with the right weights.
+        """
+        self._training.most, self._evaluation.most = num_workers, num_eval_workers
+        self._handing_on: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._handing_on.set_result(True)
+        loops = [self._feed(), self._follow(), self._hand_on(), self._beat(), self._watch()]
+        tasks = [asyncio.create_task(one) for one in loops]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except SelfplayError as error:
+            await self.step_buffer.fail.remote(str(error))
+            raise
+        finally:
+            for task in [*tasks, *self._training.tasks, *self._evaluation.tasks]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(self._handing_on, self._hand_on_the_rest(), return_exceptions=True)
+            await self.client.close()
+
+    def in_flight(self) -> dict[str, int]:
+        """Return the number of games in flight."""
+        return {"in_flight": len(self._training.tasks), "evaluating": len(self._evaluation.tasks)}
+
+    async def _feed(self) -> None:
+        """Request games whenever more may begin, and begin them."""
+        for _, uid in self.settings.evaluation:
+            name = uid.removeprefix("fixed-")
+            kind = "script" if name in PLAYER_NAMES else "fixed"
+            await self.model_pool.add_fixed.remote(name, kind=kind, active=False)
+        await self.model_pool.register.remote(self.name, self.settings)
+        number = 0
+        while True:
+            self._room.clear()
+            if not (self._training.free or self._evaluation.free):
+                await self._room.wait()
+            number += 1
+            jobs: Jobs = await self.model_pool.next_jobs.remote(
+                self.name, number, self._training.free, self._evaluation.free
+            )
+            if jobs.stopped:
+                return
+            self.client.adapters |= jobs.adapters
+            self.client.follow(jobs.policy)
+            for job in jobs.jobs:
+                self._begin(job)
+
+    async def _follow(self) -> None:
+        """Wait for new weights and use them in the games in flight."""
+        while True:
+            news: Jobs = await self.model_pool.newest.remote(self.client.policy.version)
+            if news.stopped:
+                return
+            self.client.follow(news.policy)
+
+    def _begin(self, job: Job) -> None:
+        flight = self._training if job.meta.type == "train" else self._evaluation
+        task = asyncio.create_task(self._play(job))
+        flight.tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(flight, done))
+
+    def _ended(self, flight: _Flight, task: "asyncio.Task[None]") -> None:
+        flight.tasks.discard(task)
+        self._room.set()
+        if not task.cancelled() and task.exception() is not None and self.client.fatal is None:
+            self.client.fatal = SelfplayError(f"a game could not be played: {task.exception()}")
+
+    async def _play(self, job: Job) -> None:
+        meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
+        result = await self.arena.try_episode(job.episode_key, job.spec, meta)
+        self._played.append(Played(job, result.rollout))
+        self._some_played.set()
+
+    async def _watch(self) -> None:
+        """Raise the client's fatal error as soon as there is one."""
+        while self.client.fatal is None:
+            await asyncio.sleep(0.2)
+        raise self.client.fatal
+
+    async def _hand_on(self) -> None:
+        while True:
+            await self._some_played.wait()
+            await asyncio.sleep(0)
+            self._some_played.clear()
+            if self.client.fatal is not None:
+                raise self.client.fatal
+            played, self._played = self._played, []
+            self._handing_on = asyncio.ensure_future(self._hand_on_games(played))
+            if not await asyncio.shield(self._handing_on):
+                return
+
+    async def _hand_on_the_rest(self) -> None:
+        """Pass on the games that ended last: the buffer may have them already, and the pool must know."""
+        await asyncio.wait([self._handing_on])
+        if self._played:
+            await self._hand_on_games(self._played)
+
+    async def _hand_on_games(self, played: list[Played]) -> bool:
+        """Tell buffer, then tracker, then pool: a game lost in between is played and rated once more."""
+        results = [self._result(one) for one in played]
+        training = [
+            self._finished(one, result)
+            for one, result in zip(played, results, strict=True)
+            if one.job.meta.type == "train"
+        ]
+        wanted = True
+        if training:
+            wanted = await self.step_buffer.add_games.remote(Games(training))
+        await self._track(played, results, {one.index: one.trajectories for one in training})
+        await self.model_pool.finish.remote(results)
+        return wanted
+
+    def _result(self, played: Played) -> GameResult:
+        rollout, name = played.rollout, played.job.name
+        retried = rollout.meta.get("retried", 0)
+        if rollout.error is not None:
+            return GameResult(name, "failed", retried, failure=rollout.error_type)
+        raised = rollout.extras.get("raised")
+        if played.job.meta.type == "train" and self.filter_opponent_invalid and opponent_was_invalid(played):
+            return GameResult(name, "filtered", retried, raised=raised)
+        final_rewards = rollout.extras["final_rewards"]
+        rewards = [final_rewards[pid] for pid in range(played.job.spec.num_players)]
+        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"], raised)
+
+    def _finished(self, played: Played, result: GameResult) -> FinishedGame:
+        index, rollout = played.job.meta.index, played.rollout
+        is_shown = index % self.limits.shown_per < self.limits.shown or rollout.error is not None
+        trajectories = trajectories_of(rollout) if result.status == "finished" else []
+        return FinishedGame(index, trajectories, rollout if is_shown else None, rollout.error)
+
+    async def _track(
+        self, played: list[Played], results: list[GameResult], trajectories: dict[int, list[Trajectory]]
+    ) -> None:
+        if self.tracker is None:
+            return
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        games: defaultdict[str, int] = defaultdict(int)
+        for one, result in zip(played, results, strict=True):
+            if result.status != "finished":
+                continue
+            env_id, rewards = one.job.spec.env_id, one.rollout.extras["final_rewards"]
+            if one.job.meta.type == "eval":
+                measured = [
+                    (f"evaluation-{env_id}", eval_values(rewards, one.job.meta.info["eval_pid"], env_id))
+                ]
+            else:
+                measured = [
+                    (f"collection-{env_id}", trajectory_values(trajectory, trajectory.pid, env_id))
+                    for trajectory in trajectories[one.job.meta.index]
+                ]
+            for prefix, found in measured:
+                games[prefix] += 1
+                for name, numbers in found.items():
+                    values[name] += numbers
+        self._batches += 1
+        await self.tracker.put.remote(f"{self.client.name}:{self._batches}", dict(values), dict(games))
+
+    async def _beat(self) -> None:
+        """Report how many games are in flight; Python's garbage collector runs only once between beats."""
+        while True:
+            with infrequent_garbage_collection():
+                await asyncio.sleep(HEARTBEAT_SECONDS)
+            if self.tracker is not None:
+                self.tracker.heartbeat.remote(self.name, self.in_flight())

@@ -1,0 +1,3 @@
+"""What the commands do: evaluate, play and serve."""
+
+import selfplay.training  # noqa: F401 - its environment variables must be set before torch is imported

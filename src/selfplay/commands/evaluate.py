@@ -1,0 +1,180 @@
+"""``selfplay eval``: a match of any model, adapter or run."""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from selfplay.commands.served_adapters import ServedAdapters
+from selfplay.config.loading import load_config
+from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
+from selfplay.core import AgentSpec, Arena, InputError
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.match import play_match
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.tables import match_table
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter
+from selfplay.learning.model_files import BUNDLED_MODEL
+from selfplay.learning.policy import BASE, TRAINED, LoraSettings
+from selfplay.training import assembly
+from selfplay.training.checks import default_seats
+from selfplay.training.evaluation_opponents import OPPONENTS
+from selfplay.training.evaluations import opponent_agent
+from selfplay.training.progress_views import print_line, view_of, working
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import paths_of
+
+OPPONENT = "opponent"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a name on the command line means: a base model, and the adapter on it if there is one."""
+
+    model: ModelSettings
+    adapter: Path | None = None
+    max_tokens: int = 16
+    envs: tuple[EnvSettings, ...] = ()
+
+    def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
+        """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
+        for env in self.envs:
+            if env.id == env_id and num_players in (None, env.num_players):
+                return env.model_copy(update={"template": template or env.template})
+        players = num_players or default_seats(env_id)
+        return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
+
+
+def find_model(name: str) -> ModelSource:
+    """Find the model that ``name`` means: a run (its newest checkpoint), an adapter or a base model.
+
+    Raises:
+        InputError: the run has no checkpoint, or the name is none of these.
+    """
+    for path in paths_of(name):
+        if (path / "config.toml").is_file():
+            run = RunDirectory.open(path)
+            config = load_config(str(run.config_file), {})
+            steps = run.saved_steps()
+            if not steps:
+                raise InputError(name, "this run has no checkpoint yet", "Train it first.")
+            adapter = run.checkpoint(steps[-1])
+            return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
+        if (path / ADAPTER_CONFIG).is_file():
+            _, adapter_config = load_adapter(path)
+            base = str(adapter_config["base_model_name_or_path"])
+            return ModelSource(ModelSettings(name=base), path)
+    if name != BUNDLED_MODEL and "/" not in name and not Path(name).exists():
+        raise InputError(
+            "MODEL_OR_RUN",
+            f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
+            "A Hugging Face id has the form organisation/name; runs are in ./runs.",
+        )
+    return ModelSource(ModelSettings(name=name))
+
+
+def build_engine(
+    source: ModelSource, console: Console, seed: int, opponent: ModelSource | None = None
+) -> EmbeddedEngine:
+    """Serve a model as ``default``, its base model as ``base``, and another adapter as ``opponent``.
+
+    Raises:
+        InputError: a model cannot be loaded, or an adapter belongs to another model.
+    """
+    with working(console, f"loading {source.model.name}"):
+        policy = assembly.build_policy(
+            source.model, LoraSettings(lora_rank=1), seed, partial(print_line, console)
+        )
+    engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
+    engine.publish(BASE, BASE, 0)
+    adapters = ServedAdapters(policy, engine)
+    for name, one in ((TRAINED, source), (OPPONENT, opponent)):
+        if one is not None and one.adapter is not None:
+            adapters.load(name, _only_adapter(one.adapter))
+        elif one is not None:
+            engine.publish(name, BASE, 0)
+    return engine
+
+
+def _only_adapter(checkpoint: Path) -> Path:
+    """Return the adapter of a checkpoint.
+
+    Raises:
+        InputError: the checkpoint has several.
+    """
+    policies = sorted(config.parent for config in checkpoint.glob(f"*/{ADAPTER_CONFIG}"))
+    if policies:
+        names = " or ".join(map(str, policies))
+        raise InputError("MODEL_OR_RUN", "this run trained several policies", f"Name one: {names}")
+    return checkpoint
+
+
+def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]:
+    """Return the agent that an opponent's name means, and the model to load for it.
+
+    Raises:
+        InputError: the opponent has another base model.
+    """
+    if name in OPPONENTS:
+        return opponent_agent(name), None
+    source = find_model(name)
+    if source.model.name != base:
+        raise InputError(
+            "--opponent",
+            f"the base model of {name} is {source.model.name}, not {base}",
+            "Name an opponent with the same base model.",
+        )
+    return AgentSpec("model", OPPONENT), source
+
+
+def evaluate(
+    model_or_run: str,
+    env_id: str,
+    opponent: str,
+    games: int,
+    *,
+    template: str | None,
+    num_players: int | None,
+    seed: int,
+    temperature: float,
+    console: Console,
+) -> MatchResult:
+    """Play a match, print its table and return it.
+
+    An argument that is ``None`` takes the value that the run trained with, or else the default.
+
+    Raises:
+        InputError: the model, environment or opponent is not available.
+    """
+    source = find_model(model_or_run)
+    env = source.environment(env_id, template, num_players)
+    agent, other = _find_opponent(opponent, source.model.name)
+    engine = build_engine(source, console, seed, other)
+    view = view_of(console, "games", games)
+    view.start()
+    try:
+        view.doing(f"playing {env.id} against {opponent if env.num_players > 1 else 'the environment'}")
+        result = asyncio.run(
+            play_match(
+                Arena(engine),
+                env.id,
+                env.num_players,
+                get_template(env.template),
+                model="default",
+                opponent=agent if env.num_players > 1 else None,
+                games=games,
+                seed=seed,
+                temperature=temperature,
+                max_tokens=source.max_tokens,
+                max_turns=env.max_turns,
+                error_allowance=env.error_allowance,
+                on_game=view.count,
+            )
+        )
+    finally:
+        view.stop()
+    console.print(match_table([result]))
+    return result

@@ -1,0 +1,161 @@
+"""``selfplay play``: a person against the model, in the terminal."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from selfplay.commands.evaluate import build_engine, find_model
+from selfplay.core import InferenceClient, InputError, derive_seed
+from selfplay.core.text import one_line, printable
+from selfplay.envs.catalog import make_game
+from selfplay.envs.game import Game
+from selfplay.envs.templates import PromptTemplate, get_template
+from selfplay.evaluation.match_result import outcome_of
+
+_SAID = {"win": "won", "draw": "drew", "loss": "lost"}
+
+
+def play(
+    run: str, env_id: str, *, template: str | None, seat: int | None, seed: int, console: Console
+) -> None:
+    """Play games until the person stops. The model holds all seats but one.
+
+    An empty line or the end of the input ends the session at any question; after each game the person is
+    asked for another. Without ``template`` the model sees the game as in its training.
+
+    Raises:
+        InputError: the model or environment is not available, or there is no such seat.
+    """
+    source = find_model(run)
+    env = source.environment(env_id, template, None)
+    num_players, prompts = env.num_players, get_template(env.template)
+    if seat is not None and seat >= num_players:
+        raise InputError(
+            "--seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
+        )
+    engine = build_engine(source, console, seed)
+    rng = random.Random(seed)
+    tally: Counter[str] = Counter()
+    number = 0
+    with asyncio.Runner() as runner:
+        model = _Model(engine, prompts, source.max_tokens, runner)
+        while True:
+            game = make_game(env_id, num_players, derive_seed(seed, "play", number))
+            mine = rng.randrange(num_players) if seat is None else seat
+            number += 1
+            console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
+            _play_game(game, mine, model, seed + number, console)
+            if not game.done:
+                break
+            tally[outcome_of(game.rewards(), mine)] += 1
+            _print_outcome(game.rewards(), mine, console)
+            console.print(_tally_text(tally))
+            if not _wants_another(console):
+                break
+    console.print(_tally_text(tally))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The person's opponent. Only its answers run in an event loop, which would hold back a Ctrl-C."""
+
+    client: InferenceClient
+    template: PromptTemplate
+    max_tokens: int
+    runner: asyncio.Runner
+
+    def answer(self, game: Game, seed: int) -> str:
+        """Return the model's answer to the prompt of the player whose turn it is."""
+        answering = self.client.complete(
+            self.template.messages(game, game.current_pid),
+            max_tokens=self.max_tokens,
+            return_tokens=False,
+            model="default",
+            seed=seed,
+        )
+        return self.runner.run(answering).text
+
+
+def _play_game(game: Game, mine: int, model: _Model, seed: int, console: Console) -> None:
+    """Play one game; leave it unfinished when the person stops."""
+    shown_rules = False
+    turn = 0
+    while not game.done:
+        pid = game.current_pid
+        if pid != mine:
+            _model_move(game, model, derive_seed(seed, turn), console)
+        else:
+            text = game.observation(pid) if shown_rules else f"{game.rules(pid)}\n\n{game.observation(pid)}"
+            shown_rules = True
+            console.print(Panel(Text(printable(text.strip())), title="your turn"))
+            move = _ask_move(game, console)
+            if move is None:
+                return
+            _apply(game, mine, move, console)
+        turn += 1
+
+
+def _ask_move(game: Game, console: Console) -> str | None:
+    """Ask for the person's move until it is legal; return ``None`` if the person stops."""
+    legal = game.legal_actions()
+    while True:
+        typed = _ask("your move (an empty line or Ctrl-D ends)> ", console)
+        if not typed:
+            return None
+        move = game.normalise(typed)
+        if legal is None or move in legal:
+            return move
+        console.print(Text(printable(f"not legal; choose one of: {', '.join(legal)}")))
+
+
+def _wants_another(console: Console) -> bool:
+    return _ask("another game? (y; an empty line or Ctrl-D ends)> ", console).lower() in ("y", "yes")
+
+
+def _ask(question: str, console: Console) -> str:
+    """Return the line that the person types, stripped; an empty one at the end of the input."""
+    try:
+        return console.input(question).strip()
+    except EOFError:
+        console.print()
+        return ""
+
+
+def _print_outcome(rewards: Mapping[int, float], mine: int, console: Console) -> None:
+    others = [f"player {pid} {reward:+g}" for pid, reward in sorted(rewards.items()) if pid != mine]
+    each = ", ".join([f"you {rewards[mine]:+g}", *others])
+    console.print(f"[bold]you {_SAID[outcome_of(rewards, mine)]}[/bold] ({each})", highlight=False)
+
+
+def _tally_text(tally: Counter[str]) -> str:
+    return f"you: {tally['win']} won, {tally['draw']} drawn, {tally['loss']} lost"
+
+
+def _model_move(game: Game, model: _Model, seed: int, console: Console) -> None:
+    pid = game.current_pid
+    text = model.answer(game, seed)
+    action, _ = model.template.extract(text)
+    move = game.normalise(action)
+    legal = game.legal_actions()
+    console.print(Text(printable(f"player {pid} (model): {text.strip()}")))
+    valid = (legal is None or move in legal) and _apply(game, pid, move, console)
+    if not valid and not game.done:
+        console.print("that was not a legal move")
+        game.forfeit(pid, "illegal move")
+
+
+def _apply(game: Game, pid: int, move: str, console: Console) -> bool:
+    """Make the move; return whether it was valid. One on which the game raises is invalid and ends it."""
+    try:
+        return game.apply(move)
+    except Exception as error:  # noqa: BLE001 - any error is the move's fault
+        game.break_off(pid, error)
+        reason = game.game_info()[pid]["reason"]
+        console.print(Text(one_line(f"{reason}; this is an invalid move of player {pid}")))
+        return False

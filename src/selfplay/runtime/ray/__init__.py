@@ -1,1 +1,0 @@
-"""The Ray runtime: plain services, and the Ray actors that run them."""

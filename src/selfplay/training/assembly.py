@@ -1,0 +1,297 @@
+"""Build the objects that a configuration describes.
+
+torch is imported only by the functions that build a model or what works on it: on Ray, most processes of a
+run do neither.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
+from selfplay.core import Arena, derive_seed
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.envs.templates import get_template
+from selfplay.learning.adapter_names import TRAINED, average_of
+from selfplay.learning.model_files import resolve_model
+from selfplay.population.environment_samplers import WeightedEnvSampler
+from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
+from selfplay.replay.transforms_final import (
+    ComposeFinalRewardTransforms,
+    FinalRewardTransform,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    WinDrawLossFormatter,
+)
+from selfplay.replay.transforms_sampling import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    NormalizeRewardsByEnv,
+    SamePromptBaseline,
+    SamplingRewardTransform,
+)
+from selfplay.replay.transforms_step import (
+    ComposeStepRewardTransforms,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+    StepRewardTransform,
+)
+from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
+from selfplay.tracking.tracker import Tracker
+from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
+from selfplay.training.threads import available_cores, base_dtype, chosen_threads
+
+if TYPE_CHECKING:
+    from selfplay.inference.engine import EmbeddedEngine
+    from selfplay.learning.learner import Learner
+    from selfplay.learning.policy import LoraSettings, PolicyModel
+
+
+def build_policy(
+    model: ModelSettings,
+    lora: "LoraSettings",
+    seed: int,
+    say: Callable[[str], None],
+    policies: Sequence[str] = (TRAINED,),
+) -> "PolicyModel":
+    """Load the base model with a fresh adapter for each policy.
+
+    Raises:
+        InputError: the model cannot be loaded, or the device does not exist.
+    """
+    import torch
+
+    from selfplay.learning.policy import PolicyModel
+    from selfplay.training.devices import choose_device
+
+    torch.set_num_threads(chosen_threads(model, available_cores(), say))
+    device = choose_device(model.device)
+    return PolicyModel(
+        resolve_model(model.name, say),
+        lora,
+        dtype=base_dtype(model.dtype, device),
+        device=device,
+        seed=derive_seed(seed, "adapter"),
+        policies=policies,
+    )
+
+
+def build_engine(config: Config, policy: "PolicyModel") -> "EmbeddedEngine":
+    """Build the embedded engine that serves ``policy``."""
+    from selfplay.inference.engine import EmbeddedEngine
+
+    settings = config.inference
+    return EmbeddedEngine(
+        policy,
+        max_tokens=settings.max_tokens,
+        max_context=settings.max_context,
+        max_queue=settings.max_queue,
+        max_cached_tokens=settings.max_cached_tokens,
+    )
+
+
+def build_learner(
+    learning: LearningSettings,
+    config: Config,
+    model: "PolicyModel",
+    policy: str = TRAINED,
+) -> "Learner":
+    """Build the learner of one policy's adapter."""
+    from selfplay.learning.algorithms import Reinforce
+    from selfplay.learning.learner import Learner, Schedule
+
+    settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
+    algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
+    algorithm.initialize(
+        model,
+        max_generation_len=learning.max_generation_len or config.inference.max_tokens,
+        max_train_len=learning.max_train_len,
+        max_batch_tokens=learning.max_batch_tokens,
+        temperature=config.inference.temperature,
+        adapter=policy,
+    )
+    return Learner(
+        model,
+        algorithm,
+        adapter=policy,
+        learning_rate=Schedule(
+            learning.learning_rate * factor,
+            learning.learning_rate_end * factor,
+            learning.steps,
+            learning.warmup_steps,
+        ),
+        regulariser_weight=Schedule(
+            settings.regulariser_weight, settings.regulariser_weight_end, learning.steps, geometric=True
+        ),
+        grad_clip=learning.grad_clip,
+        average_decay=learning.average_decay,
+        max_mismatch=learning.max_mismatch,
+    )
+
+
+def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
+    """Build an arena that plays with the engine, with the limits of the configuration."""
+    return Arena(
+        engine,
+        max_calls=config.inference.max_queue,
+        episode_timeout=config.collection.game_timeout,
+        retries=config.collection.retries,
+    )
+
+
+def unit_of_play(config: Config) -> tuple[str, int | None]:
+    """Return what an update plays, and how many: ``("games", 1536)``; ``None`` where the program decides."""
+    return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
+
+
+def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
+    """Build the sinks of a run's metrics; its own file comes first."""
+    sinks: list[Sink] = [metrics]
+    project = config.tracking.wandb_project
+    if project is not None:
+        sinks.append(WandbSink(project, directory.name, directory=directory))
+    if config.tracking.tensorboard:
+        sinks.append(TensorBoardSink(directory / "tensorboard"))
+    return sinks
+
+
+def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
+    """Return the directories of a checkpoint's adapters."""
+    return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
+
+
+def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
+    """Build the replay buffer with its reward transforms."""
+    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
+    return kind(
+        config.buffer.max_size,
+        tracker,
+        *composed_transforms(config.rewards),
+        seed=derive_seed(config.seed, "buffer"),
+        batch_log=batch_log,
+    )
+
+
+def composed_transforms(
+    rewards: RewardSettings,
+) -> tuple[
+    ComposeFinalRewardTransforms | None,
+    ComposeStepRewardTransforms | None,
+    ComposeSamplingRewardTransforms | None,
+]:
+    """Return the stacks of the three families of transforms; ``None`` for an empty one."""
+    final, step, sampling = reward_transforms(rewards)
+    return (
+        ComposeFinalRewardTransforms(final) if final else None,
+        ComposeStepRewardTransforms(step) if step else None,
+        ComposeSamplingRewardTransforms(sampling) if sampling else None,
+    )
+
+
+def reward_transforms(
+    rewards: RewardSettings,
+) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
+    """Return the transforms of the three families, in order."""
+    final: list[FinalRewardTransform] = []
+    for one in rewards.final:
+        if one.type == "win_draw_loss":
+            final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
+        elif one.type == "role_advantage":
+            final.append(RoleAdvantageFormatter(tau=one.tau))
+        else:
+            final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
+    step: list[StepRewardTransform] = [
+        RewardForFormat(one.reward, one.penalty)
+        if one.type == "reward_for_format"
+        else PenaltyForInvalidMove(one.reward, one.penalty)
+        for one in rewards.step
+    ]
+    sampling: list[SamplingRewardTransform] = []
+    for sampled in rewards.sampling:
+        if sampled.type == "same_prompt_baseline":
+            sampling.append(SamePromptBaseline())
+        elif sampled.type == "normalize_rewards":
+            sampling.append(NormalizeRewards(sampled.z_score))
+        else:
+            sampling.append(NormalizeRewardsByEnv(sampled.z_score))
+    return final, step, sampling
+
+
+def env_spec(env: EnvSettings) -> EnvSpec:
+    """Return the scheduler's view of an environment."""
+    return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
+
+
+def build_episode(env: EnvSettings) -> GameEpisode:
+    """Build the episode that plays an environment."""
+    return GameEpisode(
+        env.id,
+        env.num_players,
+        get_template(env.template),
+        max_turns=env.max_turns,
+        error_allowance=env.error_allowance,
+    )
+
+
+@dataclass(frozen=True)
+class FixedMember:
+    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only."""
+
+    name: str
+    kind: Literal["fixed", "script"]
+    active: bool
+
+
+def fixed_members(config: Config) -> list[FixedMember]:
+    """Return the fixed opponents of training, and those that play in evaluations only."""
+    training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
+    return [
+        FixedMember(name, "script" if name in PLAYER_NAMES else "fixed", name in training)
+        for name in dict.fromkeys([*training, *evaluating])
+    ]
+
+
+def evaluated_uid(config: Config) -> str:
+    """Return the pool's member that evaluations play and rate: the policy, or its running average if any."""
+    return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
+
+
+def build_pool(config: Config, tracker: Tracker) -> ModelPool:
+    """Build the model pool with the policy and the fixed members."""
+    population = config.population
+    pool = ModelPool(
+        population.sample_mode,
+        population.max_active_lora,
+        tracker,
+        population.lag_range,
+        seed=derive_seed(config.seed, "pool"),
+    )
+    for uid in dict.fromkeys((POLICY_UID, evaluated_uid(config))):
+        pool.add_policy(uid)
+    for one in fixed_members(config):
+        pool.add_fixed(one.name, kind=one.kind, active=one.active)
+    return pool
+
+
+def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
+    """Build the scheduler of the configured environments and evaluation opponents."""
+    environments = WeightedEnvSampler(
+        [env_spec(env) for env in config.envs], [env.weight for env in config.envs]
+    )
+    return GameScheduler(
+        pool,
+        environments,
+        evaluation=[
+            (env_spec(env), f"fixed-{name}")
+            for env in config.envs
+            for name in evaluation_opponents(config, env)
+        ],
+        seed=config.seed,
+        temperature=config.inference.temperature,
+        max_tokens=config.inference.max_tokens,
+    )

@@ -1,0 +1,165 @@
+"""Check a configuration before anything is loaded: quickly, without torch and without a network."""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from selfplay.config.settings import Config, EnvSettings, TrackingSettings
+from selfplay.core import InputError
+from selfplay.envs.catalog import check_playable, describe, library_of
+from selfplay.envs.templates import get_template
+from selfplay.learning.model_files import check_model_name
+from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
+from selfplay.training.programs import build_program, check_first_batch, policies_of
+
+
+def check_config(config: Config) -> list[str]:
+    """Check whether a run with this configuration can start; return one line for each check that passed.
+
+    Raises:
+        InputError: the run cannot start. A model that has yet to be downloaded may still be missing.
+    """
+    with renaming({"model": "model.name"}):
+        check_model_name(config.model.name)
+    if config.run.runtime == "local" and config.model.device.startswith("cuda"):
+        from selfplay.training.devices import choose_device  # torch takes seconds to import: only if needed
+
+        choose_device(config.model.device)
+    found = [f"model {config.model.name}"]
+    for index, env in enumerate(config.envs):
+        found.append(_check_env(env, f"envs.{index}"))
+        found += _check_opponents(config, env)
+        if config.evaluation.nash_conv:
+            check_nash_conv(env.id)
+            found.append(f"NashConv of {env.id}")
+    program = build_program(config)
+    if program is not None:
+        found.append(f"program with the policies {', '.join(policies_of(program))}")
+        check_first_batch(program)
+    _check_extras(config.tracking)
+    found += _check_runtime(config)
+    return found
+
+
+def _check_runtime(config: Config) -> list[str]:
+    """Check that the packages a cluster needs are installed; start nothing."""
+    if config.run.runtime == "local":
+        return []
+    needed = ["ray"] if config.inference.engine == "embedded" else ["ray", "vllm"]
+    for package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                "run.runtime" if package == "ray" else "inference.engine",
+                f"the package {package} is not installed",
+                f"Run: pip install 'selfplay-rl[{package}]'",
+            )
+    settings = config.ray
+    where = f"{settings.address} (not checked)" if settings.address else "this machine"
+    parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
+    if config.program is None:
+        parts.append(f"{settings.collectors} collector(s)")
+    return [f"Ray on {where}: {', '.join(parts)}"]
+
+
+def default_seats(env_id: str) -> int:
+    """Return the default number of players of an environment: two where that is possible."""
+    possible = describe(env_id).players
+    return 2 if 2 in possible else possible[0]
+
+
+def check_environment(env_id: str, num_players: int, template: str) -> None:
+    """Raise an InputError unless the environment, its number of players and the template are possible."""
+    check_playable(env_id, num_players)
+    get_template(template)
+
+
+def check_opponent(name: str, env_id: str) -> None:
+    """Raise an InputError unless ``name`` is ``base`` or a scripted player that can play the environment."""
+    if name not in OPPONENTS:
+        raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(OPPONENTS)}")
+    if name == "random" and not tells_moves(env_id):
+        raise InputError(
+            "opponent",
+            f"no player can play {env_id} at random: it does not list its legal moves",
+            "Use base as the opponent",
+        )
+    if name == "optimal":
+        _check_optimal(env_id)
+
+
+def check_nash_conv(env_id: str) -> None:
+    """Raise an InputError unless NashConv can be computed for this environment."""
+    if library_of(env_id) != "openspiel":
+        raise InputError(
+            "evaluation.nash_conv",
+            f"{env_id} is not an OpenSpiel game",
+            "Set it to false",
+        )
+    from selfplay.envs.openspiel_game import information_states
+
+    with renaming({"env.id": "evaluation.nash_conv"}):
+        information_states(env_id)
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an InputError name the field as the user wrote it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(names.get(error.field, error.field), error.problem, error.fix) from error
+
+
+def _check_env(env: EnvSettings, field: str) -> str:
+    names = {"env.id": f"{field}.id", "env.num_players": f"{field}.num_players"}
+    with renaming({**names, "env.template": f"{field}.template"}):
+        check_environment(env.id, env.num_players, env.template)
+    players = "1 player" if env.num_players == 1 else f"{env.num_players} players"
+    return f"environment {env.id}, {players}, template {env.template}"
+
+
+def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
+    """Check the opponents of an environment; a game for one player has none."""
+    if env.num_players == 1:
+        return []
+    opponents = evaluation_opponents(config, env)
+    fields = [(f"evaluation.opponents.{i}", name) for i, name in enumerate(opponents)]
+    fields += [
+        (f"population.fixed_opponents.{i}", name) for i, name in enumerate(config.population.fixed_opponents)
+    ]
+    for field, name in fields:
+        with renaming({"opponent": field, "env.id": field}):
+            check_opponent(name, env.id)
+    names = sorted({name for _, name in fields})
+    return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
+
+
+def notes_on(config: Config) -> list[str]:
+    """Return what a user who starts a run with this configuration should know, one line each."""
+    if config.evaluation.opponents is not None:
+        return []
+    return [why_base(env.id) for env in config.envs if "base" in evaluation_opponents(config, env)]
+
+
+def _check_optimal(env_id: str) -> None:
+    """Check that the optimal player can exist; an OpenSpiel game is not solved, which can take seconds."""
+    if library_of(env_id) == "openspiel":
+        from selfplay.envs.solver import check_solvable
+
+        check_solvable(env_id)
+        return
+    from selfplay.envs.scripted import make_player
+
+    make_player("optimal", env_id, seed=0)
+
+
+def _check_extras(tracking: TrackingSettings) -> None:
+    wanted = {"wandb_project": tracking.wandb_project is not None, "tensorboard": tracking.tensorboard}
+    for field, is_wanted in wanted.items():
+        package = field.removesuffix("_project")
+        if is_wanted and importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"tracking.{field}",
+                f"the package {package} is not installed",
+                f"Run: pip install 'selfplay-rl[{package}]'",
+            )

@@ -1,0 +1,145 @@
+"""Run the evaluations of a run: matches and exact measures, written to its directory."""
+
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Group
+
+from selfplay.config.settings import Config, EnvSettings
+from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.match import play_match
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.nash_conv import nash_conv
+from selfplay.evaluation.report_files import evaluation_path, read_evaluation, write_evaluation
+from selfplay.evaluation.tables import comparison_table
+from selfplay.replay.rollout_log import write_rollouts
+from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.progress import RunProgress
+from selfplay.training.run_directory import RunDirectory
+
+
+def opponent_agent(name: str) -> AgentSpec:
+    """Return the agent that an opponent's name means: a scripted player, or a model that is served."""
+    return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
+
+
+class Ratings(Protocol):
+    """The part of a model pool that evaluations use."""
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Rate a game."""
+
+
+class Evaluations:
+    """Measures a served model against the configured opponents.
+
+    Args:
+        config: the run's configuration.
+        arena: an arena whose client serves ``model``.
+        pool: the pool whose members the matches rate.
+        model: the served model to measure.
+        uid: the pool's name for ``model``: the policy, or its running average.
+        directory: the run's directory, which results are written to.
+    """
+
+    def __init__(
+        self, config: Config, arena: Arena, pool: Ratings, model: str, uid: str, directory: RunDirectory
+    ) -> None:
+        self.config = config
+        self.arena = arena
+        self.pool = pool
+        self.model = model
+        self.uid = uid
+        self.directory = directory
+
+    async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
+        """Measure after update ``step``; return the headline figures by name."""
+        summary, directory = {}, self.directory.evaluation
+        for env in self.config.envs:
+            of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
+            alone: list[str | None] = [None]
+            for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
+                progress.say(f"{env.id}: {games} games against {opponent or 'the environment'}")
+                rollouts: dict[int, Rollout] = {}
+                result = await self._match(env, opponent, games, progress, rollouts)
+                name = f"{env.id}-{opponent or 'alone'}"
+                self.directory.check_epoch()
+                write_evaluation(directory, step, name, result)
+                shown = [rollouts[index] for index in sorted(rollouts)]
+                if shown:
+                    write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
+                self._rate(result, opponent)
+                won = f"win against {opponent}" if opponent else "solved"
+                summary[won + of_env] = f"{result.win_rate.mid:.0%}"
+                summary[f"invalid{of_env}"] = f"{result.invalid_move_rate.mid:.1%}"
+            if self.config.evaluation.nash_conv:
+                progress.say(f"{env.id}: NashConv")
+                exact = await nash_conv(
+                    self.arena.client, env.id, get_template(env.template), model=self.model
+                )
+                self.directory.check_epoch()
+                write_evaluation(directory, step, f"{env.id}-nash-conv", exact)
+                summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
+                if not exact.is_playable:
+                    summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
+        return summary
+
+    async def _match(
+        self,
+        env: EnvSettings,
+        opponent: str | None,
+        games: int,
+        progress: RunProgress,
+        rollouts: dict[int, Rollout],
+    ) -> MatchResult:
+        """Play a match and keep its first games in ``rollouts``, by number."""
+
+        def keep(index: int, rollout: Rollout) -> None:
+            if index < self.config.tracking.games_logged:
+                rollouts[index] = rollout
+
+        return await play_match(
+            self.arena,
+            env.id,
+            env.num_players,
+            get_template(env.template),
+            model=self.model,
+            opponent=opponent_agent(opponent) if opponent else None,
+            games=games,
+            seed=derive_seed(self.config.seed, "evaluation", env.id, opponent or ""),
+            concurrency=self.config.collection.concurrency,
+            temperature=self.config.evaluation.temperature,
+            max_tokens=self.config.inference.max_tokens,
+            max_turns=env.max_turns,
+            error_allowance=env.error_allowance,
+            on_game=progress.evaluation_game,
+            on_rollout=keep,
+        )
+
+    def _rate(self, result: MatchResult, opponent: str | None) -> None:
+        """Rate the players of a match, game by game."""
+        if opponent is None or result.num_players != 2:
+            return
+        for outcome in result.outcomes:
+            reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
+            self.pool.push_game_outcome(self.uid, f"fixed-{opponent}", reward, [], result.env_id)
+
+    def tables(self) -> Group | str:
+        """Compare the first evaluation on disk with the last."""
+        return comparison_of(self.directory.evaluation)
+
+
+def comparison_of(directory: Path) -> Group | str:
+    """Compare the first evaluation in a directory with the last, as a table."""
+    results = [read_evaluation(path) for path in sorted(directory.glob("step-*.json"))]
+    if not results:
+        return "nothing was evaluated"
+    first = min(step for step, _ in results)
+    last = max(step for step, _ in results)
+    before = [result for step, result in results if step == first]
+    after = [result for step, result in results if step == last]
+    return comparison_table(before, after)

@@ -1,0 +1,101 @@
+"""Figures of an update: staleness, time and rates, the learners' metrics, and the batch's answers."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from selfplay.core import TrainingRecord
+
+Learned = Mapping[str, Mapping[str, float]]
+"""The metrics of each policy's update."""
+
+NO_ADVANTAGE = 1e-8
+"""Advantages up to this size count as 0: centred rewards that are equal can differ by rounding."""
+
+
+def staleness_shares(acted: Iterable[int], version: int) -> dict[str, float]:
+    """Return the share of records by staleness: ``overlap/staleness_0``, ``overlap/staleness_1`` and so on.
+
+    Staleness is the version that learns minus the version that acted; time spent waiting counts, because
+    the version increases meanwhile.
+
+    Args:
+        acted: for each record, the version that acted.
+        version: the version that learns.
+    """
+    ages = Counter(version - one for one in acted)
+    return {f"overlap/staleness_{age}": count / ages.total() for age, count in sorted(ages.items())}
+
+
+def idle_share(waited: float, worked: float) -> float:
+    """Return the share of an update's seconds in which one side waited for the other."""
+    return waited / max(waited + worked, 1e-9)
+
+
+def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
+    """Return the learners' figures without times, under ``learner/POLICY/``, or ``learner/`` if ``alone``."""
+    figures: dict[str, float] = {}
+    for policy, metrics in learned.items():
+        prefix = "learner" if alone else f"learner/{policy}"
+        kept = {name: one for name, one in metrics.items() if not name.endswith(("_seconds", "_second"))}
+        figures |= {f"{prefix}/{name}": one for name, one in kept.items()}
+    return figures
+
+
+def turn_figures(learned: Learned, play: float, learn: float, played: int) -> dict[str, float]:
+    """Return the seconds of the two turns and the rates in them; ``played`` counts games or episodes."""
+    tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
+    return {
+        "overlap/learner_idle_share": idle_share(play, learn),
+        "overlap/engine_idle_share": idle_share(learn, play),
+        "time/play_seconds": play,
+        "time/learn_seconds": learn,
+        "time/games_per_second": played / max(play, 1e-9),
+        "time/trained_tokens_per_second": tokens / max(learn, 1e-9),
+    }
+
+
+@dataclass
+class _Counts:
+    answers: int = 0
+    without_advantage: int = 0
+    cut: int = 0
+    tokens: int = 0
+    surprisal: float = 0.0
+
+    def add(self, record: TrainingRecord) -> None:
+        self.answers += 1
+        self.without_advantage += abs(record.advantage) <= NO_ADVANTAGE
+        self.cut += record.meta.get("finish_reason") == "length"
+        self.tokens += len(record.completion_token_ids)
+        self.surprisal -= sum(record.logprobs)
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "zero_advantage_share": self.without_advantage / self.answers,
+            "cut_share": self.cut / self.answers,
+            "tokens": self.tokens / self.answers,
+            "entropy_estimate": self.surprisal / max(self.tokens, 1),
+        }
+
+
+def answer_figures(records: Iterable[TrainingRecord]) -> dict[str, float]:
+    """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
+
+    - ``zero_advantage_share``: the share of records whose advantage is 0; nothing is learned from them.
+    - ``cut_share``: the share of records whose answer was cut at the token limit.
+    - ``tokens``: mean length of an answer, its stop token included.
+    - ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token. Its expectation is the
+      mean entropy of the distributions that they were sampled from; the distributions need not be kept.
+    """
+    everything = _Counts()
+    by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
+    for record in records:
+        everything.add(record)
+        by_role[record.role_id].add(record)
+    if not everything.answers:
+        return {}
+    figures = {f"answers/{name}": value for name, value in everything.figures().items()}
+    for role_id, counts in sorted(by_role.items()):
+        figures |= {f"answers/{name}/{role_id}": value for name, value in counts.figures().items()}
+    return figures

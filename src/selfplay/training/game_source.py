@@ -1,0 +1,190 @@
+"""GameSource: records of games against the pool, through the collector and the replay buffer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group
+
+from selfplay.collection.accounts import failure_lines, raised_lines
+from selfplay.collection.collector import Collector, Played
+from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.records import records_from_steps
+from selfplay.training import assembly
+from selfplay.training.evaluations import Evaluations
+from selfplay.training.opponents import FrozenOpponents
+from selfplay.training.progress import RunProgress
+from selfplay.training.source import SourceParts
+
+
+class GameSource:
+    """A :class:`Source` of games. All trained seats belong to the policy ``default``."""
+
+    def __init__(self, parts: SourceParts, model: PolicyModel, engine: EmbeddedEngine) -> None:
+        config = self.config = parts.config
+        self.parts = parts
+        batch_log = BatchLog(parts.directory.batches) if config.buffer.log_batches else None
+        self.buffer = assembly.build_buffer(config, parts.tracker, batch_log)
+        self.pool = assembly.build_pool(config, parts.tracker)
+        self.opponents = FrozenOpponents(config, self.pool, model, engine, parts.directory)
+        self.scheduler = assembly.build_scheduler(config, self.pool)
+        self.arena = self._build_arena(engine)
+        self.evaluations = Evaluations(
+            config,
+            self.arena,
+            self.pool,
+            parts.results[TRAINED],
+            assembly.evaluated_uid(config),
+            parts.directory,
+        )
+        self.collector = Collector(
+            self.arena,
+            self.scheduler,
+            self.buffer,
+            self.pool,
+            parts.tracker,
+            concurrency=config.collection.concurrency,
+            filter_opponent_invalid=config.collection.filter_opponent_invalid,
+            max_failed_fraction=config.collection.max_failed_fraction,
+        )
+        self.encode_answer = model.encode_answer
+        self._played: list[Played] = []
+        """The games of the current update."""
+
+    def _build_arena(self, engine: EmbeddedEngine) -> Arena:
+        config = self.config
+        arena = assembly.build_arena(config, engine)
+        for env in config.envs:
+            arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
+            for pid in range(env.num_players):
+                temperature, max_tokens = config.inference.temperature, config.inference.max_tokens
+                arena.add_role(Role(f"player_{pid}", temperature=temperature, max_tokens=max_tokens))
+        return arena
+
+    async def startup(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown(self) -> None:
+        """Nothing to do."""
+
+    def begin(self) -> None:
+        """Add the untrained model to the pool."""
+        self.opponents.add_untrained()
+
+    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+        """Play games and draw a batch from the buffer."""
+        settings = self.config.collection
+        evaluating = self.config.evaluation.games_alongside if self.scheduler.evaluation else 0
+
+        def count(played: Played) -> None:
+            if played.job.meta.type == "train":
+                progress.played_one()
+
+        if settings.max_staleness == 0:
+            self._played = await self.collector.collect(settings.games_per_step, evaluating, count)
+        else:
+            share = evaluating / (evaluating + settings.games_per_step)
+            self._played = await self.collector.collect_until(self._enough(), share, count)
+        self._log_games(step + 1)
+        self.buffer.drop_stale(step, settings.max_staleness)
+        if not self.buffer.entries():
+            raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
+        return {TRAINED: records_from_steps(self._batch(), self.encode_answer)}
+
+    def _enough(self) -> Callable[[], bool]:
+        """Return the condition on which an overlapping update begins.
+
+        It is ``batch_size`` entries in the buffer if that is configured, else ``games_per_step`` more games.
+        """
+        if self.config.buffer.batch_size is not None:
+            wanted = self.config.buffer.batch_size
+            return lambda: self.buffer.entries() >= wanted
+        finished = self.collector.accounts.finished + self.config.collection.games_per_step
+        return lambda: self.collector.accounts.finished >= finished
+
+    def _batch(self) -> list[Step]:
+        stored = self.buffer.entries()
+        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
+        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
+
+    def _log_games(self, step: int) -> None:
+        """Write the games of update ``step``.
+
+        Raises:
+            SelfplayError: too many of them failed.
+        """
+        limit = self.config.tracking.games_logged
+        games = [one.rollout for one in self._played if one.rollout.error is None][:limit]
+        failed = [one.rollout for one in self._played if one.rollout.error is not None]
+        self.parts.directory.check_epoch()
+        self.parts.rollout_log.write(step, games + failed)
+        self.collector.stop_if_broken(self._played)
+
+    async def learned(self, step: int) -> None:
+        """Freeze a copy every ``add_every`` updates.
+
+        Games in flight finish first, because they may be playing against a copy that retires. They are logged
+        with this update, so that a checkpoint after it does not lose them.
+        """
+        if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
+            drained = await self.collector.drain()
+            self.parts.directory.check_epoch()
+            if drained:
+                self._played += drained
+                self._log_games(step)
+            self.opponents.freeze(step, self.parts.results[TRAINED])
+
+    def log(self) -> None:
+        """Log the accounts of games and steps, and the pool's ratings."""
+        tracker = self.parts.tracker
+        tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
+        tracker.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        self.pool.snapshot()
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Play matches and compute exact measures."""
+        settings = self.config.evaluation
+        return await self.evaluations.run(step, settings.games if full else settings.games_during, progress)
+
+    def ending(self) -> Group | str:
+        """Compare the first evaluation with the last."""
+        return self.evaluations.tables()
+
+    def account_lines(self) -> list[str]:
+        """Return the accounts of games and of steps."""
+        accounts = self.collector.accounts
+        steps = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
+        return [
+            f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
+            f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
+            f"steps: {steps}",
+            *failure_lines(accounts.figures()),
+            *raised_lines(accounts.figures()),
+        ]
+
+    def next_command(self) -> str:
+        """Return the command to play against the trained model."""
+        return f"selfplay play {self.parts.directory.path} --env {self.config.envs[0].id}"
+
+    def tidy(self, oldest_step: int) -> None:
+        """Delete the copies of checkpoints that were retired by ``oldest_step``."""
+        self.opponents.delete_retired(oldest_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of accounts, scheduler, buffer and pool."""
+        return {
+            "accounts": self.collector.accounts.to_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "pool": self.pool.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`; the pool's active checkpoints are served again."""
+        self.pool.load_state_dict(state["pool"])
+        self.collector.restore_accounts(state["accounts"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.opponents.serve_active()

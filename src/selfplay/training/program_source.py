@@ -1,0 +1,274 @@
+"""ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Group
+
+from selfplay.collection.accounts import failure_lines
+from selfplay.core import (
+    Arena,
+    GenerateResult,
+    GRPOCredit,
+    InferenceClient,
+    SelfplayError,
+    TrainingBatch,
+    TrainingRecord,
+)
+from selfplay.core.credit import equal_group_share
+from selfplay.core.errors import reason_of
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.report_files import evaluation_path, write_evaluation
+from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.learning.adapter_names import BASE
+from selfplay.population.ratings import TrueSkillRatings
+from selfplay.replay.rollout_log import write_rollouts
+from selfplay.training.evaluations import comparison_of
+from selfplay.training.programs import policies_of
+from selfplay.training.progress import RunProgress
+from selfplay.training.progress_views import print_line
+from selfplay.training.source import SourceParts
+
+
+class ProgramSource:
+    """A :class:`Source` of programs. Each role trains the policy that it names.
+
+    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
+    """
+
+    def __init__(self, parts: SourceParts, arena: Arena, client: InferenceClient) -> None:
+        self.config = parts.config
+        self.parts = parts
+        self.arena = arena
+        arena.client = client
+        arena.model_without_role = BASE
+        arena.set_concurrency(min(self.config.collection.concurrency, self.config.inference.max_queue))
+        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
+        self._trueskill = TrueSkillRatings()
+        self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)
+        self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
+
+    async def startup(self) -> None:
+        """Call the arena's own ``startup``.
+
+        Raises:
+            SelfplayError: the arena's ``startup`` failed.
+        """
+        try:
+            await self.arena.startup()
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"the program's startup failed: {error!r}") from error
+
+    async def shutdown(self) -> None:
+        """Call the arena's own ``shutdown``."""
+        await self.arena.shutdown()
+
+    def begin(self) -> None:
+        """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
+        self.arena.step_num = 1
+
+    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+        """Play one step of the arena."""
+        self.arena.on_result = lambda result: progress.played_one()
+        started = self.arena.started
+        try:
+            batch, results = await self.arena.play_step()
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"the program failed: {reason_of(error)}") from error
+        self._log_rollouts(step, results)
+        self._count(batch, results, self.arena.started - started)
+        self._check(batch)
+        self._rate(results)
+        figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
+        self.parts.tracker.log({f"program/{name}": float(value) for name, value in figures.items()})
+        self._log_signal(results)
+        records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
+        for record in batch.records:
+            if record.role_id not in self.policy_of:
+                raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
+            records[self.policy_of[record.role_id]].append(record)
+        return dict(records)
+
+    def _log_signal(self, results: list[GenerateResult]) -> None:
+        """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
+        tracker = self.parts.tracker
+        share = equal_group_share(results)
+        if share is not None and isinstance(self.arena.credit_assigner, GRPOCredit):
+            tracker.log({"program/equal_group_share": share})
+        rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+        acted = {step.role_id for rollout in rollouts for step in rollout.steps}
+        rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
+        tracker.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
+
+    def _count(self, batch: TrainingBatch, results: list[GenerateResult], started: int) -> None:
+        """Add a step to the accounts. Sub-episodes of failed attempts were started, but are not kept."""
+        kept, failed = batch.meta["episodes"], batch.meta["failed"]
+        self.counts["started"] += started
+        self.counts["finished"] += kept - failed
+        self.counts["failed"] += failed
+        self.counts["dropped"] += started - kept
+        self.counts["retried"] += batch.meta["retried"]
+        for rollout in (rollout for result in results for rollout in result.all_rollouts()):
+            if rollout.error is not None:
+                name = f"failed {rollout.error_type}"
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _check(self, batch: TrainingBatch) -> None:
+        """Raise an error if the batch cannot be trained on.
+
+        Raises:
+            SelfplayError: no episode was played, too many failed, or steps have no tokens.
+        """
+        meta, limit = batch.meta, self.config.collection.max_failed_fraction
+        if not meta["episodes"]:
+            raise SelfplayError("the program's get_batch has nothing to play")
+        if meta["failed"] > limit * meta["episodes"]:
+            raise SelfplayError(
+                f"{meta['failed']} of {meta['episodes']} episodes failed; the last: {meta['last_error']}"
+            )
+        if meta["text_only_steps"]:
+            raise SelfplayError(
+                f"{meta['text_only_steps']} steps have no token ids; train with a client that returns them"
+            )
+        if not batch.records:
+            raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
+
+    def _rate(self, results: list[GenerateResult]) -> None:
+        for result in results:
+            for rewards in self.arena.outcomes(result):
+                by_policy: defaultdict[str, list[float]] = defaultdict(list)
+                for role_id, reward in rewards.items():
+                    if role_id in self.policy_of:
+                        by_policy[self.policy_of[role_id]].append(reward)
+                if len(by_policy) > 1:
+                    names = list(by_policy)
+                    means = [sum(values) / len(values) for values in by_policy.values()]
+                    rated = self._trueskill.rate([self.ratings[name] for name in names], means)
+                    self.ratings.update(zip(names, rated, strict=True))
+
+    def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
+        """Log all failures, and some results spread over the step, since neighbours may be one group."""
+        limit = self.config.tracking.games_logged
+        apart = max(1, len(results) // max(limit, 1))
+        shown = [rollout for result in results[::apart][:limit] for rollout in result.all_rollouts()]
+        ids = {rollout.id for rollout in shown}
+        everything = [rollout for result in results for rollout in result.all_rollouts()]
+        failed = [one for one in everything if one.error is not None and one.id not in ids]
+        self.parts.directory.check_epoch()
+        self.parts.rollout_log.write(step + 1, shown + failed)
+
+    async def learned(self, step: int) -> None:
+        """Nothing to do."""
+
+    def log(self) -> None:
+        """Log the counts of episodes, and the ratings of the policies if there are several."""
+        tracker = self.parts.tracker
+        tracker.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+        if len(self.ratings) > 1:
+            for policy, (mu, sigma) in self.ratings.items():
+                tracker.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
+
+        Raises:
+            SelfplayError: too many of its episodes failed, or a measure is not a list of finite numbers.
+        """
+        seen: list[GenerateResult] = []
+
+        def count(result: GenerateResult) -> None:
+            seen.append(result)
+            progress.evaluation_game(len(seen), None)
+
+        self.arena.on_result = count
+        with self._results_play():
+            try:
+                measures = await self.arena.evaluate()
+            except SelfplayError:
+                raise
+            except Exception as error:
+                self._report_failures(seen, progress)  # failed episodes may be why
+                raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
+        self._report_failures(seen, progress)
+        self.parts.directory.check_epoch()
+        summary = {}
+        for name, values in measures.items():
+            if not isinstance(values, list) or not all(map(_is_number, values)):
+                raise SelfplayError(f"the program's evaluate gave no list of finite numbers for {name!r}")
+            result = MeasureResult(name, values)
+            write_evaluation(self.parts.directory.evaluation, step, name, result)
+            summary[name] = share_or_mean_text(result)
+        self._keep_evaluated(step, seen)
+        return summary
+
+    def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
+        """Write the first episodes of an evaluation, ordered by seed because they end in any order."""
+        in_order = sorted(results, key=lambda result: str(result.rollout.meta.get("seed")))
+        kept = in_order[: self.config.tracking.games_logged]
+        rollouts = [rollout for result in kept for rollout in result.all_rollouts()]
+        if rollouts:
+            path = evaluation_path(self.parts.directory.evaluation, step, "conversations", ".jsonl")
+            write_rollouts(path, step, rollouts)
+
+    @contextmanager
+    def _results_play(self) -> Iterator[None]:
+        """Let every role answer with its policy's result: the averaged adapter, if there is one."""
+        for role in self.arena.roles.values():
+            role.policy = self.parts.results[self.policy_of[role.id]]
+        try:
+            yield
+        finally:
+            for role in self.arena.roles.values():
+                role.policy = self.policy_of[role.id]
+
+    def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
+        errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]
+        if not errors:
+            return
+        line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
+        if len(errors) > self.config.collection.max_failed_fraction * len(seen):
+            raise SelfplayError(line)
+        print_line(progress.console, line)
+
+    def ending(self) -> Group | str:
+        """Compare the first evaluation with the last."""
+        return comparison_of(self.parts.directory.evaluation)
+
+    def account_lines(self) -> list[str]:
+        """Return the account of episodes, sub-episodes included."""
+        counts = self.counts
+        return [
+            f"episodes: {counts['started']} started = {counts['finished']} finished + "
+            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed "
+            f"({counts['retried']} retries)",
+            *failure_lines(counts),
+        ]
+
+    def next_command(self) -> str:
+        """Return the command that serves the trained model."""
+        return f"selfplay serve {self.parts.directory.path}"
+
+    def tidy(self, oldest_step: int) -> None:
+        """Nothing to do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arena's state, the ratings and the counts."""
+        ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
+        return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.arena.load_state_dict(state["arena"])
+        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
+        self.counts = dict(state["counts"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,126 @@
+"""The console output of a run: bars or lines during the run, a table at its end."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+
+from selfplay.tracking.report_summary import duration_text
+from selfplay.tracking.run_warnings import WarningLog
+from selfplay.training.progress_views import print_line, view_of
+
+
+class RunProgress:
+    """Show how many updates are done and how much of an update is played; print a line for each evaluation.
+
+    Args:
+        console: the console to draw on.
+        total_steps: updates of the whole run.
+        unit: what is played, in the plural: ``games``.
+        per_step: how many of them an update takes; ``None`` if that is not known.
+    """
+
+    def __init__(self, console: Console, total_steps: int, unit: str, per_step: int | None) -> None:
+        self.console = console
+        self.per_step = per_step
+        self.played = 0
+        self._warnings = WarningLog()
+        self._shown = 0
+        self._view = view_of(console, unit, per_step, total_steps)
+
+    def __enter__(self) -> "RunProgress":
+        self._view.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._view.stop()
+
+    def say(self, text: str) -> None:
+        """Show what the run does besides playing."""
+        self._view.doing(text)
+
+    def played_one(self) -> None:
+        """Count one more finished game or episode of this update."""
+        self.played += 1
+        self._view.count(self.played, self.per_step)
+
+    def evaluation_game(self, done: int, total: int | None) -> None:
+        """Show that ``done`` games of a match are finished."""
+        self._view.count(done, total)
+
+    def updated(self, step: int, metrics: dict[str, float]) -> None:
+        """Show that update ``step`` is done and the next one's play begins."""
+        self.played = 0
+        self._view.updated(step, _figures(metrics))
+        self._view.begin(self.per_step)
+
+    def show(self, step: int, played: int, metrics: dict[str, float], status: str) -> None:
+        """Update the display of a run that is polled."""
+        if metrics and step != self._shown:
+            self._view.updated(step, _figures(metrics))
+            self._shown = step
+        self._view.count(played, self.per_step)
+        self._view.doing(status)
+
+    def evaluated(self, step: int, summary: dict[str, str], seconds: float) -> None:
+        """Print an evaluation's headline figures and how long it took."""
+        self._view.doing("")
+        self._view.begin(self.per_step)
+        figures = ", ".join(f"{name} {value}" for name, value in summary.items())
+        print_line(self.console, f"update {step:>4}: {figures} ({duration_text(seconds)})")
+
+    def warn(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Print the warnings that follow from an update's metrics, each cause once in a run."""
+        for warning in self._warnings.new(metrics):
+            print_line(self.console, f"warning after update {step}: {warning}")
+
+
+def _figures(metrics: dict[str, float]) -> str:
+    """The most informative figures of an update; shares are in percent."""
+    found = [
+        f"{label} {metrics[name]:{form}}"
+        for name, label, form in (
+            ("answers/zero_advantage_share", "no advantage", ".0%"),
+            ("answers/cut_share", "cut", ".0%"),
+            ("answers/tokens", "tokens", ".3g"),
+            ("learner/legal_mass", "legal", ".0%"),
+            ("answers/entropy_estimate", "entropy", ".2g"),
+            ("learner/mismatch", "mismatch", ".1g"),
+            ("learner/stale_mismatch", "stale mismatch", ".1g"),
+        )
+        if name in metrics
+    ]
+    if "learner/loss" in metrics and "learner/mismatch" not in metrics:
+        found.append("mismatch not measured")
+    return ", ".join(found)
+
+
+def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
+    """Print that a run was interrupted, and the command that continues it."""
+    print_line(
+        console,
+        f"stopped after update {step} of {total}; saved. Continue with: selfplay train --resume {run}",
+    )
+
+
+def print_ending(
+    console: Console,
+    comparison: Group | str,
+    accounts: list[str],
+    *,
+    adapters: list[Path],
+    report: Path,
+    next_command: str,
+) -> None:
+    """Print the comparison of before and after, the accounts, the paths, and a command to try next."""
+    console.print(comparison)
+    lines = [*accounts, *(f"adapter: {path}" for path in adapters)]
+    for line in [*lines, f"report:  {report}", f"next:    {next_command}"]:
+        print_line(console, line)

@@ -1,0 +1,178 @@
+"""A run on disk: where its files are, which process may write them, and what survives a kill."""
+
+import fcntl
+import os
+import re
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.files import finish_replacements, remove_partial, write_file
+from selfplay.training.epoch import Epoch
+
+CHECKPOINT_PREFIX = "step-"
+
+
+class RunDirectory:
+    """The directory of one run. See docs/run-directory.md for its layout."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.rollouts = path / "rollouts"
+        self.batches = path / "batches"
+        self.checkpoints = path / "checkpoints"
+        self.population = path / "population"
+        self.evaluation = path / "evaluation"
+        self.report_file = path / "report.html"
+        self._made = False
+        self._lock: int | None = None
+        self.epoch: Epoch | None = None
+
+    @classmethod
+    def create(cls, path: Path) -> "RunDirectory":
+        """Make a new run directory and lock it.
+
+        Raises:
+            InputError: the run exists already, or the directory cannot be written.
+        """
+        run = cls(path)
+        if run.config_file.exists():
+            raise InputError(
+                "--name",
+                f"{path} already holds a run",
+                f"Choose another name, or continue it: selfplay train --resume {path}",
+            )
+        run._made = not path.exists()
+        try:
+            for folder in (run.rollouts, run.checkpoints, run.evaluation):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                "run.directory", f"{path} cannot be made ({error.strerror})", "Choose a writable directory."
+            ) from error
+        run.lock()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Open an existing run for reading.
+
+        Raises:
+            InputError: ``path`` is not a run.
+        """
+        run = cls(path)
+        if not run.config_file.is_file():
+            raise InputError("RUN", f"{path} is not a run directory", "Name one that has a config.toml.")
+        return run
+
+    def lock(self) -> None:
+        """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
+
+        What a kill left of unfinished writes is deleted, or finished.
+
+        Raises:
+            InputError: another process holds the lock, or the directory cannot be written.
+        """
+        with ExitStack() as on_failure:
+            on_failure.callback(self.unlock)
+            try:
+                self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.epoch = Epoch.begin(self.path)
+                for parent in (self.checkpoints, self.population):
+                    finish_replacements(parent)
+                remove_partial(self.path)
+            except BlockingIOError as error:
+                raise InputError(
+                    "run directory", f"{self.path} is in use by another process", "Wait for it or stop it."
+                ) from error
+            except OSError as error:
+                raise InputError(
+                    "run.directory",
+                    f"{self.path} cannot be written ({error.strerror})",
+                    "Choose a writable directory.",
+                ) from error
+            on_failure.pop_all()
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def check_epoch(self) -> None:
+        """Raise a SelfplayError if another process has resumed the run since this one locked it."""
+        if self.epoch is not None:
+            self.epoch.check()
+
+    def remove_new(self) -> bool:
+        """Delete the directory if this process made it and nothing is saved in it, to free its name.
+
+        Returns whether it was deleted; a second call deletes nothing. A directory that a resume can start
+        from stays: one with a checkpoint, or with an update on a cluster.
+        """
+        updates = [path.name for path in (self.path / "learner").glob("*")]
+        learned = any(name.isdigit() and int(name) for name in updates)
+        if not self._made or not self.path.exists() or learned or self.saved_steps():
+            return False
+        if self.epoch is not None and self.epoch.is_over():
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        return True
+
+    def after_failure(self, problem: str) -> SelfplayError:
+        """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed.
+
+        The error says how to continue, unless another process has done so.
+        """
+        if self.remove_new():
+            return SelfplayError(f"{problem}. Nothing was learned yet, so nothing is kept")
+        if self.path.exists() and self.epoch is not None and self.epoch.is_over():
+            return SelfplayError(problem)
+        return SelfplayError(
+            f"{problem}. What was learned is saved; continue with: selfplay train --resume {self.path}"
+        )
+
+    def cannot_be_written(self, error: Exception) -> SelfplayError:
+        """Return the error of a run in which a write failed."""
+        return self.after_failure(
+            f"{self.path} cannot be written ({error}): free the disk or fix its permissions"
+        )
+
+    def write_config(self, text: str) -> None:
+        """Write config.toml completely or not at all."""
+        self.check_epoch()
+        write_file(self.config_file, text.encode())
+
+    def checkpoint(self, step: int) -> Path:
+        """Return the directory of the checkpoint of ``step``."""
+        return self.checkpoints / f"{CHECKPOINT_PREFIX}{step:06d}"
+
+    def saved_steps(self) -> list[int]:
+        """Return the steps that have a checkpoint, oldest first."""
+        names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in self.checkpoints.glob("step-*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Delete all but the newest ``keep`` checkpoints."""
+        for step in self.saved_steps()[:-keep]:
+            shutil.rmtree(self.checkpoint(step), ignore_errors=True)
+
+    def truncate_after(self, step: int) -> None:
+        """Delete the evaluations and batches of later steps, which a resumed run produces again."""
+        delete_after(self.evaluation, step)
+        delete_after(self.batches, step)
+
+
+def delete_after(directory: Path, step: int) -> None:
+    """Delete the files and directories of later steps, whose names begin like ``step-000012``."""
+    for path in directory.glob("*"):
+        number = re.match(r"(?:step|batch)-(\d+)", path.name)
+        if number and int(number[1]) > step:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

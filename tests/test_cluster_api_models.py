@@ -1,0 +1,49 @@
+"""Names of models behind an API: what they may contain."""
+
+import pytest
+
+from selfplay.cluster.engines.api_models import api_client, check_opponent_name
+from selfplay.cluster.services.pool import PoolService
+from selfplay.core import InputError
+
+PASSWORD, QUERY = "a user or a password", "a query or a fragment"
+ADDRESSES = {
+    "http://ann:hunter2@host/v1": PASSWORD,
+    "https://hunter2@host:8000/v1": PASSWORD,
+    "http://:hunter2@127.0.0.1/v1": PASSWORD,
+    "http://ann:hunter2/@host/v1": PASSWORD,
+    "HTTP://ann:hunter2@host/v1": PASSWORD,
+    "http://host/v1?api_key=hunter2": QUERY,
+    "http://host?hunter2": QUERY,
+    "HTTPS://host/v1#hunter2": QUERY,
+    "host/v1?api_key=hunter2": QUERY,
+}
+
+
+@pytest.mark.parametrize(("address", "part"), ADDRESSES.items())
+def test_an_address_with_a_password_or_a_key_is_rejected_without_repeating_it(
+    address, part, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    name = f"small@{address}"
+    pool = PoolService("fixed", 2, directory=str(tmp_path))
+    for use in (
+        lambda: check_opponent_name(name, "fixed_opponents"),
+        lambda: api_client(name),
+        lambda: pool.add_fixed(name),
+    ):
+        with pytest.raises(InputError, match=f"the address of 'small' contains {part}") as refused:
+            use()
+        assert "hunter2" not in str(refused.value)
+        assert "SELFPLAY_API_KEY" in refused.value.fix
+        assert "\n" not in str(refused.value)
+    assert pool.snapshot() == PoolService("fixed", 2).snapshot()
+    assert not any(b"hunter2" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["small@http://127.0.0.1:8000/v1", "a/b@http://host/v1", "a/b"])
+def test_an_address_without_a_password_is_accepted_as_a_name(name, monkeypatch):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    monkeypatch.setenv("OPENROUTER_API_KEY", "a-key")
+    check_opponent_name(name, "fixed_opponents")
+    assert PoolService("fixed", 2).add_fixed(name) == f"fixed-{name}"

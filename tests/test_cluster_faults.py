@@ -1,0 +1,112 @@
+"""Runs on Ray whose actors are killed: they finish, or print the reason in one line and can be resumed."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from selfplay.cluster import health as health
+from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.scheduler import EnvSpec
+from selfplay.core import SelfplayError
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from playing_model import save_playing_model
+from ray_accounts import problems_of, read_books
+from ray_faults import ACTORS, Command, Faults, pid_of
+
+UPDATES = 14
+QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory) -> Iterator[Faults]:
+    """A cluster of one node, and a model that plays."""
+    directory = tmp_path_factory.mktemp("faults")
+    faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0))
+    faults.start_cluster(4)
+    yield faults
+    faults.stop_cluster()
+
+
+def kill(command: Command, name: str) -> None:
+    os.kill(pid_of(command, name), signal.SIGKILL)
+
+
+def has_torch(command: Command, name: str) -> bool:
+    actor = ray.get_actor(name, namespace=command.namespace)
+    return ray.get(actor.__ray_call__.remote(lambda self: "torch" in sys.modules))
+
+
+def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(faults):
+    command = faults.train(0, *QUICK, updates=UPDATES)
+    assert command.wait_until(lambda: command.saved() > 0)
+    assert {name for name in ACTORS.values() if has_torch(command, name)} == {"Engine-0", "Learner"}
+    for name in ACTORS.values():
+        before = command.saved()
+        assert command.wait_until(lambda before=before: command.saved() > before)
+        kill(command, name)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert problems_of(command.directory) == []
+    assert read_books(command.directory).ledger.replayed > 0
+    assert "Traceback" not in said
+
+
+def test_a_run_tells_about_its_model_and_its_last_line_has_the_seconds_of_the_last_evaluation(faults):
+    command = faults.train(0, *QUICK, "--lora.target_modules=['q_proj']", updates=2)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
+    lines = [json.loads(line) for line in (command.directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    before_and_after = [line["time/evaluation_seconds"] for line in lines]
+    assert min(before_and_after) > 0
+    assert problems_of(command.directory) == []
+
+
+def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_resumed(faults):
+    command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
+    assert command.wait_until(lambda: command.saved() > 0)
+    kill(command, ACTORS["buffer"])
+    said = command.end()
+    assert command.process.returncode == 1
+    assert [line for line in said.splitlines() if line.startswith("error: ")] == [said.splitlines()[-1]]
+    assert "Buffer died and cannot come back" in said
+    assert f"selfplay train --resume {command.directory}" in said
+    assert "Traceback" not in said
+    resumed = faults.resume(command.directory)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert problems_of(command.directory) == []
+
+
+async def test_games_are_not_given_to_a_collector_that_died_while_it_waited_for_them():
+    pool = PoolService("mirror", 1)
+    pool.add_checkpoint(None, 0)
+    settings = PlaySettings((EnvSpec("kuhn", "kuhn_poker", 2),), (1.0,), (), 0, 1.0, 4, games_per_step=3)
+    pool.register("Collector-0", settings)
+    had = await pool.next_jobs("Collector-0", 1, 3, 0)
+    waiting = asyncio.create_task(pool.next_jobs("Collector-0", 2, 3, 0))
+    await asyncio.sleep(0)
+    assert pool.register("Collector-0", settings) == 3
+    assert (await waiting).jobs == []
+    again = await pool.next_jobs("Collector-0", 1, 3, 0)
+    assert again.jobs == had.jobs
+
+
+async def test_the_loss_of_a_clusters_head_is_an_error(monkeypatch):
+    monkeypatch.setattr(health, "HEAD_PATIENCE", 0.0)
+    monkeypatch.setattr(health, "ASK_EVERY", 0.01)
+    one = health.Health({}, 60.0, head="127.0.0.1:1")
+    with pytest.raises(SelfplayError, match=r"the head of the cluster, .* has not answered"):
+        await one.watch()
+    assert one.head_is_lost

@@ -1,0 +1,288 @@
+"""A run of games whose newest update is damaged continues from the previous one without a trace of it."""
+
+import asyncio
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from safetensors.torch import load_file
+
+from selfplay.cluster.game_actors import ConfigLearnerActor
+from selfplay.cluster.game_run import GameRun
+from selfplay.cluster.handles import LocalHandle
+from selfplay.cluster.services.buffer import BufferService, Demand
+from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
+from selfplay.cluster.services.pool import PoolService
+from selfplay.cluster.services.tracker import TrackerService
+from selfplay.config.settings import Config
+from selfplay.core import Rollout, SelfplayError
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.report_files import write_evaluation
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from selfplay.tracking import read_metrics
+from selfplay.training.run_directory import RunDirectory
+from test_cluster_buffer import game
+from test_cluster_overlap import KUHN, Cluster, run_on_virtual_time
+from test_training_local import configure, model  # noqa: F401 - a fixture
+
+GAMES = 2
+PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=GAMES)
+
+
+class Services:
+    """The services of one start of a run, in this process; the games and evaluations are made up."""
+
+    def __init__(self, config: Config, path: Path) -> None:
+        self.directory = RunDirectory(path) if path.exists() else RunDirectory.create(path)
+        if self.directory.epoch is None:
+            self.directory.lock()
+        epoch = self.directory.epoch
+        self.tracker = TrackerService("run", directory=str(path), epoch=epoch)
+        self.pool = PoolService("random", 3, directory=str(path / "state" / "pool"), epoch=epoch)
+        self.buffer = BufferService(
+            StepBuffer(1000, seed=3, batch_log=BatchLog(path / "batches")),
+            in_order=True,
+            directory=str(path / "state" / "buffer"),
+            rollouts=str(path / "rollouts"),
+            epoch=epoch,
+        )
+        handles = [LocalHandle(one) for one in (self.buffer, self.pool, self.tracker)]
+        self.learner = ConfigLearnerActor(config, str(path), *handles, None, epoch)
+        self.parts = SimpleNamespace(
+            buffer=handles[0], pool=handles[1], tracker=handles[2], learner=LocalHandle(self.learner)
+        )
+        self.said = io.StringIO()
+        self.run = GameRun(config, self.directory, Console(file=self.said, width=300))
+
+    def play(self, version: int) -> None:
+        """Play the games of an update."""
+        for index in range(self.buffer.games(), self.buffer.games() + GAMES):
+            played = Rollout(episode_type="kuhn", id=f"train-{index:08d}")
+            self.buffer.add_games([replace(game(index, version), rollout=played)])
+
+    async def play_what_may_start(self, version: int) -> int:
+        """Play the games that the pool hands out to a new collector; return how many."""
+        self.pool.resume()
+        self.pool.register("Collector-0", PLAY)
+        given = await self.pool.next_jobs("Collector-0", 1, 100, 0, wait=0.0)
+        for job in given.jobs:
+            played = Rollout(episode_type="kuhn", id=job.name)
+            self.buffer.add_games([replace(game(job.meta.index, version), rollout=played)])
+            self.pool.finish([GameResult(job.name, "finished", rewards=[1.0, -1.0])])
+        return len(given.jobs)
+
+    async def update_by_the_pool(self, update: int) -> None:
+        """Play what may start, and learn if that is a batch."""
+        assert await self.play_what_may_start(update - 1) == GAMES
+        assert await self.buffer.draw(update, Demand(games=GAMES), wait=0.0) is not None
+        assert await self.learner.train(update) == update
+
+    async def update(self, update: int) -> None:
+        """Play, learn and evaluate."""
+        self.play(update - 1)
+        assert await self.learner.train(update) == update
+        step = f"step-{update:06d}"
+        assert (self.directory.path / "to-evaluate" / step).exists()
+        write_evaluation(self.directory.evaluation, update, "made-up", MeasureResult("made-up", [1.0]))
+        self.pool.push_match(update, [("average", "fixed-random", 1.0, "kuhn_poker")])
+
+    def evaluated(self) -> int:
+        return self.pool.pool.matches.record("average", "fixed-random").games
+
+    def copies(self) -> list[str]:
+        return [one.uid for one in self.pool.pool.opponents() if one.kind == "checkpoint"]
+
+    def end(self) -> None:
+        self.directory.unlock()
+
+
+def steps(directory: Path) -> list[int]:
+    """Return the numbers of the entries in a directory, without those that were set aside."""
+    return sorted({int(path.name.split(".")[0].split("-")[1]) for path in directory.glob("[a-z]*")})
+
+
+@pytest.fixture
+def config(model) -> Config:  # noqa: F811
+    return configure(
+        model,
+        learning__steps="4",
+        learning__average_decay="0.5",
+        learning__max_mismatch="100",
+        collection__games_per_step=str(GAMES),
+        population__sample_mode="random",
+        population__add_every="1",
+        evaluation__every="1",
+        run__save_every="1",
+    )
+
+
+async def three_updates(config: Config, path: Path) -> Services:
+    run = Services(config, path)
+    await run.run.prepare(run.parts)
+    for update in (1, 2, 3):
+        await run.update(update)
+    run.pool.push_game_outcome("ckpt-3", "ckpt-2", 1.0, ["a"], "kuhn_poker")
+    run.end()
+    return run
+
+
+def damage_update_3(path: Path) -> None:
+    (path / "learner" / "000003" / "state.json").write_text("{")
+
+
+async def resumed(config: Config, path: Path) -> Services:
+    run = Services(config, path)
+    await run.run.prepare(run.parts)
+    return run
+
+
+async def test_nothing_of_a_lost_update_remains(config, tmp_path):
+    path = tmp_path / "run"
+    before = await three_updates(config, path)
+    before.play(3)
+    await before.buffer.draw(4, Demand(games=GAMES))
+    assert steps(path / "batches") == steps(path / "rollouts") == [1, 2, 3, 4]
+    damage_update_3(path)
+    again = await resumed(config, path)
+    assert "continuing from 000002" in again.said.getvalue()
+    for kind in ("evaluation", "checkpoints", "to-evaluate"):
+        assert steps(path / kind) == [1, 2], kind
+    assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
+    assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
+    assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
+    assert again.pool.current_uid() == "ckpt-2"
+    assert again.pool.policy.path == str(path / "versions" / "000002")
+    assert again.pool.pool.matches.record("ckpt-2", "ckpt-3").games == 0
+    again.end()
+
+
+async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_path):
+    path = tmp_path / "run"
+    lost = await three_updates(config, path)
+    lost_average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
+    assert lost.evaluated() == 3
+    damage_update_3(path)
+    again = await resumed(config, path)
+    await again.update(3)
+    for kind in ("evaluation", "checkpoints", "to-evaluate", "batches", "rollouts"):
+        assert steps(path / kind) == [1, 2, 3], kind
+    lines = read_metrics(path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[-1]["learner/samples_seen"] == lines[-1]["learner/games_consumed"] * 2 - 4
+    assert again.evaluated() == 4, "the new evaluation is rated too"
+    (copy,) = [one for one in again.pool.pool.opponents() if one.uid == "ckpt-3"]
+    assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
+    average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
+    assert any((average[name] != lost_average[name]).any() for name in average), "of other games"
+    for place in ("checkpoints", "to-evaluate"):
+        found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
+        assert all(torch.equal(found[name], average[name]) for name in average), place
+    again.end()
+
+
+@pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])
+async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_allowance(
+    config, tmp_path, drawn
+):
+    path = tmp_path / "run"
+    run = Services(config, path)
+    await run.run.prepare(run.parts)
+    for update in (1, 2, 3):
+        await run.update_by_the_pool(update)
+    assert await run.play_what_may_start(3) == GAMES
+    if drawn:
+        await run.buffer.draw(4, Demand(games=GAMES), wait=0.0)
+    run.end()
+    damage_update_3(path)
+    (await resumed(config, path)).end()
+    again = await resumed(config, path)
+    assert again.buffer.counts() == {
+        "added": 8 * 2,
+        "stored": 0,
+        "evicted": 0,
+        "dropped_stale": 0,
+        "sampled": 6 * 2,
+        "cleared": 2 * 2,
+    }
+    await again.update_by_the_pool(3)
+    await again.update_by_the_pool(4)
+    lines = read_metrics(path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert [line["overlap/staleness_0"] for line in lines] == [1.0, 1.0, 1.0]
+    assert again.pool.accounts()["consumed"] == again.buffer.games() == 12
+    again.end()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    staleness=st.integers(0, 2),
+    pause=st.floats(0.0, 1.5),
+    kind=st.sampled_from([StepBuffer, EpisodeBuffer]),
+)
+def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness, pause, kind):
+    cluster = Cluster(
+        tmp_path_factory.mktemp("run"),
+        games=4,
+        staleness=staleness,
+        move_seconds=0.1,
+        learn_seconds=0.3,
+        buffer_kind=kind,
+        mode="random",
+    )
+
+    async def lose_an_update() -> None:
+        first = asyncio.create_task(cluster.run(7))
+        while cluster.trainer.version < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
+        first.cancel()
+        await asyncio.wait([first])
+        await asyncio.sleep(1.0)
+        cluster.trainer.version -= 1
+        cluster.trainer.trained.pop()
+        kept = cluster.trainer.version
+        for service in (cluster.learner, cluster.buffer, cluster.pool):
+            service.kill()
+        ended = range(cluster.buffer.service.games()) if cluster.buffer.service.learned > kept else ()
+        await cluster.buffer.forget_after.remote(kept)
+        await cluster.pool.forget_after.remote(kept)
+        await cluster.learner.publish.remote()
+        for service in (cluster.learner, cluster.buffer, cluster.pool):
+            service.kill()
+        cluster.collectors = [cluster._collector("Collector-0")]
+        async with asyncio.timeout(100):
+            await cluster.run(7)
+        trained = cluster.trainer.trained
+        assert len(trained) == 7
+        for version, update in enumerate(trained):
+            assert all(0 <= version - acted <= staleness for _, acted in update)
+        learned_since = {rollout for update in trained[kept:] for rollout, _ in update}
+        assert not learned_since & {f"train-{index:08d}" for index in ended}
+        counts = cluster.buffer.service.counts()
+        assert counts["added"] == sum(counts.values()) - counts["added"]
+        accounts = cluster.pool.service.accounts()
+        assert accounts["finished"] == accounts["started"] == cluster.buffer.service.games()
+
+    run_on_virtual_time(lose_an_update())
+
+
+async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(config, tmp_path):
+    """Engines and games still use the lost update; only a new start is without them."""
+    path = tmp_path / "run"
+    run = await three_updates(config, path)
+    damage_update_3(path)
+    run.play(2)
+    handles = run.parts.buffer, run.parts.pool, run.parts.tracker
+    restarted = ConfigLearnerActor(config, str(path), *handles, None, run.directory.epoch)
+    with pytest.raises(SelfplayError, match="state of update 3 is damaged; a resume continues from 2"):
+        await restarted.train(3)
+    again = await resumed(config, path)
+    await again.update(3)
+    again.end()

@@ -1,0 +1,214 @@
+"""Learners in separate processes, some of which are killed, compared with a single undisturbed learner."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.batch import Batch
+from selfplay.learning.learner import Learner, Schedule
+from tiny_models import make_record, tiny_policy
+
+RATE = 1e-3
+TIMEOUT_SECONDS = 120
+WITH_GRADIENTS = "with gradients"
+BEFORE_THE_STEP = "before the step"
+TOLD, PID = "told.npz", "process id"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Kills a process once, when a file in ``orders`` says so; one process is never killed.
+
+    Every other process writes its id and its learner's state into a file.
+    """
+
+    orders: Path
+    survivor: int
+
+    def strike(self, when: str) -> None:
+        order = self.orders / when
+        if os.getpid() != self.survivor and order.exists():
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell(self, learner: Learner) -> None:
+        """Write this process's id and its learner's state, unless it is the survivor."""
+        if os.getpid() != self.survivor:
+            tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
+            with (self.orders / "partial").open("wb") as file:
+                np.savez(file, **tensors, **{PID: os.getpid()})
+            (self.orders / "partial").rename(self.orders / TOLD)
+
+    def told(self) -> dict[str, np.ndarray]:
+        """Return what the other process wrote last."""
+        with np.load(self.orders / TOLD) as told:
+            return dict(told)
+
+
+class Mortal(Reinforce):
+    """May be killed after it has computed its gradients and before it has sent them."""
+
+    def __init__(self, fate: Fate) -> None:
+        super().__init__("uniform", kl_weight=0.1)
+        self.fate = fate
+
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
+        metrics = super().update(batch, regulariser_weight)
+        self.fate.strike(WITH_GRADIENTS)
+        return metrics
+
+
+def build_learners(fate: Fate) -> dict[str, Learner]:
+    policy, algorithm = tiny_policy(), Mortal(fate)
+    algorithm.initialize(policy, max_generation_len=4)
+    learner = Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(RATE, RATE, 10),
+        regulariser_weight=Schedule(0.3, 0.1, 10),
+        average_decay=0.5,
+        max_mismatch=100.0,
+    )
+    learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
+    learner.optimizer.register_step_post_hook(lambda *_: fate.tell(learner))
+    fate.tell(learner)
+    return {"default": learner}
+
+
+def refuse_elsewhere(fate: Fate) -> dict[str, Learner]:
+    if os.getpid() != fate.survivor:
+        raise InputError("model", "it is not on this machine", "Put it there.")
+    return build_learners(fate)
+
+
+def batch_of(update: int) -> list[TrainingRecord]:
+    return [
+        make_record(
+            [1, 2, 3, 10 + number % 3, 20 + update],
+            [4 + number % 2, 7],
+            (-1.0) ** number,
+            logprobs=[-1.0, -0.5],
+            alternatives=[[4, 7], [5, 7]],
+            policy_version=update,
+        )
+        for number in range(5 + update)
+    ]
+
+
+@dataclass
+class Pair:
+    """A group of two, the learner that it must equal, and the fate of the group's other process."""
+
+    group: LearnerGroup
+    alone: LearnerGroup
+    fate: Fate
+
+    def update_both(self) -> None:
+        records = batch_of(self.alone.learners["default"].version)
+        metrics, expected = self.group.update(records), self.alone.update(records)
+        assert metrics.keys() == expected.keys()
+        for name in ("loss", "grad_norm", "legal_mass", "kl_to_base", "mismatch", "records", "samples_seen"):
+            assert metrics[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-6), name
+        ours, theirs = self.group.learners["default"], self.alone.learners["default"]
+        assert ours.version == theirs.version
+        for name in ("default", "average"):
+            left, right = (learner.policy.adapter_state(name) for learner in (ours, theirs))
+            assert all(float((left[key] - right[key]).abs().max()) < RATE / 10 for key in left)
+
+    def order(self, when: str) -> Path:
+        path = self.fate.orders / when
+        path.touch()
+        return path
+
+    def other_process(self) -> int:
+        return int(self.fate.told()[PID])
+
+    def check_that_both_processes_have_one_state(self) -> None:
+        ours, theirs = self.group.learners["default"].tensors(), self.fate.told()
+        assert theirs.keys() == {*ours, PID}
+        assert all(np.array_equal(theirs[name], tensor) for name, tensor in ours.items())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        ours = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, ours)))
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pair(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    fate, nobodys = (Fate(tmp_path_factory.mktemp("orders"), os.getpid()) for _ in range(2))
+    group, alone = (
+        LearnerGroup(partial(build_learners, one), size, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
+        for one, size in ((fate, 2), (nobodys, 1))
+    )
+    group.start()
+    alone.start()
+    yield Pair(group, alone, fate)
+    group.close()
+    alone.close()
+    assert list(nobodys.orders.iterdir()) == [], "a group of one has no other process"
+
+
+def test_a_group_of_two_learns_the_same_as_one_learner(pair):
+    for _ in range(2):
+        pair.update_both()
+    pair.check_that_both_processes_have_one_state()
+    assert pair.alone.learners["default"].group is None
+
+
+def test_a_worker_killed_between_updates_changes_nothing(pair):
+    pair.update_both()
+    killed = pair.other_process()
+    os.kill(killed, signal.SIGKILL)
+    pair.update_both()
+    assert pair.other_process() != killed
+
+
+def test_a_worker_killed_during_an_update_changes_nothing(pair):
+    order, killed = pair.order(WITH_GRADIENTS), pair.other_process()
+    pair.update_both()
+    assert not order.exists()
+    assert pair.other_process() != killed
+    pair.update_both()
+
+
+def test_a_worker_killed_after_the_others_have_its_gradients_changes_nothing(pair):
+    order, killed = pair.order(BEFORE_THE_STEP), pair.other_process()
+    pair.update_both()
+    assert not order.exists()
+    pair.update_both()
+    assert pair.other_process() != killed
+    pair.check_that_both_processes_have_one_state()
+
+
+def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
+    version = pair.group.learners["default"].version
+    with pytest.raises(SelfplayError, match="not finite"):
+        pair.group.update([*batch_of(version), make_record([9], [4, 7], float("nan"))])
+    pair.update_both()
+
+
+def test_workers_that_cannot_be_built_end_the_group_in_one_line(cluster, tmp_path):
+    build = partial(refuse_elsewhere, Fate(tmp_path, os.getpid()))
+    group = LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
+    with pytest.raises(SelfplayError, match="model: it is not on this machine") as raised:
+        group.start()
+    assert "\n" not in str(raised.value)
+    group.close()

@@ -1,0 +1,218 @@
+"""Programs on Ray: two policies on a tiny model, even while parts of the run are killed."""
+
+import io
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from program_files import write_program
+from selfplay.cluster.train import train
+from selfplay.tracking.tracker import is_wall_clock
+from selfplay.training.local import train as train_locally
+from test_training_local import metrics_of, model  # noqa: F401 - a fixture
+from test_training_programs import SMALL, adapter, configure
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from ray_faults import SELFPLAY, Command, Faults, pid_of
+
+FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory, model) -> Iterator[Faults]:  # noqa: F811
+    """A cluster of one node."""
+    faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0))
+    faults.start_cluster(4)
+    yield faults
+    faults.stop_cluster()
+
+
+def same(one: Path, other: Path) -> bool:
+    """Return whether two runs have the same metrics up to rounding, which depends on engines' batches."""
+    lines = zip(timeless(one), timeless(other), strict=True)
+    return all(line == pytest.approx(there, rel=1e-3, abs=1e-4) for line, there in lines)
+
+
+def timeless(run: Path) -> list[dict[str, float]]:
+    """Return the metrics without wall-clock times and without those of engines, which differ on Ray."""
+    return [
+        {k: v for k, v in line.items() if not (is_wall_clock(k) or k.startswith("inference/"))}
+        for line in metrics_of(run)
+    ]
+
+
+def start(faults: Faults, name: str, *more: str) -> Command:
+    program = write_program(faults.directory)
+    file = faults.directory / "program.toml"
+    file.write_text(f'[program]\ntype = "python"\npath = "{program}:HideAndSeek"\n')
+    settings = SMALL | {
+        "model.name": str(faults.model),
+        "learning.steps": "8",
+        "learning.average_decay": "0.5",
+        "learning.learning_rate": "0.01",
+        "run.directory": str(faults.directory),
+    }
+    options = [f"--{field}={value}" for field, value in settings.items()]
+    where = [f"--address={faults.cluster.address}", "--runtime=ray", f"--name={name}"]
+    return faults.start([*SELFPLAY, "train", str(file), *options, *where, *more], faults.directory / name)
+
+
+def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+    some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']"}
+    here = configure(model, tmp_path, **some)
+    said_here, said = io.StringIO(), io.StringIO()
+    train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
+    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **some)
+    train(there, tmp_path / "there", Console(file=said, width=100))
+    for policy in ("hider", "seeker"):
+        one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
+        untrained = adapter(tmp_path / "there", 0, policy)
+        assert any((one[name] != untrained[name]).any() for name in one)
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert [list(line) for line in timeless(tmp_path / "there")] == [
+        list(line) for line in timeless(tmp_path / "here")
+    ]
+    assert "inference/Engine-1/generated_tokens" in metrics_of(tmp_path / "there")[-1]
+    assert "inference/Engine-1/spelled_control_tokens" in metrics_of(tmp_path / "there")[-1]
+    assert "48 started = 48 finished + 0 failed" in said.getvalue()
+    (note,) = [line for line in said_here.getvalue().splitlines() if line.startswith("LoRA adapts")]
+    assert said.getvalue().count(note) == 1
+    assert "trained on: 48 records" in said.getvalue()
+    names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
+    assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
+
+
+def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults):
+    whole = start(faults, "whole")
+    said = whole.end()
+    assert whole.process.returncode == 0, said
+    command = start(faults, "killed")
+    for name in ("Engine-0", "Learner", "Engine-0"):
+        before = command.saved()
+        if not command.wait_until(lambda before=before: command.saved() > before):
+            pytest.fail(command.end())
+        os.kill(pid_of(command, name), signal.SIGKILL)
+    before = command.saved()
+    assert command.wait_until(lambda: command.saved() > before)
+    command.process.kill()
+    command.process.wait()
+    command = faults.resume(command.directory)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert "Traceback" not in said
+    assert same(command.directory, whole.directory)
+    for policy in ("hider", "seeker"):
+        one, other = (adapter(run.directory, 8, policy) for run in (whole, command))
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def test_a_resumed_program_writes_its_missing_last_metrics(faults):
+    command = start(faults, "cut")
+    said = command.end()
+    assert command.process.returncode == 0, said
+    run = command.directory
+    expected, (last,) = timeless(run), (run / "checkpoints").glob("step-000008")
+    before = {path.name: path.read_bytes() for path in (run / "evaluation").glob("*.json")}
+    shutil.rmtree(last)
+    (run / "report.html").unlink()
+    for path in (run / "evaluation").glob("step-000008-*"):
+        path.unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+    resumed = faults.resume(run)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert timeless(run) == expected
+    assert {path.name for path in (run / "evaluation").glob("*.json")} == set(before)
+    assert load_file(last / "hider" / "adapter_model.safetensors")
+
+
+SPOILING = """
+import shutil
+from pathlib import Path
+
+
+class Spoiling(HideAndSeek):
+    def __init__(self, client, *, seed=0, spoils="", asks=""):
+        super().__init__(client, seed=seed)
+        self.spoils = spoils
+        self.asks = asks
+
+    async def startup(self):
+        if self.spoils:
+            shutil.rmtree(self.spoils)
+            Path(self.spoils).touch()
+
+    async def evaluate(self):
+        if self.asks:
+            await self.client.complete([{"role": "user", "content": "who?"}], model=self.asks)
+        return await super().evaluate()
+"""
+
+
+def start_spoiling(faults: Faults, name: str, options: str) -> tuple[Command, str]:
+    program = write_program(faults.directory)
+    spoiling = program.with_name("spoiling.py")
+    spoiling.write_text(program.read_text() + SPOILING)
+    command = start(faults, name, f"--program.path={spoiling}:Spoiling", f"--program.options={options}")
+    return command, command.end()
+
+
+def test_a_failed_write_is_reported_in_one_line(faults):
+    rollouts = faults.directory / "spoiled" / "rollouts"
+    command, said = start_spoiling(faults, "spoiled", f'{{spoils = "{rollouts}"}}')
+    assert command.process.returncode == 1, said
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert "cannot be written" in line
+    assert f"selfplay train --resume {command.directory}" in line
+    assert "Traceback" not in said
+
+
+def test_a_program_that_calls_an_unknown_model_does_not_occupy_its_name(faults):
+    command, said = start_spoiling(faults, "impossible", '{asks = "nobody"}')
+    assert command.process.returncode == 2, said
+    assert "error: model: the engine does not serve nobody. It serves base, hider, seeker" in said
+    assert "Traceback" not in said
+    assert not command.directory.exists()
+
+
+@pytest.mark.parametrize("asked_to_end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end):
+    command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
+    assert command.wait_until(lambda: command.saved() > 0)
+    command.process.send_signal(asked_to_end)
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert "saved. Continue with: selfplay train --resume" in " ".join(said.split())
+    saved = command.saved()
+    assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
+    assert len(metrics_of(command.directory)) == saved
+
+
+def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(faults):
+    command = start(faults, "damaged", "--learning.steps=40", "--run.save_every=40")
+    assert command.wait_until(lambda: command.saved() > 1)
+    command.process.send_signal(signal.SIGINT)
+    assert "saved. Continue with" in " ".join(command.end().split())
+    run, lost = command.directory, command.saved()
+    assert (run / "checkpoints" / f"step-{lost:06d}").exists()
+    (run / "learner" / f"{lost:06d}" / "state.json").write_text("{")
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("\nsteps = 40\n", f"\nsteps = {lost - 1}\n"))
+    resumed = faults.resume(run)
+    said = resumed.end()
+    assert resumed.process.returncode == 0, said
+    assert f"continuing from {lost - 1:06d}" in said.replace("\n", "")
+    assert [line["step"] for line in metrics_of(run)] == list(range(1, lost))
+    for kind in ("checkpoints", "evaluation", "rollouts"):
+        assert list((run / kind).glob(f"step-{lost:06d}*")) == [], kind
+    assert (run / "checkpoints" / f"step-{lost - 1:06d}").exists()

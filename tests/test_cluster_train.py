@@ -1,0 +1,103 @@
+"""The parts of the command on Ray before and after a run."""
+
+import io
+import socket
+
+import pytest
+import ray
+from rich.console import Console
+
+from selfplay.cli.main import main
+from selfplay.cluster.train import resume, train
+from selfplay.config import load_config
+from selfplay.core import InputError, SelfplayError
+from selfplay.training.epoch import Epoch
+from selfplay.training.run_directory import RunDirectory
+
+CONFIG = """
+[[envs]]
+id = "kuhn_poker"
+[run]
+runtime = "{runtime}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("saved", "stays"),
+    [([], False), (["000000"], False), ([".000001.partial"], False), (["000000", "000001"], True)],
+)
+def test_a_failed_run_is_kept_if_an_update_is_saved(tmp_path, saved, stays):
+    directory = RunDirectory.create(tmp_path / "run")
+    for name in saved:
+        (tmp_path / "run" / "learner" / name).mkdir(parents=True)
+    said = str(directory.after_failure("the learner is lost"))
+    directory.unlock()
+    assert said.startswith("the learner is lost. ")
+    assert ("--resume" in said) == stays
+    assert (tmp_path / "run").exists() == stays
+
+
+def test_a_directory_that_is_gone_is_not_removed_again(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run")
+    assert directory.remove_new()
+    assert not directory.remove_new()
+    directory.unlock()
+
+
+def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_directory(tmp_path, monkeypatch):
+    """Its cluster is gone before the first actor is started."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    (tmp_path / "config.toml").write_text(CONFIG.format(runtime="ray"))
+    config = load_config(str(tmp_path / "config.toml"), {"model.threads": "1"})
+    with pytest.raises(SelfplayError) as caught:
+        train(config, tmp_path / "run", Console())
+    assert str(caught.value).endswith("Nothing was learned yet, so nothing is kept")
+    assert "Ray has not been started yet" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def a_run(tmp_path, runtime):
+    run_dir = tmp_path / "runs" / "moved"
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.toml").write_text(CONFIG.format(runtime=runtime))
+    return run_dir
+
+
+def test_a_resumed_run_uses_the_new_address_of_its_cluster(tmp_path):
+    run_dir = a_run(tmp_path, "ray")
+    before = (run_dir / "config.toml").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        nowhere = f"127.0.0.1:{bound.getsockname()[1]}"
+    with pytest.raises(InputError, match=f"the cluster at {nowhere} cannot be joined"):
+        resume(run_dir, Console(), nowhere)
+    assert (run_dir / "config.toml").read_text() == before
+
+
+def test_a_run_of_one_process_has_no_address(tmp_path, monkeypatch, capsys):
+    a_run(tmp_path, "local")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "moved", "--address", "auto"]) == 2
+    assert "error: --address: runs/moved is a run of one process" in capsys.readouterr().err
+
+
+class ResumedWhileJoining(io.StringIO):
+    """Standard output of a command; when it says that it joins the cluster, the run is resumed elsewhere."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        self.run = run
+
+    def write(self, text):
+        if "joining Ray" in text:
+            Epoch.begin(self.run)
+        return super().write(text)
+
+
+def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing(tmp_path):
+    config = load_config("quickstart", {"run.runtime": "ray", "model.threads": "1"})
+    run = tmp_path / "run"
+    with pytest.raises(SelfplayError, match=r"was resumed by another process, so this one stops$"):
+        train(config, run, Console(file=ResumedWhileJoining(run)))
+    assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock", "config.toml"]

@@ -1,0 +1,410 @@
+"""``selfplay serve``: models, runs, adapters that are loaded and unloaded, and the command."""
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+from fastapi import FastAPI
+from safetensors.torch import load_file
+
+from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
+from selfplay.cli.main import main
+from selfplay.commands.evaluate import ModelSource
+from selfplay.commands.serve import build_app
+from selfplay.config.settings import ModelSettings
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from tiny_models import perturb_adapter, tiny_model
+
+BASE_NAME = tiny_model("llama").name
+
+
+# Adapters
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory) -> dict[str, Path]:
+    """Adapters of the tiny model with different weights, ranks, scales and layers."""
+    folder = tmp_path_factory.mktemp("adapters")
+    shapes = {
+        "first": LoraSettings(4, 8.0),
+        "second": LoraSettings(4, 8.0),
+        "wide": LoraSettings(6, 3.0, ["q_proj", "v_proj"]),
+    }
+    for seed, (name, lora) in enumerate(shapes.items()):
+        policy = PolicyModel(str(tiny_model("llama")), lora)
+        perturb_adapter(policy, seed=seed)
+        save_adapter(folder / name, policy, "tiny")
+    return {name: folder / name for name in shapes}
+
+
+def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
+    """Return the log-probabilities of the answer that an engine gives with only this adapter."""
+    policy = PolicyModel(str(tiny_model("llama")), lora)
+    policy.load_adapter_state(load_file(directory / "adapter_model.safetensors"))
+    engine = engine_over(policy)
+    return answer_of(engine, 1).completion_logprobs or []
+
+
+@contextlib.contextmanager
+def serving_adapters_of(directory: Path) -> Iterator[Live]:
+    """A model without adapters, served as by ``selfplay serve --adapters``."""
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy, max_tokens=16)
+    source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
+    with running(build_app(engine, policy, source.model.name, source, TOKEN, directory), engine) as live:
+        yield live
+
+
+@pytest.fixture
+def serving_base(tmp_path, adapters) -> Iterator[Live]:
+    """A server that may load the three adapters."""
+    for name, directory in adapters.items():
+        shutil.copytree(directory, tmp_path / name)
+    with serving_adapters_of(tmp_path) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def shared_base(adapters) -> Iterator[Live]:
+    """The same for the tests that leave it as they found it."""
+    with serving_adapters_of(adapters["first"].parent) as live:
+        yield live
+
+
+def load(live: Live, name: str, path: object, **options) -> httpx2.Response:
+    return live.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path), **options})
+
+
+def refusal_of(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["param"]
+
+
+def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
+    raw = live.client().chat.completions.with_raw_response.create(
+        model=model, messages=ASK, seed=1, logprobs=True
+    )
+    content = raw.parse().choices[0].logprobs.content
+    return [token.logprob for token in content], raw.headers["x-selfplay-policy-version"]
+
+
+@pytest.mark.parametrize(("name", "lora"), [("first", (4, 8.0)), ("wide", (6, 3.0, ["q_proj", "v_proj"]))])
+def test_an_adapter_loaded_at_run_time_gives_the_same_answers_as_alone(serving_base, adapters, name, lora):
+    live = serving_base
+    base, version = ask_logprobs(live, BASE_NAME)
+    assert version == "0"
+    response = load(live, "mine", name)
+    assert response.status_code == 200
+    assert response.text == "Success: LoRA adapter 'mine' added successfully."
+    logprobs, version = ask_logprobs(live, "mine")
+    assert version == "1"
+    assert logprobs == pytest.approx(logprobs_with(adapters[name], LoraSettings(*lora)), abs=1e-5)
+    assert logprobs != base
+    assert ask_logprobs(live, BASE_NAME) == (base, "0")
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine"]
+
+
+def test_an_adapter_is_replaced_and_unloaded(serving_base, tmp_path):
+    live = serving_base
+    assert load(live, "mine", "first").status_code == 200
+    before, _ = ask_logprobs(live, "mine")
+    refused = load(live, "mine", "second")
+    assert refused.status_code == 400
+    assert "load_inplace" in refused.json()["error"]["message"]
+    assert load(live, "mine", tmp_path / "second", load_inplace=True).status_code == 200
+    after, version = ask_logprobs(live, "mine")
+    assert after != before
+    assert version == "2"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert live.get("/adapters/version", headers=headers).json() == {"version": 2}
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
+    with pytest.raises(openai.NotFoundError):
+        ask_logprobs(live, "mine")
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 404
+    assert load(live, "mine", "first").status_code == 200
+    assert ask_logprobs(live, "mine") == (before, "3")
+
+
+def change_config(directory: Path, **fields) -> None:
+    path = directory / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"r": 5},
+        {"r": 200_000_000_000},  # more memory than there is
+        {"r": "4"},
+        {"r": 4.0},
+        {"r": 0},
+        {"r": True},
+        {"r": None},
+        {"lora_alpha": "8"},
+        {"lora_alpha": None},
+        {"lora_alpha": [8]},
+        {"lora_alpha": True},
+        {"lora_alpha": math.inf},
+        {"lora_alpha": math.nan},
+        {"lora_alpha": 10**400},
+        {"r": 10**400},
+        {"target_modules": 3},
+        {"target_modules": r".*\.[qkvo]_proj|.*\.(gate|up|down)_proj"},  # to PEFT a regular expression
+        {"target_modules": []},
+        {"target_modules": [3]},
+        {"target_modules": ["c_attn"]},
+        {"target_modules": ["q_proj"]},
+        {"use_dora": True},
+    ],
+    ids=lambda fields: str(fields)[:60],
+)
+def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapters, fields):
+    live = shared_base
+    with tempfile.TemporaryDirectory(dir=adapters["second"].parent) as folder:
+        changed = shutil.copytree(adapters["second"], folder, dirs_exist_ok=True)
+        change_config(Path(changed), **fields)
+        assert refusal_of(load(live, "mine", changed)) == (400, "adapter")
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+    assert load(live, "mine", "first").status_code == 200
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
+
+
+def test_an_adapter_of_all_linear_layers_may_say_so(serving_base, tmp_path):
+    assert load(serving_base, "mine", "first").status_code == 200
+    change_config(tmp_path / "first", target_modules="all-linear")
+    assert load(serving_base, "other", "first").status_code == 200
+    assert ask_logprobs(serving_base, "other")[0] == ask_logprobs(serving_base, "mine")[0]
+
+
+def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving_base, tmp_path):
+    live = serving_base
+    other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
+    save_adapter(tmp_path / "layers", other, "other")
+    change_config(tmp_path / "layers", target_modules=["q_proj", "v_proj"])
+    weights = tmp_path / "second" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    for path in ("layers", "second", "nothing", "", "~nosuch-user/x"):
+        assert refusal_of(load(live, "mine", path or ".")) == (400, "adapter")
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+
+
+@pytest.mark.parametrize("name", ["default", "base", BASE_NAME])
+def test_clients_cannot_load_adapters_under_the_servers_names(shared_base, name):
+    live = shared_base
+    before = ask_logprobs(live, name)
+    for options in ({}, {"load_inplace": True}):
+        assert refusal_of(load(live, name, "first", **options)) == (400, "lora_name")
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code in (400, 404)
+    assert ask_logprobs(live, name) == before
+
+
+def test_clients_can_neither_replace_nor_unload_the_served_run(adapters, tmp_path):
+    shutil.copytree(adapters["second"], tmp_path / "second")
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy)
+    app = build_app(engine, policy, "kuhn", source_of(adapters["first"]), TOKEN, tmp_path)
+    with running(app, engine) as live:
+        before = ask_logprobs(live, "kuhn")
+        assert refusal_of(load(live, "kuhn", "second", load_inplace=True)) == (400, "lora_name")
+        unloaded = live.post("/v1/unload_lora_adapter", json={"lora_name": "kuhn"})
+        assert refusal_of(unloaded) == (400, "lora_name")
+        assert ask_logprobs(live, "kuhn") == before
+
+
+def test_only_adapters_inside_the_directory_can_be_loaded(serving_base, adapters, tmp_path):
+    live = serving_base
+    (tmp_path / "link").symlink_to(adapters["first"])
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    outside = [adapters["first"], f"../{tmp_path.name}/../nothing", "/", "link", "circle", "first\0"]
+    for path in outside:
+        assert refusal_of(load(live, "mine", path)) == (400, "lora_path")
+    assert load(live, "mine", tmp_path / "first").status_code == 200
+    assert load(live, "yours", "second/../first").status_code == 200
+
+
+def test_without_a_directory_no_adapter_can_be_loaded(adapters):
+    engine, app = served_by(BASE_NAME, ModelSource(ModelSettings(name=str(tiny_model("llama")))))
+    with running(app, engine) as live:
+        assert load(live, "mine", adapters["first"]).status_code == 404
+
+
+def test_other_requests_are_answered_while_an_adapter_is_read(serving_base):
+    def load_it() -> None:
+        assert load(serving_base, "mine", "first").status_code == 200
+
+    reads = pieces_of_work_in_threads(serving_base, load_it, lambda: ask_logprobs(serving_base, BASE_NAME))
+    assert reads == 2, "the header and the weights"
+
+
+# Runs
+
+
+def source_of(adapter: Path) -> ModelSource:
+    return ModelSource(ModelSettings(name=str(tiny_model("llama"))), adapter)
+
+
+def served_by(name: str, source: ModelSource) -> tuple[EmbeddedEngine, FastAPI]:
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+    engine = EmbeddedEngine(policy)
+    return engine, build_app(engine, policy, name, source, TOKEN)
+
+
+async def test_a_run_is_served_under_its_name_with_its_step_as_version(adapters, tmp_path):
+    step = tmp_path / "step-000120"
+    step.symlink_to(adapters["first"])
+    engine, _ = served_by("kuhn", source_of(step))
+    assert engine.names() == ["kuhn", BASE_NAME]
+    assert (await engine.complete(ASK, model="kuhn")).policy_version == 120
+    assert (await engine.complete(ASK, model=BASE_NAME)).policy_version == 0
+    assert await engine.get_policy_version() == 120
+
+
+def test_all_policies_of_a_run_are_served(adapters, tmp_path):
+    step = tmp_path / "step-000003"
+    step.mkdir()
+    (step / "proposer").symlink_to(adapters["first"])
+    (step / "solver").symlink_to(adapters["wide"])
+    engine, app = served_by("two", source_of(step))
+    assert engine.names() == ["proposer", "solver", BASE_NAME]
+    with running(app, engine) as live:
+        answers = {name: ask_logprobs(live, name) for name in ("proposer", "solver", "default", "base")}
+    assert answers["proposer"] == answers["default"]
+    assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
+    assert answers["solver"][1] == "3"
+
+
+async def test_policies_have_the_versions_from_the_checkpoint(adapters, tmp_path):
+    step = tmp_path / "step-000003"
+    step.mkdir()
+    for name, adapter in {"proposer": "first", "solver": "wide", "judge": "second"}.items():
+        (step / name).symlink_to(adapters[adapter])
+    state = {"step": 3, "versions": {"proposer": 2, "solver": 1}, "source": {"pool": []}}
+    (step / "state.json").write_text(json.dumps(state))
+    engine, _ = served_by("three", source_of(step))
+    versions = {name: (await engine.complete(ASK, model=name)).policy_version for name in engine.names()}
+    assert versions == {"judge": 3, "proposer": 2, "solver": 1, BASE_NAME: 0}
+
+
+@pytest.mark.parametrize(
+    ("state", "version"),
+    [
+        ('{"step": 8, "versions": {"default": 5}}', 5),
+        ('{"step": 8}', 8),
+        ('{"versions": "none"}', 8),
+        ("{", 8),
+    ],
+)
+async def test_a_run_of_one_policy_has_the_version_in_its_state_or_otherwise_its_step(
+    adapters, tmp_path, state, version
+):
+    step = tmp_path / "step-000008"
+    shutil.copytree(adapters["first"], step)
+    (step / "state.json").write_text(state)
+    engine, _ = served_by("kuhn", source_of(step))
+    assert (await engine.complete(ASK, model="kuhn")).policy_version == version
+
+
+def test_if_a_run_has_its_models_name_the_base_keeps_its_general_name(adapters):
+    engine, _ = served_by(BASE_NAME, source_of(adapters["first"]))
+    assert engine.names() == [BASE_NAME, BASE]
+
+
+# The command
+
+
+@pytest.mark.parametrize("directory", ["nothing", "a-file"])
+def test_the_option_adapters_requires_a_directory(directory, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").write_text("")
+    assert main(["serve", str(tiny_model("llama")), "--adapters", directory]) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: --adapters: {directory} is not a directory. Give one that holds adapters\n"
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def use_and_interrupt() -> None:
+        try:
+            use_command(port, capsys)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool:
+        used = pool.submit(use_and_interrupt)
+        arguments = ["serve", str(tiny_model("llama")), "--port", str(port), "--threads", "1"]
+        assert main(arguments) == 0
+        used.result()
+    assert capsys.readouterr().out == "stopped\n"
+
+
+def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{port}"
+    connection = None
+    while connection is None:
+        with contextlib.suppress(httpx2.ConnectError):
+            connection = httpx2.get(f"{url}/health", timeout=60)
+    printed = capsys.readouterr().out
+    assert f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n" in printed
+    token = re.search(r"SELFPLAY_API_KEY=(\S+)\n", printed)[1]
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0)
+    answer = client.chat.completions.create(model=BASE_NAME, messages=ASK)
+    assert answer.usage.completion_tokens > 0
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="x").models.list()
+
+
+def test_a_token_that_no_client_can_send_is_rejected(monkeypatch, capsys):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "two words")
+    assert main(["serve", str(tiny_model("llama"))]) == 2
+    assert capsys.readouterr().err.startswith("error: SELFPLAY_API_KEY: ")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
+def test_other_machines_are_admitted_only_with_a_token_set_by_the_user(host, monkeypatch, capsys):
+    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
+    line = f"error: --host: {host} lets other machines in, and you have set no token."
+    assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
+
+
+def test_the_error_for_a_port_in_use_is_one_line(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tiny_model("llama")), "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"error: --port: the server cannot listen at 127.0.0.1:{port} (Address already in use). "
+        "Choose another port or host\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_the_error_for_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "a-token")
+    assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: --host: '{host}' is not a host name. Give a host name or an address\n"
+    )
+
+
+def test_if_the_extra_is_not_installed_the_error_names_it(monkeypatch, capsys):
+    monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
+    assert main(["serve", "smollm2-135m"]) == 2
+    assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err

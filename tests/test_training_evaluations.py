@@ -1,0 +1,68 @@
+"""The games or conversations that an evaluation keeps, complete."""
+
+import io
+import json
+import platform
+import shutil
+
+import msgspec
+from rich.console import Console
+
+from selfplay.replay.rollout_log import RolloutLine
+from selfplay.training.local import resume
+from selfplay.training.sessions import note_session
+from test_training_local import configure, model, run  # noqa: F401 - a fixture
+from test_training_programs import configure as configure_program
+
+
+def lines_of(path):
+    return [msgspec.json.decode(line, type=RolloutLine) for line in path.read_bytes().splitlines()]
+
+
+def names(path):
+    return sorted(one.name for one in (path / "evaluation").iterdir())
+
+
+def test_the_first_games_of_every_match_are_kept_in_full(model, tmp_path):  # noqa: F811
+    config = configure(model, learning__steps="2", evaluation__games="6", tracking__games_logged="3")
+    run(config, tmp_path / "run")
+    for step in (0, 2):
+        lines = lines_of(tmp_path / "run" / "evaluation" / f"step-{step:06d}-kuhn_poker-random.jsonl")
+        assert [line.rollout.id for line in lines] == ["match-00000", "match-00001", "match-00002"]
+        assert [line.step for line in lines] == [step] * 3
+        assert all(turn["observation"] for line in lines for turn in line.rollout.extras["turns"])
+
+
+def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_path):  # noqa: F811
+    config = configure_program(model, tmp_path, tracking__games_logged="2")
+    run(config, tmp_path / "run")
+    for step in (0, 2, 4):
+        lines = lines_of(tmp_path / "run" / "evaluation" / f"step-{step:06d}-conversations.jsonl")
+        assert [line.rollout.episode_type for line in lines] == ["hide", "seek", "seek"] * 2
+        assert all(line.rollout.steps[0].completion_text for line in lines)
+
+
+def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp_path):  # noqa: F811
+    run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), tmp_path / "run")
+    before = names(tmp_path / "run")
+    transcript = tmp_path / "run" / "evaluation" / "step-000002-kuhn_poker-random.jsonl"
+    said = [line.rollout.extras for line in lines_of(transcript)]
+    shutil.copy(transcript, transcript.with_name("step-000007-kuhn_poker-random.jsonl"))
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000002")
+    (tmp_path / "run" / "report.html").unlink()
+    resume(tmp_path / "run", Console(file=io.StringIO()))
+    assert names(tmp_path / "run") == before
+    assert [line.rollout.extras for line in lines_of(transcript)] == said
+
+
+def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model, tmp_path):  # noqa: F811
+    run(configure(model, learning__steps="1"), tmp_path / "run")
+    note_session(tmp_path / "run")
+    first, second = json.loads((tmp_path / "run" / "sessions.json").read_text())
+    assert first["started"] <= second["started"]
+    assert platform.node() not in (tmp_path / "run" / "sessions.json").read_text()
+    assert first["cpus"] >= 1
+    assert {"selfplay", "python", "torch", "transformers", "system", "gpus"} < set(first)
+    (tmp_path / "run" / "sessions.json").write_text("{broken")
+    note_session(tmp_path / "run")
+    assert len(json.loads((tmp_path / "run" / "sessions.json").read_text())) == 1

@@ -1,0 +1,180 @@
+"""Whole runs of arena programs: two policies on one tiny model."""
+
+import io
+import json
+import shutil
+
+import pytest
+from peft import PeftModel
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from program_files import write_program
+from selfplay.config import load_config
+from selfplay.core import InputError, SelfplayError
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.tracking.tracker import is_wall_clock
+from selfplay.training.local import resume, train
+from test_training_local import metrics_of, model  # noqa: F401 - a fixture
+
+SMALL = {
+    "model.dtype": "float32",
+    "model.threads": "1",
+    "lora.rank": "2",
+    "inference.max_tokens": "4",
+    "learning.steps": "4",
+    "learning.algorithm.regulariser": "none",
+    "evaluation.every": "2",
+    "run.save_every": "2",
+    "run.keep_checkpoints": "5",
+}
+
+
+def configure(model, directory, kind="HideAndSeek", **changes):  # noqa: F811
+    file = directory / "program.toml"
+    file.write_text(f'[program]\ntype = "python"\npath = "{write_program(directory)}:{kind}"\n')
+    overrides = SMALL | {"model.name": str(model)}
+    return load_config(str(file), overrides | {k.replace("__", "."): v for k, v in changes.items()})
+
+
+def run(config, path):
+    text = io.StringIO()
+    train(config, path, Console(file=text, width=100))
+    return text.getvalue()
+
+
+def adapter(path, step, policy):
+    return load_file(path / "checkpoints" / f"step-{step:06d}" / policy / "adapter_model.safetensors")
+
+
+def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):  # noqa: F811
+    said = run(configure(model, tmp_path), tmp_path / "run")
+    for policy in ("hider", "seeker"):
+        before, after = adapter(tmp_path / "run", 0, policy), adapter(tmp_path / "run", 4, policy)
+        assert any((before[name] != after[name]).any() for name in before)
+        directory = tmp_path / "run" / "checkpoints" / "step-000004" / policy
+        loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), directory)
+        assert min(p.abs().max().item() for n, p in loaded.named_parameters() if "lora_B" in n) > 0
+        assert f"checkpoints/step-000004/{policy}" in said
+    assert "48 started = 48 finished + 0 failed" in said
+    assert "trained on: 48 records" in said
+    assert "odd letters" in said
+
+
+def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path), tmp_path / "run")
+    last = metrics_of(tmp_path / "run")[-1]
+    assert last["learner/hider/records"] == 4
+    assert last["learner/seeker/records"] == 8
+    assert last["model-pool/hider/mu"] != last["model-pool/seeker/mu"]
+    assert last["accounts/started"] == last["accounts/finished"] == 48
+    assert -1 <= last["program/reward/Seeker"] <= 0
+    assert last["inference/spelled_control_tokens"] >= 0
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
+    assert state["versions"] == {"hider": 4, "seeker": 4}
+
+
+def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, tmp_path):  # noqa: F811
+    said = run(configure(model, tmp_path, "Disputed", learning__steps="2"), tmp_path / "run")
+    last = metrics_of(tmp_path / "run")[-1]
+    assert last["accounts/failed"] == last["accounts/failed JudgeError"] == 2
+    assert last["accounts/retried"] == 0
+    assert last["accounts/dropped"] == 4, "their children"
+    assert "failed, by type of error: 2 JudgeError" in said
+
+
+def test_the_log_keeps_parents_and_children(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path), tmp_path / "run")
+    rollouts = RolloutLog(tmp_path / "run" / "rollouts").read(2)
+    assert [one.episode_type for one in rollouts[:3]] == ["hide", "seek", "seek"]
+    assert {one.meta["parent_id"] for one in rollouts[1:3]} == {rollouts[0].id}
+    assert {step.policy_version for one in rollouts for step in one.steps} == {1}
+
+
+def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path):  # noqa: F811
+    config = configure(model, tmp_path, learning__average_decay="0.9")
+    run(config, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000004")
+    (tmp_path / "cut" / "report.html").unlink()
+    resume(tmp_path / "cut", Console(file=io.StringIO()))
+    for policy in ("hider", "seeker"):
+        whole, cut = adapter(tmp_path / "whole", 4, policy), adapter(tmp_path / "cut", 4, policy)
+        assert all((whole[name] == cut[name]).all() for name in whole)
+    timeless = [
+        [{k: v for k, v in line.items() if not is_wall_clock(k)} for line in metrics_of(tmp_path / name)]
+        for name in ("whole", "cut")
+    ]
+    assert timeless[0] == timeless[1]
+
+
+def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_path):  # noqa: F811
+    file = write_program(tmp_path)
+    file.write_text(file.read_text().replace('policy="hider"', 'policy="default"'))
+    source = (
+        f'[program]\ntype = "python"\npath = "{file}:HideAndSeek"\n[program.options]\nseeker = "default"\n'
+    )
+    (tmp_path / "one.toml").write_text(source)
+    config = load_config(str(tmp_path / "one.toml"), SMALL | {"model.name": str(model)})
+    run(config, tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "step-000004" / "adapter_model.safetensors").exists()
+    assert metrics_of(tmp_path / "run")[-1]["learner/records"] == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "line"),
+    [
+        ("Nothing", {}, "program.path: .* has no Arena named 'Nothing'"),
+        ("NoArena", {}, "program.path: .* has no Arena named 'NoArena'"),
+        ("HideAndSeek", {"program__options__colour": "3"}, "program.options: HideAndSeek does not take them"),
+        ("Warm", {}, "inference.temperature: is 1.0 but role Hider samples at 0.5"),
+        ("HideAndSeek", {"program__options__seeker": "base"}, "policy"),
+        (
+            "HideAndSeek",
+            {"learning__policy_rates": "{finder = 2.0}"},
+            "learning.policy_rates: .*no policy finder",
+        ),
+    ],
+)
+def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):  # noqa: F811
+    with pytest.raises(InputError, match=line):
+        run(configure(model, tmp_path, kind, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_policies_may_have_different_learning_rates(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, learning__policy_rates="{hider = 3.0}"), tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
+    assert lines
+    for line in lines:
+        rates = line["learner/hider/learning_rate"], line["learner/seeker/learning_rate"]
+        assert rates[0] == pytest.approx(3 * rates[1])
+
+
+def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):  # noqa: F811
+    with pytest.raises(SelfplayError, match="nothing to play"):
+        run(configure(model, tmp_path, "Silent"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"envs": '[{id = "kuhn_poker"}]'}, "envs: is for games"),
+        ({"buffer.type": "episode"}, "buffer: is for games"),
+        ({"collection.max_staleness": "1"}, "collection.max_staleness: must be 0"),
+        ({"program.path": "program"}, "program.path: "),
+        ({"program.type": "quiz"}, 'program.type: "quiz" is not a valid type'),
+        ({"program.colour": "3"}, "program.colour: there is no such field"),
+    ],
+)
+def test_settings_that_do_not_apply_to_a_program_are_rejected(tmp_path, changes, line):
+    file = tmp_path / "program.toml"
+    file.write_text('[program]\ntype = "python"\npath = "x.py:Y"\n')
+    with pytest.raises(InputError, match=line):
+        load_config(str(file), changes)
+
+
+def test_credit_settings_are_rejected_without_a_program():
+    with pytest.raises(InputError, match="credit: is for programs"):
+        load_config("quickstart", {"credit.type": "rae"})

@@ -1,0 +1,147 @@
+"""Training does not fail silently: a batch's learnable share is measured, and a warning says if it is 0."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from program_files import write_program
+from selfplay.config import load_config
+from selfplay.core import TrainingRecord
+from selfplay.tracking.run_warnings import WarningLog, warnings_of
+from selfplay.training.figures import answer_figures
+from selfplay.training.local import train
+from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
+from test_training_programs import SMALL
+
+
+def record(role, advantage, logprobs, *, reason="stop"):
+    tokens = list(range(len(logprobs)))
+    return TrainingRecord(
+        role_id=role,
+        rollout_id="r",
+        prompt_token_ids=[1],
+        completion_token_ids=tokens,
+        logprobs=logprobs,
+        reward=0.0,
+        advantage=advantage,
+        meta={"finish_reason": reason},
+    )
+
+
+def test_figures_of_answers_cover_all_answers_and_those_of_each_role():
+    half = math.log(0.5)
+    figures = answer_figures(
+        [
+            record("Solver", 0.0, [half] * 4, reason="length"),
+            record("Solver", 1.0, [half] * 2),
+            record("Judge", 1e-12, [0.0] * 6, reason="length"),
+        ]
+    )
+    assert figures == {
+        "answers/zero_advantage_share": 2 / 3,
+        "answers/cut_share": 2 / 3,
+        "answers/tokens": 4,
+        "answers/entropy_estimate": pytest.approx(math.log(2) / 2),
+        "answers/zero_advantage_share/Judge": 1,
+        "answers/cut_share/Judge": 1,
+        "answers/tokens/Judge": 6,
+        "answers/entropy_estimate/Judge": 0,
+        "answers/zero_advantage_share/Solver": 0.5,
+        "answers/cut_share/Solver": 0.5,
+        "answers/tokens/Solver": 3,
+        "answers/entropy_estimate/Solver": pytest.approx(math.log(2)),
+    }
+    assert answer_figures([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"answers/zero_advantage_share": 1.0, "learner/grad_norm": 0.0}, "every advantage is 0"),
+        ({"answers/zero_advantage_share/Judge": 1.0}, "every advantage of Judge is 0"),
+        ({"learner/grad_norm": 0.0}, "the gradient is 0"),
+        ({"learner/hider/grad_norm": 0.0}, "the gradient of hider is 0"),
+        ({"answers/cut_share/Solver": 0.75}, "75% of the answers of Solver are cut at the token limit"),
+        ({"program/equal_group_share": 0.5}, "50% of the groups have equal rewards"),
+        ({"program/rewarded_without_step/Judge": 3.0}, "Judge gets rewards but has no step"),
+    ],
+)
+def test_a_warning_is_printed_once_with_advice(metrics, words):
+    log = WarningLog()
+    (warning,) = log.new(metrics)
+    assert warning.text.startswith(words)
+    assert warning.advice
+    assert log.new(metrics) == []
+
+
+def test_a_warning_that_all_advantages_are_0_is_not_repeated_for_one_role():
+    share = "answers/zero_advantage_share"
+    log = WarningLog()
+    assert len(log.new({share: 1.0, f"{share}/Judge": 1.0, f"{share}/Solver": 1.0})) == 1
+    assert log.new({share: 0.5, f"{share}/Judge": 1.0, f"{share}/Solver": 0.0}) == []
+
+
+def test_an_update_that_learned_gives_no_warning():
+    learned = {
+        "answers/zero_advantage_share": 0.9,
+        "answers/zero_advantage_share/Solver": 0.9,
+        "answers/cut_share/Solver": 0.5,
+        "program/equal_group_share": 0.49,
+        "learner/grad_norm": 1e-6,
+    }
+    assert warnings_of(learned) == []
+
+
+def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):  # noqa: F811
+    said = run(configure(model, learning__steps="2"), tmp_path / "run")
+    last = metrics_of(tmp_path / "run")[-1]
+    for name in ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate"):
+        of_seats = [value for key, value in last.items() if key.startswith(f"answers/{name}/player_")]
+        assert min(of_seats) - 1e-9 <= last[f"answers/{name}"] <= max(of_seats) + 1e-9
+    assert 0 < last["answers/entropy_estimate"] <= math.log(400)  # the tiny model has fewer tokens
+    assert 1 <= last["answers/tokens"] <= 4
+    assert "no advantage " in said
+
+
+def program_run(model, tmp_path, old, new):  # noqa: F811
+    file = write_program(tmp_path)
+    source = file.read_text()
+    assert old in source
+    file.write_text(source.replace(old, new))
+    (tmp_path / "program.toml").write_text(f'[program]\ntype = "python"\npath = "{file}:HideAndSeek"\n')
+    said = io.StringIO()
+    config = load_config(str(tmp_path / "program.toml"), SMALL | {"model.name": str(model)})
+    train(config, tmp_path / "run", Console(file=said, width=200))
+    return said.getvalue(), metrics_of(tmp_path / "run")
+
+
+def test_a_program_without_a_signal_warns_once(model, tmp_path):  # noqa: F811
+    said, metrics = program_run(model, tmp_path, "sign * sum(ord(letter)", "0 * sum(ord(letter)")
+    assert [line["answers/zero_advantage_share"] for line in metrics] == [1.0] * 4
+    assert [line["program/equal_group_share"] for line in metrics] == [1.0] * 4
+    assert said.count("every advantage is 0") == 1
+    assert "warning after update 1: every advantage is 0" in said
+
+
+def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):  # noqa: F811
+    kept = "state.child_results += await"
+    forgot = "state.trajectory.pop()\n        state.child_results += await"
+    source = "text = rollout.steps[-1].completion_text"
+    guarded = "text = rollout.steps[-1].completion_text if rollout.steps else 'a'"
+    file = write_program(tmp_path)
+    file.write_text(file.read_text().replace(source, guarded).replace(kept, forgot))
+    (tmp_path / "program.toml").write_text(f'[program]\ntype = "python"\npath = "{file}:HideAndSeek"\n')
+    said = io.StringIO()
+    config = load_config(str(tmp_path / "program.toml"), SMALL | {"model.name": str(model)})
+    train(config, tmp_path / "run", Console(file=said, width=200))
+    assert metrics_of(tmp_path / "run")[0]["program/rewarded_without_step/Hider"] == 4
+    assert said.getvalue().count("Hider gets rewards but has no step") == 1
+
+
+def test_the_duration_of_every_evaluation_is_in_the_metrics(model, tmp_path):  # noqa: F811
+    said = run(configure(model, learning__steps="3", evaluation__every="2"), tmp_path / "run")
+    evaluated = ["time/evaluation_seconds" in line for line in metrics_of(tmp_path / "run")]
+    assert evaluated == [True, True, True]  # before the first update, after the second, after the last
+    assert "update    3: " in said
