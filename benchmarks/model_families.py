@@ -22,7 +22,7 @@ from measuring import pin_one_thread, print_table
 from selfplay.config import load_config
 from selfplay.core import SelfplayError
 from selfplay.tracking import read_metrics
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from family_models import FAMILIES, family_model

@@ -25,7 +25,7 @@ from selfplay.config.settings import Config
 from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
 from selfplay.training.checks import check_config
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 from tiny_models import roomy_model
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from selfplay.config import load_config
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 from test_docs import DOCS, blocks, save_named_blocks
 from tiny_models import tiny_model
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from selfplay.core import SelfplayError
 from selfplay.envs.catalog import list_environments
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 from test_training_local import configure, metrics_of
 from test_training_local import model as model
 

@@ -14,8 +14,8 @@ from selfplay.config import dump_config
 from selfplay.core import SelfplayError
 from selfplay.replay.buffers import StepBuffer
 from selfplay.training.epoch import Epoch
-from selfplay.training.local import LocalRun
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.single_process import build_trainer
 from test_training_local import configure, model  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 
@@ -87,7 +87,7 @@ class ResumedElsewhere:
     def __init__(self, config, path: Path) -> None:
         self.directory = RunDirectory.create(path)
         self.directory.write_config(dump_config(config))
-        self.run = LocalRun(config, self.directory, Console(file=io.StringIO()))
+        self.run = build_trainer(config, self.directory, Console(file=io.StringIO()))
         self.files: dict[Path, bytes] = {}
 
     def resume_elsewhere(self) -> None:
@@ -99,13 +99,14 @@ class ResumedElsewhere:
 
     def resume_elsewhere_during(self, work) -> None:
         """It happens while a model answers a call of this work of the source."""
-        source, engine = self.run.source, self.run.engine
+        source = self.run.source
+        engine = source.serving.engine
         do, complete = getattr(source, work), engine.complete
         working = False
 
         async def note(step, *args, **kwargs):
             nonlocal working
-            working = work == "collect" or step > 0
+            working = work == "play" or step > 0
             return await do(step, *args, **kwargs)
 
         async def answer(*args, **kwargs):
@@ -117,7 +118,7 @@ class ResumedElsewhere:
         engine.complete = answer
 
     def resume_elsewhere_while_learning(self) -> None:
-        learner = self.run.learners["default"]
+        learner = self.run.learners.learners["default"]
         update = learner.update
 
         def learn(records):
@@ -128,12 +129,12 @@ class ResumedElsewhere:
 
     def resume_elsewhere_after_the_last_checkpoint(self) -> None:
         """A run whose caches are emptied has just saved."""
-        engine = self.run.engine
+        engine = self.run.source.serving.engine
         forget = engine.forget_contexts
 
         def empty():
             forget()
-            if self.run.step == self.run.config.learning.steps:
+            if self.run.saved.step == self.run.config.learning.steps:
                 self.resume_elsewhere()
 
         engine.forget_contexts = empty
@@ -145,7 +146,7 @@ class ResumedElsewhere:
         assert files(self.directory.path) == self.files
 
 
-@pytest.mark.parametrize("moment", ["collect", "evaluate", "learn", "report"])
+@pytest.mark.parametrize("moment", ["play", "evaluate", "learn", "report"])
 def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
     config = configure(
         model,
@@ -164,7 +165,7 @@ def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(mode
     elsewhere.check()
 
 
-@pytest.mark.parametrize("moment", ["collect", "evaluate"])
+@pytest.mark.parametrize("moment", ["play", "evaluate"])
 def test_a_program_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
     config = configure_program(model, tmp_path, learning__steps="2", evaluation__every="1")
     elsewhere = ResumedElsewhere(config, tmp_path / "run")

@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 
 from selfplay.replay.rollout_log import RolloutLine
-from selfplay.training.local import resume
 from selfplay.training.sessions import note_session
+from selfplay.training.single_process import resume
 from test_training_local import configure, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

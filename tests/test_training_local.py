@@ -17,12 +17,11 @@ from file_limits import files_no_longer_than
 from selfplay.config import load_config
 from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
-from selfplay.learning.policy import BASE, TRAINED
 from selfplay.replay import BatchLog
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.local import LocalRun, resume, train
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.single_process import build_trainer, resume, train
 from tiny_models import roomy_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -242,19 +241,20 @@ async def test_games_in_flight_that_fail_before_a_copy_is_frozen_are_logged_and_
         population__add_every="1",
     )
     console = Console(file=io.StringIO())
-    started = LocalRun(config, RunDirectory.create(tmp_path / "run"), console)
-    complete = started.engine.complete
-    monkeypatch.setattr(started.engine, "complete", dying)
-    for uid in (BASE, TRAINED):
-        started.engine.publish(uid, uid, 0)
-    started.source.begin()
+    started = build_trainer(config, RunDirectory.create(tmp_path / "run"), console)
+    engine, source = started.source.serving.engine, started.source
+    complete = engine.complete
+    monkeypatch.setattr(engine, "complete", dying)
+    saved = await started.learners.saved()
+    await source.begin()
+    await source.publish(saved)
     with RunProgress(console, 1, "games", None) as progress:
-        await started.source.collect(0, progress)
+        await source.play(saved, progress)
     dead.set()
     with pytest.raises(SelfplayError, match=r"games failed; the last: .*the line went dead"):
-        await started.source.learned(1)
+        await source.learned(1)
     started.directory.unlock()
-    failed = [rollout for rollout in started.rollout_log.read(1) if rollout.error is not None]
+    failed = [rollout for rollout in source.rollout_log.read(1) if rollout.error is not None]
     assert len(failed) >= 40
 
 
@@ -403,7 +403,7 @@ def test_if_every_checkpoint_is_damaged_the_error_names_the_newest(copied):
 
 def test_a_run_that_was_resumed_elsewhere_saves_nothing_further(model, tmp_path):
     directory = RunDirectory.create(tmp_path / "run")
-    run = LocalRun(configure(model, evaluation__games="2"), directory, Console(file=io.StringIO()))
+    run = build_trainer(configure(model, evaluation__games="2"), directory, Console(file=io.StringIO()))
     directory.unlock()  # as if another machine did not see the lock
     RunDirectory(tmp_path / "run").lock()
     with pytest.raises(SelfplayError, match="was resumed by another process"):

@@ -15,7 +15,7 @@ from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.tracking.tracker import is_wall_clock
-from selfplay.training.local import resume, train
+from selfplay.training.single_process import resume, train
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
 
 SMALL = {

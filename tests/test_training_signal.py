@@ -11,7 +11,7 @@ from selfplay.config import load_config
 from selfplay.core import TrainingRecord
 from selfplay.tracking.run_warnings import WarningLog, warnings_of
 from selfplay.training.figures import answer_figures
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 from test_training_programs import SMALL
 

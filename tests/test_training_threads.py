@@ -10,7 +10,7 @@ from family_models import family_model
 from selfplay.cluster.engines.start import cores_of_each
 from selfplay.config import load_config
 from selfplay.config.settings import ModelSettings
-from selfplay.training.local import resume, train
+from selfplay.training.single_process import resume, train
 from selfplay.training.threads import (
     available_cores,
     candidates,

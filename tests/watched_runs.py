@@ -11,7 +11,7 @@ from program_files import write_program
 from selfplay.config import load_config
 from selfplay.tracking.watch_data import RunDirectorySource
 from selfplay.tracking.watch_view import RunView
-from selfplay.training.local import train
+from selfplay.training.single_process import train
 
 SMALL = {
     "model.dtype": "float32",

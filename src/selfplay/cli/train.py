@@ -104,7 +104,7 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
             from selfplay.cluster.train import train as train_run
     else:
         with working(console, "importing torch"):
-            from selfplay.training.local import train as train_run
+            from selfplay.training.single_process import train as train_run
 
     train_run(config, run_dir, console)
 
@@ -132,7 +132,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
             "--address", f"{run_dir} is a run of one process", f"Use only: selfplay train --resume {run}"
         )
     with working(console, "importing torch"):
-        from selfplay.training.local import resume as resume_in_process
+        from selfplay.training.single_process import resume as resume_in_process
 
     resume_in_process(run_dir, console)
 

@@ -42,9 +42,15 @@ def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
     return figures
 
 
-def turn_figures(learned: Learned, play: float, learn: float, played: int) -> dict[str, float]:
-    """Return the seconds of the two turns and the rates in them; ``played`` counts games or episodes."""
-    tokens = sum(metrics["separate_tokens"] for metrics in learned.values())
+def turn_figures(learn: float, tokens: float, *, play: float, played: float) -> dict[str, float]:
+    """Return the seconds of play and learning in an update, and their rates.
+
+    Args:
+        learn: seconds of learning.
+        tokens: tokens that were learned.
+        play: seconds of play.
+        played: games or episodes that were played.
+    """
     return {
         "overlap/learner_idle_share": idle_share(play, learn),
         "overlap/engine_idle_share": idle_share(learn, play),

@@ -7,44 +7,55 @@ from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
-from selfplay.core import Arena, Role, SelfplayError, Step, TrainingRecord
-from selfplay.inference.engine import EmbeddedEngine
+from selfplay.config.settings import Config
+from selfplay.core import Arena, Role, SelfplayError, Step
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.tracking.tracker import Tracker
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations
+from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
-from selfplay.training.source import SourceParts
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.serving import EmbeddedServing
 
 
 class GameSource:
     """A :class:`Source` of games. All trained seats belong to the policy ``default``."""
 
-    def __init__(self, parts: SourceParts, model: PolicyModel, engine: EmbeddedEngine) -> None:
-        config = self.config = parts.config
-        self.parts = parts
-        batch_log = BatchLog(parts.directory.batches) if config.buffer.log_batches else None
-        self.buffer = assembly.build_buffer(config, parts.tracker, batch_log)
-        self.pool = assembly.build_pool(config, parts.tracker)
-        self.opponents = FrozenOpponents(config, self.pool, model, engine, parts.directory)
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        tracker: Tracker,
+        metrics: RunMetrics,
+        model: PolicyModel,
+        serving: EmbeddedServing,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.metrics = metrics
+        self.serving = serving
+        self.rollout_log = RolloutLog(directory.rollouts)
+        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = assembly.build_buffer(config, tracker, batch_log)
+        self.pool = assembly.build_pool(config, tracker)
+        self.opponents = FrozenOpponents(config, self.pool, model, serving.engine, directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
-        self.arena = self._build_arena(engine)
-        self.evaluations = Evaluations(
-            config,
-            self.arena,
-            self.pool,
-            parts.results[TRAINED],
-            assembly.evaluated_uid(config),
-            parts.directory,
-        )
+        self.arena = self._build_arena()
+        self.result = serving.results[TRAINED]
+        uid = assembly.evaluated_uid(config)
+        self.evaluations = Evaluations(config, self.arena, self.pool, self.result, uid, directory)
         self.collector = Collector(
             self.arena,
             self.scheduler,
             self.buffer,
             self.pool,
-            parts.tracker,
+            tracker,
             concurrency=config.collection.concurrency,
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
@@ -53,9 +64,9 @@ class GameSource:
         self._played: list[Played] = []
         """The games of the current update."""
 
-    def _build_arena(self, engine: EmbeddedEngine) -> Arena:
+    def _build_arena(self) -> Arena:
         config = self.config
-        arena = assembly.build_arena(config, engine)
+        arena = assembly.build_arena(config, self.serving.engine)
         for env in config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):
@@ -69,13 +80,23 @@ class GameSource:
     async def shutdown(self) -> None:
         """Nothing to do."""
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Add the untrained model to the pool."""
+        self.rollout_log.truncate_after(0)
         self.opponents.add_untrained()
 
-    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+    async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`; the pool's active checkpoints are served again."""
+        self.pool.load_state_dict(state["pool"])
+        self.collector.restore_accounts(state["accounts"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.opponents.serve_active()
+        self.rollout_log.truncate_after(saved.step)
+
+    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play games and draw a batch from the buffer."""
-        settings = self.config.collection
+        step, settings = saved.step, self.config.collection
         evaluating = self.config.evaluation.games_alongside if self.scheduler.evaluation else 0
 
         def count(played: Played) -> None:
@@ -91,7 +112,7 @@ class GameSource:
         self.buffer.drop_stale(step, settings.max_staleness)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
-        return {TRAINED: records_from_steps(self._batch(), self.encode_answer)}
+        return BatchOf({TRAINED: records_from_steps(self._batch(), self.encode_answer)})
 
     def _enough(self) -> Callable[[], bool]:
         """Return the condition on which an overlapping update begins.
@@ -118,9 +139,13 @@ class GameSource:
         limit = self.config.tracking.games_logged
         games = [one.rollout for one in self._played if one.rollout.error is None][:limit]
         failed = [one.rollout for one in self._played if one.rollout.error is not None]
-        self.parts.directory.check_epoch()
-        self.parts.rollout_log.write(step, games + failed)
+        self.directory.check_epoch()
+        self.rollout_log.write(step, games + failed)
         self.collector.stop_if_broken(self._played)
+
+    async def publish(self, saved: Saved) -> None:
+        """Play with these weights from now on."""
+        self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
         """Freeze a copy every ``add_every`` updates.
@@ -130,29 +155,32 @@ class GameSource:
         """
         if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
             drained = await self.collector.drain()
-            self.parts.directory.check_epoch()
+            self.directory.check_epoch()
             if drained:
                 self._played += drained
                 self._log_games(step)
-            self.opponents.freeze(step, self.parts.results[TRAINED])
+            self.opponents.freeze(step, self.result)
 
-    def log(self) -> None:
-        """Log the accounts of games and steps, and the pool's ratings."""
-        tracker = self.parts.tracker
-        tracker.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
-        tracker.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+    async def log(self, play_seconds: float) -> None:
+        """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""
+        self.serving.log(self.metrics, play_seconds)
+        self.metrics.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
+        self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         self.pool.snapshot()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""
         settings = self.config.evaluation
-        return await self.evaluations.run(step, settings.games if full else settings.games_during, progress)
+        games = settings.games if full else settings.games_during
+        summary = await self.evaluations.run(step, games, progress)
+        self.serving.reset()
+        return summary
 
-    def ending(self) -> Group | str:
+    async def ending(self) -> Group | str:
         """Compare the first evaluation with the last."""
         return self.evaluations.tables()
 
-    def account_lines(self) -> list[str]:
+    async def account_lines(self) -> list[str]:
         """Return the accounts of games and of steps."""
         accounts = self.collector.accounts
         steps = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
@@ -166,13 +194,14 @@ class GameSource:
 
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
-        return f"selfplay play {self.parts.directory.path} --env {self.config.envs[0].id}"
+        return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
 
-    def tidy(self, oldest_step: int) -> None:
-        """Delete the copies of checkpoints that were retired by ``oldest_step``."""
+    async def kept(self, oldest_step: int) -> None:
+        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
         self.opponents.delete_retired(oldest_step)
+        self.serving.forget()
 
-    def state_dict(self) -> dict[str, Any]:
+    async def state(self) -> dict[str, Any]:
         """Return the state of accounts, scheduler, buffer and pool."""
         return {
             "accounts": self.collector.accounts.to_dict(),
@@ -180,11 +209,3 @@ class GameSource:
             "buffer": self.buffer.state_dict(),
             "pool": self.pool.state_dict(),
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; the pool's active checkpoints are served again."""
-        self.pool.load_state_dict(state["pool"])
-        self.collector.restore_accounts(state["accounts"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        self.buffer.load_state_dict(state["buffer"])
-        self.opponents.serve_active()

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines
+from selfplay.config.settings import Config
 from selfplay.core import (
     Arena,
     GenerateResult,
@@ -25,12 +26,15 @@ from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.learning.adapter_names import BASE
 from selfplay.population.ratings import TrueSkillRatings
-from selfplay.replay.rollout_log import write_rollouts
+from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training.evaluations import comparison_of
+from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.metrics import RunMetrics
 from selfplay.training.programs import policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
-from selfplay.training.source import SourceParts
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.serving import Serving
 
 
 class ProgramSource:
@@ -39,9 +43,20 @@ class ProgramSource:
     Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
     """
 
-    def __init__(self, parts: SourceParts, arena: Arena, client: InferenceClient) -> None:
-        self.config = parts.config
-        self.parts = parts
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        metrics: RunMetrics,
+        arena: Arena,
+        client: InferenceClient,
+        serving: Serving,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.metrics = metrics
+        self.serving = serving
+        self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena
         arena.client = client
         arena.model_without_role = BASE
@@ -68,11 +83,19 @@ class ProgramSource:
         """Call the arena's own ``shutdown``."""
         await self.arena.shutdown()
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
+        self.rollout_log.truncate_after(0)
         self.arena.step_num = 1
 
-    async def collect(self, step: int, progress: RunProgress) -> dict[str, list[TrainingRecord]]:
+    async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`."""
+        self.arena.load_state_dict(state["arena"])
+        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
+        self.counts = dict(state["counts"])
+        self.rollout_log.truncate_after(saved.step)
+
+    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play one step of the arena."""
         self.arena.on_result = lambda result: progress.played_one()
         started = self.arena.started
@@ -82,30 +105,31 @@ class ProgramSource:
             raise
         except Exception as error:
             raise SelfplayError(f"the program failed: {reason_of(error)}") from error
-        self._log_rollouts(step, results)
+        finally:
+            self.serving.check()
+        self._log_rollouts(saved.step, results)
         self._count(batch, results, self.arena.started - started)
         self._check(batch)
         self._rate(results)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
-        self.parts.tracker.log({f"program/{name}": float(value) for name, value in figures.items()})
+        self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
         records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
         for record in batch.records:
             if record.role_id not in self.policy_of:
                 raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
             records[self.policy_of[record.role_id]].append(record)
-        return dict(records)
+        return BatchOf(dict(records))
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
-        tracker = self.parts.tracker
         share = equal_group_share(results)
         if share is not None and isinstance(self.arena.credit_assigner, GRPOCredit):
-            tracker.log({"program/equal_group_share": share})
+            self.metrics.log({"program/equal_group_share": share})
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         acted = {step.role_id for rollout in rollouts for step in rollout.steps}
         rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
-        tracker.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
+        self.metrics.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
 
     def _count(self, batch: TrainingBatch, results: list[GenerateResult], started: int) -> None:
         """Add a step to the accounts. Sub-episodes of failed attempts were started, but are not kept."""
@@ -161,19 +185,23 @@ class ProgramSource:
         ids = {rollout.id for rollout in shown}
         everything = [rollout for result in results for rollout in result.all_rollouts()]
         failed = [one for one in everything if one.error is not None and one.id not in ids]
-        self.parts.directory.check_epoch()
-        self.parts.rollout_log.write(step + 1, shown + failed)
+        self.directory.check_epoch()
+        self.rollout_log.write(step + 1, shown + failed)
+
+    async def publish(self, saved: Saved) -> None:
+        """Play with these weights from now on."""
+        self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
         """Nothing to do."""
 
-    def log(self) -> None:
-        """Log the counts of episodes, and the ratings of the policies if there are several."""
-        tracker = self.parts.tracker
-        tracker.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+    async def log(self, play_seconds: float) -> None:
+        """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
+        self.serving.log(self.metrics, play_seconds)
+        self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
         if len(self.ratings) > 1:
             for policy, (mu, sigma) in self.ratings.items():
-                tracker.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
+                self.metrics.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
@@ -188,6 +216,7 @@ class ProgramSource:
             progress.evaluation_game(len(seen), None)
 
         self.arena.on_result = count
+        await self.serving.publish_results()
         with self._results_play():
             try:
                 measures = await self.arena.evaluate()
@@ -196,16 +225,19 @@ class ProgramSource:
             except Exception as error:
                 self._report_failures(seen, progress)  # failed episodes may be why
                 raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
+            finally:
+                self.serving.check()
         self._report_failures(seen, progress)
-        self.parts.directory.check_epoch()
+        self.directory.check_epoch()
         summary = {}
         for name, values in measures.items():
             if not isinstance(values, list) or not all(map(_is_number, values)):
                 raise SelfplayError(f"the program's evaluate gave no list of finite numbers for {name!r}")
             result = MeasureResult(name, values)
-            write_evaluation(self.parts.directory.evaluation, step, name, result)
+            write_evaluation(self.directory.evaluation, step, name, result)
             summary[name] = share_or_mean_text(result)
         self._keep_evaluated(step, seen)
+        self.serving.reset()
         return summary
 
     def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
@@ -214,14 +246,14 @@ class ProgramSource:
         kept = in_order[: self.config.tracking.games_logged]
         rollouts = [rollout for result in kept for rollout in result.all_rollouts()]
         if rollouts:
-            path = evaluation_path(self.parts.directory.evaluation, step, "conversations", ".jsonl")
+            path = evaluation_path(self.directory.evaluation, step, "conversations", ".jsonl")
             write_rollouts(path, step, rollouts)
 
     @contextmanager
     def _results_play(self) -> Iterator[None]:
         """Let every role answer with its policy's result: the averaged adapter, if there is one."""
         for role in self.arena.roles.values():
-            role.policy = self.parts.results[self.policy_of[role.id]]
+            role.policy = self.serving.results[self.policy_of[role.id]]
         try:
             yield
         finally:
@@ -237,11 +269,11 @@ class ProgramSource:
             raise SelfplayError(line)
         print_line(progress.console, line)
 
-    def ending(self) -> Group | str:
+    async def ending(self) -> Group | str:
         """Compare the first evaluation with the last."""
-        return comparison_of(self.parts.directory.evaluation)
+        return comparison_of(self.directory.evaluation)
 
-    def account_lines(self) -> list[str]:
+    async def account_lines(self) -> list[str]:
         """Return the account of episodes, sub-episodes included."""
         counts = self.counts
         return [
@@ -253,21 +285,16 @@ class ProgramSource:
 
     def next_command(self) -> str:
         """Return the command that serves the trained model."""
-        return f"selfplay serve {self.parts.directory.path}"
+        return f"selfplay serve {self.directory.path}"
 
-    def tidy(self, oldest_step: int) -> None:
-        """Nothing to do."""
+    async def kept(self, oldest_step: int) -> None:
+        """Delete cached contexts."""
+        self.serving.forget()
 
-    def state_dict(self) -> dict[str, Any]:
+    async def state(self) -> dict[str, Any]:
         """Return the arena's state, the ratings and the counts."""
         ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
         return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
-        self.arena.load_state_dict(state["arena"])
-        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
-        self.counts = dict(state["counts"])
 
 
 def _is_number(value: object) -> bool:

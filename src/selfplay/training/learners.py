@@ -1,0 +1,124 @@
+"""What learns: the learners of a run's policies, in this process or in an actor."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from selfplay.core import Messages, TrainingRecord
+from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
+
+if TYPE_CHECKING:
+    from selfplay.learning.learner import Learner
+
+Records = Mapping[str, list[TrainingRecord]]
+"""Records by policy. A policy without records is not updated."""
+
+EncodeAnswer = Callable[[Messages, str], list[int]]
+State = Callable[[], Awaitable[dict[str, Any]]]
+"""Returns what the run needs to continue after an update, as JSON-able data."""
+
+
+class Batch(Protocol):
+    """The records of one update, which may still be in another process."""
+
+    async def records(self, encode_answer: EncodeAnswer) -> Records:
+        """Return the records; ``encode_answer`` gives the token ids of an answer to a prompt."""
+
+
+@dataclass(frozen=True)
+class BatchOf:
+    """A batch whose records are here."""
+
+    by_policy: Records
+
+    async def records(self, encode_answer: EncodeAnswer) -> Records:
+        """Return the records."""
+        return self.by_policy
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The progress of a run: what its learners made last.
+
+    Attributes:
+        step: updates of the run.
+        versions: updates of each policy; a policy without records keeps its version.
+        adapters: directory of the adapter that plays, by policy; ``None`` for an untrained one, and for one
+            that the engines share with the learners.
+        figures: metrics of the last update: of the learners, of the answers, and of their staleness.
+        seconds: duration of the last update.
+        trained_tokens: tokens of the last update, those of shared prefixes counted once for each record.
+        trained_records: records trained on in all updates.
+        state: what the run gave to the last update, or to the last checkpoint; empty at the beginning.
+        notice: a line to show if the newest saved state is damaged and the one before was loaded.
+        notes: lines to show about the model: layers without LoRA, a context shorter than its own.
+    """
+
+    step: int
+    versions: dict[str, int]
+    adapters: dict[str, str | None]
+    figures: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    trained_tokens: float = 0.0
+    trained_records: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    notice: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Learners(Protocol):
+    """Makes the updates of all policies. A repeated call of any method changes nothing."""
+
+    async def saved(self) -> Saved:
+        """Return the progress, from the newest saved state if this is the first call."""
+
+    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+        """Make update ``step``; learners that save every update call ``state`` and save it as well.
+
+        Raises:
+            SelfplayError: the update before it was not made, or an update fails.
+        """
+
+    async def results(self) -> dict[str, str | None]:
+        """Return the directory of the adapter that training produces, by policy: the average if any.
+
+        ``None`` as for ``Saved.adapters``.
+        """
+
+    async def keep(self, state: State) -> None:
+        """Write a checkpoint of the last update, from which users take adapters."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What an update of all policies gives; see :class:`Saved`."""
+
+    figures: dict[str, float]
+    seconds: float
+    trained_tokens: float
+    trained_records: int
+
+
+def learn(
+    learners: Mapping[str, "Learner"],
+    records: Records,
+    update: Callable[[str, list[TrainingRecord]], dict[str, float]],
+) -> Learned:
+    """Update every policy that has records with ``update``, and return the figures."""
+    started = perf_counter()
+    staleness: dict[str, float] = {}
+    metrics: dict[str, dict[str, float]] = {}
+    for policy, learner in learners.items():
+        if records.get(policy):
+            acted = [record.policy_version for record in records[policy]]
+            staleness |= staleness_shares(acted, learner.version)
+            metrics[policy] = update(policy, records[policy])
+    seconds = perf_counter() - started
+    answers = answer_figures(record for of_policy in records.values() for record in of_policy)
+    return Learned(
+        figures=staleness | answers | learned_figures(metrics, alone=len(learners) == 1),
+        seconds=seconds,
+        trained_tokens=sum(one["separate_tokens"] for one in metrics.values()),
+        trained_records=int(sum(one["records"] for one in metrics.values())),
+    )

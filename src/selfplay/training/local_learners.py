@@ -1,0 +1,114 @@
+"""The learners of a run in one process, which share the model with the engine."""
+
+from typing import Any
+
+from selfplay.core import SelfplayError
+from selfplay.learning.checkpoints import (
+    SavedLearner,
+    check_format,
+    check_policies,
+    load_checkpoint,
+    newest_whole,
+    save_checkpoint,
+)
+from selfplay.learning.learner import Learner
+from selfplay.learning.policy import PolicyModel
+from selfplay.training.learners import Batch, Saved, State, learn
+from selfplay.training.run_directory import RunDirectory
+
+STATE_FORMAT = 3
+"""Format of a checkpoint's state."""
+
+
+class LocalLearners:
+    """See :class:`Learners`. An update is saved only with a checkpoint.
+
+    Args:
+        model: the model with the adapters of all policies.
+        learners: the learners by policy.
+        directory: the run's directory.
+        base_name: name of the base model, for the adapters' configuration.
+    """
+
+    def __init__(
+        self, model: PolicyModel, learners: dict[str, Learner], directory: RunDirectory, base_name: str
+    ) -> None:
+        self.model = model
+        self.learners = learners
+        self.directory = directory
+        self.base_name = base_name
+        self._saved: Saved | None = None
+
+    async def saved(self) -> Saved:
+        """See :class:`Learners`."""
+        if self._saved is None:
+            steps, notice = self.directory.saved_steps(), None
+            state: dict[str, Any] = {}
+            if steps:
+                state, notice = newest_whole(steps, self.directory.checkpoint, self._load)
+            self._saved = Saved(
+                step=state.get("step", 0),
+                versions=self._versions(),
+                adapters=dict.fromkeys(self.learners),
+                trained_records=state.get("trained_records", 0),
+                state=state,
+                notice=notice,
+                notes=tuple(self.model.notes),
+            )
+        return self._saved
+
+    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+        """See :class:`Learners`."""
+        before = await self.saved()
+        if step != before.step + 1:
+            raise SelfplayError(f"update {step} is requested but the last one is {before.step}")
+        records = await batch.records(self.model.encode_answer)
+        learned = learn(
+            self.learners, records, lambda policy, of_policy: self.learners[policy].update(of_policy)
+        )
+        self._saved = Saved(
+            step=step,
+            versions=self._versions(),
+            adapters=dict.fromkeys(self.learners),
+            figures=learned.figures,
+            seconds=learned.seconds,
+            trained_tokens=learned.trained_tokens,
+            trained_records=before.trained_records + learned.trained_records,
+        )
+        return self._saved
+
+    async def results(self) -> dict[str, str | None]:
+        """See :class:`Learners`."""
+        return dict.fromkeys(self.learners)
+
+    async def keep(self, state: State) -> None:
+        """See :class:`Learners`."""
+        saved = await self.saved()
+        learners = self.learners.items()
+        content = await state() | {
+            "format": STATE_FORMAT,
+            "step": saved.step,
+            "versions": saved.versions,
+            "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
+            "trained_records": saved.trained_records,
+        }
+        parts = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
+        self.directory.check_epoch()
+        path = self.directory.checkpoint(saved.step)
+        save_checkpoint(path, self.model, self.base_name, parts, content)
+
+    def _versions(self) -> dict[str, int]:
+        return {policy: learner.version for policy, learner in self.learners.items()}
+
+    def _load(self, step: int) -> dict[str, Any]:
+        path = self.directory.checkpoint(step)
+        checkpoint = load_checkpoint(path)
+        state = checkpoint.state
+        check_format(path, state, STATE_FORMAT)
+        check_policies(path, checkpoint, self.learners)
+        for policy, learner in self.learners.items():
+            tensors = checkpoint.learners[policy]
+            learner.load_tensors(tensors, state["versions"][policy], state["samples_seen"][policy])
+            if learner.result != policy:
+                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
+        return state

@@ -1,0 +1,87 @@
+"""Who answers a run's model calls: engines that are told which weights to play with."""
+
+from typing import Protocol
+
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.adapter_names import BASE
+from selfplay.training.learners import Saved
+from selfplay.training.metrics import RunMetrics
+
+
+class Serving(Protocol):
+    """Serves each policy by its name, and the adapter that its training produces by another."""
+
+    results: dict[str, str]
+    """The served name of the adapter that training produces, by policy: the average if any."""
+
+    def publish(self, saved: Saved) -> None:
+        """Answer with these weights from now on."""
+
+    async def publish_results(self) -> None:
+        """Serve the newest ``results``, for an evaluation."""
+
+    def check(self) -> None:
+        """Raise the error of an engine that no further call can survive.
+
+        Episodes treat such an error as their own failure.
+
+        Raises:
+            SelfplayError: there is such an error.
+        """
+
+    def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+        """Log the engines' statistics since the last call."""
+
+    def reset(self) -> None:
+        """Leave what an evaluation did out of the statistics."""
+
+    def forget(self) -> None:
+        """Forget cached contexts, as a restart would, so that a resumed run computes the same."""
+
+
+class EmbeddedServing:
+    """The engine of this process. It shares the weights with the learners, which change them in place.
+
+    Args:
+        engine: the engine.
+        results: see :class:`Serving`.
+    """
+
+    def __init__(self, engine: EmbeddedEngine, results: dict[str, str]) -> None:
+        self.engine = engine
+        self.results = results
+        engine.publish(BASE, BASE, 0)
+
+    def publish(self, saved: Saved) -> None:
+        """See :class:`Serving`."""
+        for policy, version in saved.versions.items():
+            self.engine.publish(policy, policy, version)
+            self.engine.publish(self.results[policy], self.results[policy], version)
+
+    async def publish_results(self) -> None:
+        """See :class:`Serving`; they are served already."""
+
+    def check(self) -> None:
+        """See :class:`Serving`; the engine's errors reach the caller."""
+
+    def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+        """See :class:`Serving`."""
+        stats = self.engine.stats
+        metrics.log(
+            {
+                "time/generated_tokens_per_second": stats.generated_tokens / max(play_seconds, 1e-9),
+                "inference/generated_tokens": float(stats.generated_tokens),
+                "inference/computed_tokens": float(stats.computed_tokens),
+                "inference/forward_passes": float(stats.forward_passes),
+                "inference/spelled_control_tokens": float(stats.spelled_control_tokens),
+            }
+        )
+        self.engine.reset_stats()
+
+    def reset(self) -> None:
+        """See :class:`Serving`."""
+        self.engine.reset_stats()
+
+    def forget(self) -> None:
+        """See :class:`Serving`."""
+        self.engine.forget_contexts()

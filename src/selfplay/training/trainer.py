@@ -1,0 +1,172 @@
+"""The loop of every run: play, learn, publish, measure, keep.
+
+It is the same for games and programs, in one process and on a cluster. They differ in what it works on:
+
+- a ``Source`` plays games or a program (``source.py``),
+- ``Learners`` make the updates, in this process or in an actor (``learners.py``),
+- ``RunMetrics`` writes a line for each update (``metrics.py``),
+- a ``RunDirectory`` says what is kept (``run_directory.py``).
+"""
+
+import asyncio
+import signal
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from selfplay.config.settings import Config
+from selfplay.tracking.report import build_report
+from selfplay.training.assembly import adapter_paths, unit_of_play
+from selfplay.training.figures import turn_figures
+from selfplay.training.learners import Learners, Saved
+from selfplay.training.metrics import RunMetrics
+from selfplay.training.progress import RunProgress, print_ending, print_stopped
+from selfplay.training.progress_views import print_line
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.source import Source
+
+
+class Trainer:
+    """See the module.
+
+    Attributes:
+        saved: the progress.
+        stopping: set it to end the run after the current update.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        source: Source,
+        learners: Learners,
+        metrics: RunMetrics,
+        console: Console,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.source = source
+        self.learners = learners
+        self.metrics = metrics
+        self.console = console
+        self.saved = Saved(0, {}, {})
+        self.stopping = False
+        self._turn = {"play": 0.0, "played": 0.0}
+
+    async def run(self) -> None:
+        """Train to the end, or until interrupted."""
+        await self.source.startup()
+        try:
+            await self._run()
+        finally:
+            await self.source.shutdown()
+
+    async def _run(self) -> None:
+        for asked_to_end in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
+        total = self.config.learning.steps
+        with RunProgress(self.console, total, *unit_of_play(self.config)) as progress:
+            await self._begin(progress)
+            while self.saved.step < total and not self.stopping:
+                await self._play_and_learn(progress)
+                await self._publish_and_measure(progress)
+                await self._keep_if_due()
+        self.metrics.close()
+        await self._finish()
+
+    async def _begin(self, progress: RunProgress) -> None:
+        """Start from the newest saved state, or from scratch."""
+        self.directory.check_epoch()
+        self.saved = saved = await self.learners.saved()
+        for note in saved.notes:
+            print_line(self.console, note)
+        if saved.notice is not None:
+            print_line(self.console, saved.notice)
+        if "source" in saved.state:
+            await self.source.resume(saved, saved.state["source"])
+            self._turn = saved.state["turn"]
+        else:
+            await self.source.begin()
+        measured = await self.metrics.resume(saved.step, saved.state.get("metrics", {}))
+        self.directory.truncate_after(saved.step)
+        await self.source.publish(saved)
+        if saved.step:
+            self.console.print(f"continuing from update {saved.step} of {self.config.learning.steps}")
+            if not measured:
+                await self._publish_and_measure(progress)
+        elif not self.directory.checkpoint(0).exists():
+            progress.say("evaluating the untrained model")
+            await self._evaluate(progress, full=True)
+            await self._keep()
+        progress.updated(saved.step, {})
+
+    async def _play_and_learn(self, progress: RunProgress) -> None:
+        started = perf_counter()
+        batch = await self.source.play(self.saved, progress)
+        self._turn = {"play": perf_counter() - started, "played": float(progress.played)}
+        progress.say("learning")
+        self.saved = await self.learners.update(self.saved.step + 1, batch, self._state)
+
+    async def _publish_and_measure(self, progress: RunProgress) -> None:
+        """Play with the new weights, write the update's line, and evaluate if that is due."""
+        saved = self.saved
+        await self.source.publish(saved)
+        await self.source.learned(saved.step)
+        self.metrics.log(saved.figures | turn_figures(saved.seconds, saved.trained_tokens, **self._turn))
+        await self.source.log(self._turn["play"])
+        progress.updated(saved.step, saved.figures)
+        every = self.config.evaluation.every
+        if saved.step == self.config.learning.steps:
+            progress.say("evaluating the trained model")
+            await self._evaluate(progress, full=True)
+        elif every and saved.step % every == 0:
+            await self._evaluate(progress, full=False)
+        self.directory.check_epoch()
+        progress.warn(saved.step, await self.metrics.flush(saved.step))
+
+    async def _evaluate(self, progress: RunProgress, *, full: bool) -> None:
+        """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
+        started = perf_counter()
+        summary = await self.source.evaluate(self.saved.step, full=full, progress=progress)
+        seconds = perf_counter() - started
+        self.metrics.add({"time/evaluation_seconds": seconds})
+        progress.evaluated(self.saved.step, summary, seconds)
+
+    async def _keep_if_due(self) -> None:
+        step, run = self.saved.step, self.config.run
+        if step % run.save_every == 0 or step == self.config.learning.steps or self.stopping:
+            await self._keep()
+
+    async def _keep(self) -> None:
+        self.directory.check_epoch()
+        await self.learners.keep(self._state)
+        self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
+        await self.source.kept(self.directory.saved_steps()[0])
+
+    async def _state(self) -> dict[str, Any]:
+        """Return what a resume needs besides the learners."""
+        source = await self.source.state()
+        return {"source": source, "metrics": self.metrics.state_dict(), "turn": self._turn}
+
+    def _interrupt(self) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+        self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
+
+    async def _finish(self) -> None:
+        """Print how the run ended, and where its results are."""
+        step, total = self.saved.step, self.config.learning.steps
+        if step < total:
+            print_stopped(self.console, step, total, self.directory.path)
+            return
+        self.directory.check_epoch()
+        print_ending(
+            self.console,
+            await self.source.ending(),
+            [*await self.source.account_lines(), f"trained on: {self.saved.trained_records} records"],
+            adapters=adapter_paths(self.directory.checkpoint(step), list(self.saved.versions)),
+            report=build_report(self.directory.path),
+            next_command=self.source.next_command(),
+        )
