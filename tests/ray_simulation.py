@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.learners.service import LearnerService
-from selfplay.core import Messages, ModelResponse, TrainingRecord
+from selfplay.core import Messages, ModelResponse
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.training.learners import Batch, Saved
 
 
 class SimulatedHost:
@@ -63,48 +64,49 @@ class SimulatedHost:
         return {"running": float(self.busy), "queued": 0.0, "tok_s": 0.0, "idle_share": float(not self.busy)}
 
 
-class SimulatedTrainer:
+class SimulatedLearner:
     """Learns nothing in ``seconds``. ``trained`` holds the rollout ids and versions of each update."""
 
     def __init__(self, seconds: Callable[[], float] | float = 0.0) -> None:
         self.seconds = seconds
-        self.version = 0
-        self.saved_metrics: dict[str, float] = {}
-        self.trained_records = 0
         self.trained: list[list[tuple[str, int]]] = []
-        self._made: list[tuple[str, int]] = []
+        self.state: dict[str, Any] = {}
 
-    async def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Take time."""
-        self._made = [(record.rollout_id, record.policy_version) for record in records]
-        await asyncio.sleep(self.seconds() if callable(self.seconds) else self.seconds)
-        return {"records": float(len(records))}
+    def saved(self) -> Saved:
+        """What was saved last."""
+        step = len(self.trained)
+        return Saved(
+            step=step,
+            versions={TRAINED: step},
+            adapters={TRAINED: f"version-{step}" if step else None},
+            figures={"learner/records": float(len(self.trained[-1]))} if step else {},
+            trained_records=sum(map(len, self.trained)),
+            state=self.state,
+        )
 
-    def save(self, metrics: dict[str, float]) -> None:
-        """One version more."""
-        self.trained.append(self._made)
-        self.trained_records += len(self._made)
-        self.version += 1
-        self.saved_metrics = dict(metrics)
+    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+        """Take time, and be one version more."""
+        if step == len(self.trained) + 1:
+            records = (await batch.records(self._encode_answer))[TRAINED]
+            await asyncio.sleep(self.seconds() if callable(self.seconds) else self.seconds)
+            self.trained.append([(record.rollout_id, record.policy_version) for record in records])
+            self.state = state
+        return self.saved()
 
-    def restarted(self) -> "SimulatedTrainer":
-        """The trainer after a kill: what was made and not saved is lost."""
-        again = SimulatedTrainer(self.seconds)
-        again.version, again.trained, again.saved_metrics = self.version, self.trained, self.saved_metrics
-        again.trained_records = self.trained_records
-        return again
+    async def results(self) -> dict[str, str | None]:
+        """The same adapters."""
+        return self.saved().adapters
 
-    def path(self) -> str | None:
-        """No file."""
-        return f"version-{self.version}" if self.version else None
-
-    opponent_path = path
-
-    def tidy(self, paths_in_use: list[str]) -> None:
+    async def tidy(self, paths_in_use: list[str]) -> None:
         """Nothing to delete."""
 
-    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
-        """Bytes and a stop token."""
+    def restarted(self) -> "SimulatedLearner":
+        """The learner after a kill: what was made and not saved is lost."""
+        again = SimulatedLearner(self.seconds)
+        again.trained, again.state = [*self.trained], self.state
+        return again
+
+    def _encode_answer(self, prompt: Messages, text: str) -> list[int]:
         return [*text.encode(), 0]
 
 
@@ -130,14 +132,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not self._ready and self._scheduled:
             self._now = max(self._now, self._scheduled[0]._when)
         super()._run_once()
-
-
-class SimulatedLearner(LearnerService):
-    """A learner service whose trainer's methods may be coroutines; nothing runs in threads."""
-
-    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
-        result = work(*args)
-        return await result if inspect.isawaitable(result) else result
 
 
 class RestartingHandle:

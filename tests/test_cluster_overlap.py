@@ -11,7 +11,6 @@ from ray_simulation import (
     RestartingHandle,
     SimulatedHost,
     SimulatedLearner,
-    SimulatedTrainer,
     VirtualTimeLoop,
 )
 from selfplay.cluster.engines.client import EngineClient
@@ -24,6 +23,7 @@ from selfplay.cluster.services.tracker import TrackerService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
+from selfplay.ray.learner import LearningLoop
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
@@ -63,15 +63,15 @@ class Cluster:
         self.tracker = RestartingHandle(lambda: TrackerService("run", directory=str(directory / "run")))
         self.host = SimulatedHost(move_seconds, answer)
         self.engine = RestartingHandle(lambda: EngineService(self.host))
-        self.trainer = SimulatedTrainer(learn_seconds)
+        self.trainer = SimulatedLearner(learn_seconds)
         self.learner = RestartingHandle(self._learner)
         self.settings = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games, staleness)
         self.collectors = [self._collector(f"Collector-{number}") for number in range(collectors)]
         self.playing: list[asyncio.Task] = []
 
-    def _learner(self) -> SimulatedLearner:
+    def _learner(self) -> LearningLoop:
         self.trainer = self.trainer.restarted()
-        return SimulatedLearner(
+        return LearningLoop(
             self.trainer, self.buffer, self.pool, self.tracker, demand=Demand(games=self.games)
         )
 

@@ -14,9 +14,7 @@ from rich.console import Console
 
 from selfplay.cluster.connect import connected, in_our_words
 from selfplay.cluster.engines.start import cores_of_each
-from selfplay.cluster.game_actors import TO_EVALUATE
-from selfplay.cluster.game_run import GameRun
-from selfplay.cluster.program_run import ProgramRun
+from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
@@ -37,8 +35,6 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
     directory = RunDirectory.create(run_dir)
     try:
         directory.write_config(dump_config(config))
-        if config.program is None:
-            (directory.path / TO_EVALUATE / f"step-{0:06d}").mkdir(parents=True)  # the untrained model
         _run(config, directory, console)
     except BaseException:
         directory.remove_new()
@@ -70,14 +66,15 @@ def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bo
     where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
     settled = with_chosen_threads(config, cores_of_each(config), partial(print_line, console))
     with ExitStack() as stack:
+        namespace = f"{NAMESPACE}{directory.path.name}"
         with working(console, f"joining Ray {where}"):
-            stack.enter_context(connected(config.ray, f"{NAMESPACE}{directory.path.name}"))
+            stack.enter_context(connected(config.ray, namespace))
         try:
             if moved or settled is not config:
                 directory.write_config(dump_config(settled))
             directory.check_epoch()
             note_session(directory.path)
-            asyncio.run(_build(settled, directory, console).run())
+            asyncio.run(ClusterRun(settled, directory, namespace, console).run())
         except InputError:
             raise
         except SelfplayError as error:
@@ -86,9 +83,3 @@ def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bo
             raise directory.after_failure(str(in_our_words(error, "the cluster"))) from error
         except OSError as error:
             raise directory.cannot_be_written(error) from error
-
-
-def _build(config: Config, directory: RunDirectory, console: Console) -> GameRun | ProgramRun:
-    if config.program is not None:
-        return ProgramRun(config, directory, console)
-    return GameRun(config, directory, console)

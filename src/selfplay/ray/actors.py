@@ -13,7 +13,7 @@ from selfplay.cluster.engines.api_models import check_opponent_name
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import from_vllm_config, lora_shape
 from selfplay.cluster.handles import found
-from selfplay.cluster.learners.service import LearnerService
+from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.services.buffer import Demand
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
@@ -23,6 +23,7 @@ from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.envs.templates import get_template
+from selfplay.ray.learner import LearningLoop
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
@@ -170,7 +171,7 @@ class CollectorActor(CollectorService):
         )
 
 
-class StandardLearnerActor(LearnerService):
+class StandardLearnerActor(LearningLoop):
     """The learner with UnstableBaselines' constructor.
 
     Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient; it only limits
@@ -212,7 +213,6 @@ class StandardLearnerActor(LearnerService):
             UnstableLearnerSettings,
             learners_from_unstable_settings,
         )
-        from selfplay.cluster.learners.torch_trainer import TorchTrainer, keep_checkpoints
 
         settings = UnstableLearnerSettings(
             model=model_name,
@@ -234,13 +234,15 @@ class StandardLearnerActor(LearnerService):
             cpus=0,
             timeout_seconds=LEARNERS_WAIT,
         )
-        trainer = TorchTrainer(group, directory, model_name, initial_lora_path)
+        initial = Path(initial_lora_path) if initial_lora_path is not None else None
         super().__init__(
-            trainer,
+            LearnerService(group, directory, model_name, initial_adapter=initial),
             found(step_buffer),
             found(model_pool),
             found(tracker),
             demand=Demand(batch_size, entries=math.ceil(batch_size * batch_delay_buffer)),
             add_every=save_every,
-            checkpoint=keep_checkpoints(trainer, directory / ckpt_root, lambda step: step % save_every == 0),
+            checkpoint=lambda step: (
+                directory / ckpt_root / f"step-{step:06d}" if step % save_every == 0 else None
+            ),
         )

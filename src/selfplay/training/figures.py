@@ -42,23 +42,27 @@ def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
     return figures
 
 
-def turn_figures(learn: float, tokens: float, *, play: float, played: float) -> dict[str, float]:
+def turn_figures(
+    learn: float, tokens: float, *, play: float, played: float, overlaps: bool
+) -> dict[str, float]:
     """Return the seconds of play and learning in an update, and their rates.
 
     Args:
         learn: seconds of learning.
         tokens: tokens that were learned.
-        play: seconds of play.
+        play: seconds of play; if play and learning overlap, only those in which the learner waited for it.
         played: games or episodes that were played.
+        overlaps: whether they overlap.
     """
-    return {
+    figures = {
         "overlap/learner_idle_share": idle_share(play, learn),
-        "overlap/engine_idle_share": idle_share(learn, play),
-        "time/play_seconds": play,
         "time/learn_seconds": learn,
-        "time/games_per_second": played / max(play, 1e-9),
+        "time/games_per_second": played / max(play + learn if overlaps else play, 1e-9),
         "time/trained_tokens_per_second": tokens / max(learn, 1e-9),
     }
+    if overlaps:
+        return figures | {"time/wait_seconds": play}
+    return figures | {"time/play_seconds": play, "overlap/engine_idle_share": idle_share(learn, play)}
 
 
 @dataclass

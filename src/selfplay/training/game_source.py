@@ -27,6 +27,8 @@ from selfplay.training.serving import EmbeddedServing
 class GameSource:
     """A :class:`Source` of games. All trained seats belong to the policy ``default``."""
 
+    overlaps = False
+
     def __init__(
         self,
         config: Config,
@@ -82,7 +84,7 @@ class GameSource:
 
     async def begin(self) -> None:
         """Add the untrained model to the pool."""
-        self.rollout_log.truncate_after(0)
+        self._delete_after(0)
         self.opponents.add_untrained()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
@@ -92,7 +94,11 @@ class GameSource:
         self.scheduler.load_state_dict(state["scheduler"])
         self.buffer.load_state_dict(state["buffer"])
         self.opponents.serve_active()
-        self.rollout_log.truncate_after(saved.step)
+        self._delete_after(saved.step)
+
+    def _delete_after(self, step: int) -> None:
+        self.rollout_log.truncate_after(step)
+        self.directory.truncate_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play games and draw a batch from the buffer."""

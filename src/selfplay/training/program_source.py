@@ -43,6 +43,8 @@ class ProgramSource:
     Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
     """
 
+    overlaps = False
+
     def __init__(
         self,
         config: Config,
@@ -82,10 +84,11 @@ class ProgramSource:
     async def shutdown(self) -> None:
         """Call the arena's own ``shutdown``."""
         await self.arena.shutdown()
+        await self.serving.close()
 
     async def begin(self) -> None:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
-        self.rollout_log.truncate_after(0)
+        self._delete_after(0)
         self.arena.step_num = 1
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
@@ -93,7 +96,11 @@ class ProgramSource:
         self.arena.load_state_dict(state["arena"])
         self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
         self.counts = dict(state["counts"])
-        self.rollout_log.truncate_after(saved.step)
+        self._delete_after(saved.step)
+
+    def _delete_after(self, step: int) -> None:
+        self.rollout_log.truncate_after(step)
+        self.directory.truncate_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play one step of the arena."""

@@ -27,7 +27,6 @@ class RunProgress:
         self.per_step = per_step
         self.played = 0
         self._warnings = WarningLog()
-        self._shown = 0
         self._view = view_of(console, unit, per_step, total_steps)
 
     def __enter__(self) -> "RunProgress":
@@ -51,6 +50,11 @@ class RunProgress:
         self.played += 1
         self._view.count(self.played, self.per_step)
 
+    def played_so_far(self, played: int) -> None:
+        """Show that this many games of this update have ended."""
+        self.played = played
+        self._view.count(played, self.per_step)
+
     def evaluation_game(self, done: int, total: int | None) -> None:
         """Show that ``done`` games of a match are finished."""
         self._view.count(done, total)
@@ -60,14 +64,6 @@ class RunProgress:
         self.played = 0
         self._view.updated(step, _figures(metrics))
         self._view.begin(self.per_step)
-
-    def show(self, step: int, played: int, metrics: dict[str, float], status: str) -> None:
-        """Update the display of a run that is polled."""
-        if metrics and step != self._shown:
-            self._view.updated(step, _figures(metrics))
-            self._shown = step
-        self._view.count(played, self.per_step)
-        self._view.doing(status)
 
     def evaluated(self, step: int, summary: dict[str, str], seconds: float) -> None:
         """Print an evaluation's headline figures and how long it took."""

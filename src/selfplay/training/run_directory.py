@@ -162,9 +162,9 @@ class RunDirectory:
             shutil.rmtree(self.checkpoint(step), ignore_errors=True)
 
     def truncate_after(self, step: int) -> None:
-        """Delete the evaluations and batches of later steps, which a resumed run produces again."""
-        delete_after(self.evaluation, step)
-        delete_after(self.batches, step)
+        """Delete the evaluations, batches and checkpoints of later steps, which a resumed run makes again."""
+        for folder in (self.evaluation, self.batches, self.checkpoints):
+            delete_after(folder, step)
 
 
 def delete_after(directory: Path, step: int) -> None:

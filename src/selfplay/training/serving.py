@@ -38,6 +38,9 @@ class Serving(Protocol):
     def forget(self) -> None:
         """Forget cached contexts, as a restart would, so that a resumed run computes the same."""
 
+    async def close(self) -> None:
+        """Send no more calls."""
+
 
 class EmbeddedServing:
     """The engine of this process. It shares the weights with the learners, which change them in place.
@@ -85,3 +88,6 @@ class EmbeddedServing:
     def forget(self) -> None:
         """See :class:`Serving`."""
         self.engine.forget_contexts()
+
+    async def close(self) -> None:
+        """See :class:`Serving`; the engine ends with the process."""

@@ -11,6 +11,9 @@ from selfplay.training.progress import RunProgress
 class Source(Protocol):
     """Plays games or a program; the loop sees nothing else of the play."""
 
+    overlaps: bool
+    """Whether play goes on while the learners learn."""
+
     async def startup(self) -> None:
         """Called once before the run starts or resumes."""
 

@@ -31,7 +31,9 @@ class Trainer:
     """See the module.
 
     Attributes:
-        saved: the progress.
+        progress: what is shown of the run.
+        saved: what is made.
+        state: what the loop does: starting, playing, learning, measuring or done.
         stopping: set it to end the run after the current update.
     """
 
@@ -50,7 +52,9 @@ class Trainer:
         self.learners = learners
         self.metrics = metrics
         self.console = console
+        self.progress = RunProgress(console, config.learning.steps, *unit_of_play(config))
         self.saved = Saved(0, {}, {})
+        self.state = "starting"
         self.stopping = False
         self._turn = {"play": 0.0, "played": 0.0}
 
@@ -65,17 +69,17 @@ class Trainer:
     async def _run(self) -> None:
         for asked_to_end in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
-        total = self.config.learning.steps
-        with RunProgress(self.console, total, *unit_of_play(self.config)) as progress:
-            await self._begin(progress)
-            while self.saved.step < total and not self.stopping:
-                await self._play_and_learn(progress)
-                await self._publish_and_measure(progress)
+        with self.progress:
+            await self._begin()
+            while self.saved.step < self.config.learning.steps and not self.stopping:
+                await self._play_and_learn()
+                await self._publish_and_measure()
                 await self._keep_if_due()
+        self.state = "done"
         self.metrics.close()
         await self._finish()
 
-    async def _begin(self, progress: RunProgress) -> None:
+    async def _begin(self) -> None:
         """Start from the newest saved state, or from scratch."""
         self.directory.check_epoch()
         self.saved = saved = await self.learners.saved()
@@ -89,49 +93,54 @@ class Trainer:
         else:
             await self.source.begin()
         measured = await self.metrics.resume(saved.step, saved.state.get("metrics", {}))
-        self.directory.truncate_after(saved.step)
         await self.source.publish(saved)
         if saved.step:
             self.console.print(f"continuing from update {saved.step} of {self.config.learning.steps}")
             if not measured:
-                await self._publish_and_measure(progress)
+                await self._publish_and_measure()
+            if not self.directory.checkpoint(saved.step).exists():
+                await self._keep_if_due()
         elif not self.directory.checkpoint(0).exists():
-            progress.say("evaluating the untrained model")
-            await self._evaluate(progress, full=True)
+            self.progress.say("evaluating the untrained model")
+            await self._evaluate(full=True)
             await self._keep()
-        progress.updated(saved.step, {})
+        self.progress.updated(saved.step, {})
 
-    async def _play_and_learn(self, progress: RunProgress) -> None:
-        started = perf_counter()
-        batch = await self.source.play(self.saved, progress)
-        self._turn = {"play": perf_counter() - started, "played": float(progress.played)}
-        progress.say("learning")
+    async def _play_and_learn(self) -> None:
+        self.state, started = "playing", perf_counter()
+        batch = await self.source.play(self.saved, self.progress)
+        self._turn = {"play": perf_counter() - started, "played": float(self.progress.played)}
+        self.state = "learning"
+        self.progress.say("learning")
         self.saved = await self.learners.update(self.saved.step + 1, batch, self._state)
 
-    async def _publish_and_measure(self, progress: RunProgress) -> None:
+    async def _publish_and_measure(self) -> None:
         """Play with the new weights, write the update's line, and evaluate if that is due."""
-        saved = self.saved
+        self.state, saved = "measuring", self.saved
         await self.source.publish(saved)
         await self.source.learned(saved.step)
-        self.metrics.log(saved.figures | turn_figures(saved.seconds, saved.trained_tokens, **self._turn))
+        self.metrics.log(saved.figures)
+        self.metrics.log(
+            turn_figures(saved.seconds, saved.trained_tokens, **self._turn, overlaps=self.source.overlaps)
+        )
         await self.source.log(self._turn["play"])
-        progress.updated(saved.step, saved.figures)
+        self.progress.updated(saved.step, saved.figures)
         every = self.config.evaluation.every
         if saved.step == self.config.learning.steps:
-            progress.say("evaluating the trained model")
-            await self._evaluate(progress, full=True)
+            self.progress.say("evaluating the trained model")
+            await self._evaluate(full=True)
         elif every and saved.step % every == 0:
-            await self._evaluate(progress, full=False)
+            await self._evaluate(full=False)
         self.directory.check_epoch()
-        progress.warn(saved.step, await self.metrics.flush(saved.step))
+        self.progress.warn(saved.step, await self.metrics.flush(saved.step))
 
-    async def _evaluate(self, progress: RunProgress, *, full: bool) -> None:
+    async def _evaluate(self, *, full: bool) -> None:
         """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
         started = perf_counter()
-        summary = await self.source.evaluate(self.saved.step, full=full, progress=progress)
+        summary = await self.source.evaluate(self.saved.step, full=full, progress=self.progress)
         seconds = perf_counter() - started
         self.metrics.add({"time/evaluation_seconds": seconds})
-        progress.evaluated(self.saved.step, summary, seconds)
+        self.progress.evaluated(self.saved.step, summary, seconds)
 
     async def _keep_if_due(self) -> None:
         step, run = self.saved.step, self.config.run

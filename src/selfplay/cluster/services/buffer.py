@@ -99,6 +99,15 @@ class Drawn:
     games: int = 0
 
 
+@dataclass(frozen=True)
+class Ready:
+    """The size of a batch that is drawn; see :class:`Drawn`. Nothing is drawn if ``steps`` is 0."""
+
+    steps: int
+    dropped: int
+    games: int
+
+
 class BufferService:
     """See the module.
 
@@ -252,6 +261,11 @@ class BufferService:
         if not drawn.steps and not drawn.dropped:
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         return drawn
+
+    async def ready(self, update: int, demand: Demand, wait: float = 5.0) -> Ready | None:
+        """Draw the batch of ``update`` when it is ready, and return its size; otherwise as :meth:`draw`."""
+        drawn = await self.draw(update, demand, wait)
+        return None if drawn is None else Ready(len(drawn.steps), drawn.dropped, drawn.games)
 
     def _has_drawn(self, update: int) -> bool:
         return self._drawn is not None and self._drawn.update == update

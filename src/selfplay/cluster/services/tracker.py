@@ -152,6 +152,10 @@ class TrackerService:
             return self._last
         return next(_numbers(line) for line in read_metrics(self._metrics.path) if line["step"] == step)
 
+    def has_line(self, step: int) -> bool:
+        """Return whether the line of ``step`` is written."""
+        return step in self._flushed
+
     def truncate_after(self, step: int) -> None:
         """Delete the lines of later steps, which are flushed again. A repeated call changes nothing.
 

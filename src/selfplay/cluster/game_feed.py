@@ -1,0 +1,107 @@
+"""GameFeed: how a loop that learns is fed with games by the pool and the buffer of a cluster."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from selfplay.cluster.handles import found
+from selfplay.cluster.services.buffer import Demand, Drawn, Ready
+from selfplay.core import SelfplayError
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.replay.records import records_from_steps
+from selfplay.training.learners import EncodeAnswer, Records, Saved
+
+PATIENCE = 3600.0
+"""Seconds without a batch after which the learner gives up."""
+
+
+@dataclass(frozen=True)
+class BatchInBuffer:
+    """The batch that the buffer has drawn for an update. The learner fetches it, nobody else.
+
+    Attributes:
+        buffer: the buffer's handle, or its name.
+        update: the number of the update.
+    """
+
+    buffer: Any
+    update: int
+
+    async def records(self, encode_answer: EncodeAnswer) -> Records:
+        """See :class:`selfplay.training.learners.Batch`."""
+        drawn: Drawn | None = await found(self.buffer).draw.remote(self.update, Demand())
+        if drawn is None:
+            raise SelfplayError(f"the buffer has lost the batch of update {self.update}")
+        return {TRAINED: records_from_steps(drawn.steps, encode_answer)}
+
+
+class GameFeed:
+    """Draws the batch of each update, and announces each version to pool and buffer.
+
+    Args:
+        buffer, pool: handles.
+        demand: size and readiness of an update's batch.
+        add_every: the policy joins the pool every ``add_every`` updates.
+        opponent_path: returns the directory of the adapter that joins the pool.
+        patience: seconds without a batch after which the feed gives up.
+    """
+
+    def __init__(
+        self,
+        buffer: Any,
+        pool: Any,
+        *,
+        demand: Demand,
+        add_every: int,
+        opponent_path: Callable[[], Awaitable[str | None]],
+        patience: float = PATIENCE,
+    ) -> None:
+        self.buffer = buffer
+        self.pool = pool
+        self.demand = demand
+        self.add_every = add_every
+        self.opponent_path = opponent_path
+        self.patience = patience
+
+    async def next_batch(self, saved: Saved) -> Ready:
+        """Wait until the batch of the update after ``saved`` is drawn, and return its size.
+
+        Raises:
+            SelfplayError: there is no batch.
+        """
+        asked, update = perf_counter(), saved.step + 1
+        while perf_counter() - asked < self.patience:
+            ready: Ready | None = await self.buffer.ready.remote(update, self.demand)
+            if ready is not None and ready.steps:
+                return ready
+            if ready is not None:
+                await self._publish(saved)  # everything was too old: others may begin
+        raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
+
+    async def announce(self, saved: Saved) -> None:
+        """Announce the saved version to all services. Repeating it after a kill changes nothing.
+
+        The policy joins the pool before its new weights start games, because these must meet the new pool.
+        """
+        if saved.step:
+            while not await self.pool.settled.remote():
+                pass
+            if saved.step % self.add_every == 0:
+                await self.pool.add_checkpoint.remote(await self.opponent_path(), saved.step)
+        await self._publish(saved)
+
+    async def stop(self) -> None:
+        """End play."""
+        await self.buffer.stop.remote()
+        await self.pool.stop.remote()
+
+    async def accounts(self) -> dict[str, float]:
+        """Return the accounts of games and steps, as metrics."""
+        games, steps = await self.pool.accounts.remote(), await self.buffer.counts.remote()
+        figures = {f"accounts/{name}": float(count) for name, count in games.items()}
+        return figures | {f"accounts/steps {name}": float(count) for name, count in steps.items()}
+
+    async def _publish(self, saved: Saved) -> None:
+        consumed = await self.buffer.learned_batch.remote(saved.step)
+        await self.pool.publish.remote(saved.adapters[TRAINED], saved.step, consumed)

@@ -1,0 +1,258 @@
+"""Games on a cluster: collectors play by themselves what the pool hands out, and the buffer draws batches."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rich.console import Group
+
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.start import calls_of_each_client
+from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
+from selfplay.cluster.handles import Named
+from selfplay.cluster.run_actors import RunActors
+from selfplay.cluster.services.buffer import Demand
+from selfplay.collection.accounts import failure_lines, raised_lines
+from selfplay.config.settings import Config
+from selfplay.core import Arena
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.training import assembly
+from selfplay.training.evaluations import Evaluations, comparison_of
+from selfplay.training.learners import Batch, Saved
+from selfplay.training.metrics import RunMetrics
+from selfplay.training.progress import RunProgress
+from selfplay.training.run_directory import RunDirectory, delete_after
+
+LOOK_EVERY = 0.25
+HAND_ON_SECONDS = 10.0
+"""Seconds that collectors may take, at the end, to report the results of their last games."""
+
+ResultPaths = Callable[[], Awaitable[dict[str, str | None]]]
+
+
+class ClusterGames:
+    """See :class:`selfplay.training.source.Source`.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory.
+        metrics: the run's metrics.
+        actors: the run's actors.
+        namespace: Ray's namespace of the run.
+        result_paths: returns the directory of the adapter that training produces.
+    """
+
+    overlaps = True
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        metrics: RunMetrics,
+        actors: RunActors,
+        namespace: str,
+        result_paths: ResultPaths,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.metrics = metrics
+        self.actors = actors
+        self.buffer_name = Named("Buffer", namespace)
+        self.result_paths = result_paths
+        batch, games = config.buffer.batch_size, config.collection.games_per_step
+        self.feed = GameFeed(
+            actors.buffer,
+            actors.pool,
+            demand=Demand(
+                batch,
+                entries=batch if config.collection.max_staleness else None,
+                games=games,
+                failed_share=config.collection.max_failed_fraction,
+            ),
+            add_every=config.population.add_every,
+            opponent_path=self._opponent_path,
+        )
+        self.client = EngineClient(actors.engines, patience=config.ray.patience)
+        self.ratings = HeldRatings()
+        self.evaluations = self._evaluations()
+        self._collecting: list[asyncio.Task[Any]] = []
+        self._consumed = 0
+
+    async def startup(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown(self) -> None:
+        """End play; collectors report their last results."""
+        if self._collecting:
+            await self.feed.stop()
+            await asyncio.wait(self._collecting, timeout=HAND_ON_SECONDS)
+            for task in self._collecting:
+                task.cancel()
+        await self.client.close()
+
+    async def begin(self) -> None:
+        """Fill the pool of a new run."""
+        if await self.actors.pool.current_uid.remote() is None:
+            for one in assembly.fixed_members(self.config):
+                await self.actors.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
+            await self.actors.pool.add_policy.remote(assembly.evaluated_uid(self.config))
+            await self.actors.pool.add_checkpoint.remote(None, 0)
+        await self._take_up(0)
+
+    async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue after ``saved``: the services have their own state, which may be ahead of it."""
+        await self._take_up(saved.step)
+
+    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
+        """Wait for a batch of what the collectors play."""
+        if not self._collecting:
+            self._collect()
+        showing = asyncio.create_task(self._show(progress))
+        drawing = asyncio.create_task(self.feed.next_batch(saved))
+        try:
+            # A collector ends before the learner only if something is wrong.
+            await asyncio.wait([drawing, *self._collecting], return_when=asyncio.FIRST_COMPLETED)
+            for task in self._collecting:
+                if task.done():
+                    task.result()
+            ready = await drawing
+        finally:
+            for task in (showing, drawing):
+                task.cancel()
+            await asyncio.gather(showing, drawing, return_exceptions=True)
+        progress.played = ready.games - self._consumed
+        self._consumed = ready.games
+        self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
+        return BatchInBuffer(self.buffer_name, saved.step + 1)
+
+    async def publish(self, saved: Saved) -> None:
+        """Announce these weights to pool and collectors; after the last update, end play first."""
+        if saved.step >= self.config.learning.steps:
+            await self.feed.stop()
+        await self.feed.announce(saved)
+        in_use = await self.actors.pool.paths_in_use.remote()
+        await self.actors.learner.tidy.remote(in_use)
+
+    async def learned(self, step: int) -> None:
+        """Nothing to do."""
+
+    async def log(self, play_seconds: float) -> None:
+        """Log the accounts of games and steps."""
+        accounts = await self.feed.accounts()
+        self.metrics.log(accounts | {"learner/games_consumed": accounts["accounts/consumed"]})
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Play matches and compute exact measures."""
+        settings = self.config.evaluation
+        path = (await self.result_paths())[TRAINED]
+        self.client.policy = AdapterRef(f"version {step}", step, path)
+        games = settings.games if full else settings.games_during
+        summary = await self.evaluations.run(step, games, progress)
+        if self.client.fatal is not None:
+            raise self.client.fatal
+        await self.actors.pool.push_match.remote(step, self.ratings.games)
+        self.ratings.games = []
+        return summary
+
+    async def kept(self, oldest_step: int) -> None:
+        """Nothing to do: adapters that are not in use are deleted after every update."""
+
+    async def state(self) -> dict[str, Any]:
+        """Return the pool and the accounts, for readers; the services keep their own state."""
+        summary: dict[str, Any] = await self.actors.pool.checkpoint_summary.remote()
+        return summary
+
+    async def ending(self) -> Group | str:
+        """Compare the first evaluation with the last."""
+        return comparison_of(self.directory.evaluation)
+
+    async def account_lines(self) -> list[str]:
+        """Return the accounts of games and of steps."""
+        games: dict[str, int] = await self.actors.pool.accounts.remote()
+        steps: dict[str, int] = await self.actors.buffer.counts.remote()
+        parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in steps.items())
+        return [
+            f"games: {games['started']} started = {games['finished']} finished + {games['failed']} failed"
+            f" + {games['in_flight']} in flight ({games['retried']} retries, {games['replayed']} replayed,"
+            f" {games['filtered']} left out)",
+            f"steps: {parts}",
+            *failure_lines(games),
+            *raised_lines(games),
+        ]
+
+    def next_command(self) -> str:
+        """Return the command to play against the trained model."""
+        return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
+
+    async def _take_up(self, step: int) -> None:
+        await self._go_back(step)
+        self._consumed = (await self.actors.pool.accounts.remote())["consumed"]
+        if step < self.config.learning.steps:
+            await self.actors.pool.resume.remote()
+
+    async def _go_back(self, step: int) -> None:
+        """Delete what versions after ``step`` left: the learner lost them, now or before an earlier kill.
+
+        The pool comes last, because it tells whether this is done. If the buffer still holds the batch of the
+        next update, that one's files stay.
+        """
+        if await self.actors.pool.latest_version.remote() <= step:
+            return
+        self.directory.check_epoch()
+        run = self.directory
+        last_batch = await self.actors.buffer.forget_after.remote(step)
+        for of_versions in (run.evaluation, run.checkpoints):
+            delete_after(of_versions, step)
+        for of_batches in (run.rollouts, run.batches):
+            delete_after(of_batches, last_batch)
+        await self.actors.tracker.truncate_after.remote(step)
+        await self.actors.pool.forget_after.remote(step)
+
+    async def _opponent_path(self) -> str | None:
+        return (await self.result_paths())[TRAINED]
+
+    def _collect(self) -> None:
+        """Let the collectors play until the end of the run."""
+        collectors = self.actors.collectors
+        share = -(-self.config.collection.concurrency // len(collectors))
+        alongside = min(self.config.evaluation.games_alongside, share)
+        self._collecting = [_task(one.collect.remote(share, alongside)) for one in collectors]
+
+    async def _show(self, progress: RunProgress) -> None:
+        """Show how many games of this update have ended."""
+        while True:
+            accounts = await self.actors.pool.accounts.remote()
+            progress.played_so_far(accounts["finished"] + accounts["failed"] - accounts["consumed"])
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _evaluations(self) -> Evaluations:
+        config = self.config
+        arena = Arena(
+            self.client,
+            max_calls=calls_of_each_client(config),
+            episode_timeout=config.collection.game_timeout,
+            retries=config.collection.retries,
+        )
+        uid = assembly.evaluated_uid(config)
+        return Evaluations(config, arena, self.ratings, TRAINED, uid, self.directory)
+
+
+class HeldRatings:
+    """The games of an evaluation, held until it is complete; then the pool rates them, once."""
+
+    def __init__(self) -> None:
+        self.games: list[tuple[str, str, float, str]] = []
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Hold a game."""
+        self.games.append((uid_me, uid_opp, final_reward, env_id))
+
+
+def _task(reference: Any) -> "asyncio.Task[Any]":
+    async def wait() -> Any:
+        return await reference
+
+    return asyncio.get_running_loop().create_task(wait())

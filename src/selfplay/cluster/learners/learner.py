@@ -1,0 +1,269 @@
+"""LearnerService: the learners of a run's policies in an actor. Every update is saved before it is answered.
+
+``learner/000012`` of the run's directory holds the learners after update 12, and what the run needs besides
+them to continue: so whether the learner or the command is killed, the run continues after the newest of
+these. ``versions`` holds the adapters that play and ``averages`` those that opponents and evaluations use,
+where these differ; engines load them from there. Slow work is done in a thread, so that the actor answers
+meanwhile. torch is imported by the actor, not with this module.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from selfplay.core import SelfplayError
+from selfplay.core.files import finish_replacements
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.training.epoch import Epoch
+from selfplay.training.learners import Batch, Records, Saved, State, learn
+
+if TYPE_CHECKING:
+    from selfplay.cluster.learners.group import LearnerGroup
+
+STATE_FORMAT = 2
+KEPT = 2
+"""How many saved updates are kept."""
+KEPT_VERSIONS = 6
+"""How many of a policy's newest adapters are kept if they are not in use: a request may be about to come."""
+
+
+class LearnerService:
+    """See the module.
+
+    Args:
+        group: the learners of all policies.
+        directory: the run's directory.
+        base_name: name of the base model, for the adapters' configuration.
+        initial_adapter: directory of an adapter that a single policy starts from.
+        epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
+
+    Raises:
+        InputError: the saved updates are damaged or do not fit, or the initial adapter does not.
+    """
+
+    def __init__(
+        self,
+        group: "LearnerGroup",
+        directory: Path,
+        base_name: str,
+        *,
+        initial_adapter: Path | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        from selfplay.learning.checkpoints import newest_whole
+
+        self.epoch = epoch
+        self._check_epoch()
+        self.group = group
+        self.learners = group.learners
+        self.model = next(iter(self.learners.values())).policy
+        self.directory = directory
+        self.base_name = base_name
+        self.alone = list(self.learners) == [TRAINED]
+        self._started_from_adapter = initial_adapter is not None
+        self._last: dict[str, Any] = {
+            "step": 0,
+            "figures": {},
+            "seconds": 0.0,
+            "trained_tokens": 0.0,
+            "trained_records": 0,
+        }
+        self._state: dict[str, Any] = {}
+        self._notice: str | None = None
+        finish_replacements(directory / "learner")
+        steps = self._saved_steps()
+        if steps:
+            _, self._notice = newest_whole(steps, self._step_directory, self._load)
+        elif initial_adapter is not None:
+            self._start_from(initial_adapter)
+        group.start()
+
+    def saved(self) -> Saved:
+        """Return the progress."""
+        return Saved(
+            versions={policy: learner.version for policy, learner in self.learners.items()},
+            adapters={policy: self._adapter("versions", policy) for policy in self.learners},
+            state=self._state,
+            notice=self._notice,
+            notes=tuple(self.model.notes),
+            **self._last,
+        )
+
+    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+        """Make the updates of one step and save them with ``state``; a repeated call changes nothing.
+
+        Raises:
+            SelfplayError: the update before it is not saved, or an update fails.
+        """
+        last: int = self._last["step"]
+        if step == last:
+            return self.saved()
+        if step != last + 1:
+            raise SelfplayError(
+                f"the saved state of update {step - 1} is lost; a resume continues from {last}"
+            )
+        records = await batch.records(self.model.encode_answer)
+        await asyncio.to_thread(self._learn, step, records, state)
+        return self.saved()
+
+    async def results(self) -> dict[str, str | None]:
+        """Return the directory of the adapter that training produces, by policy: the average if any."""
+        return await asyncio.to_thread(self._results)
+
+    async def keep(self, directory: str) -> None:
+        """Write a checkpoint of the last update for users, unless it is there."""
+        place = Path(directory)
+        if not place.exists():
+            await asyncio.to_thread(self._write_checkpoint, place, self._last, self._state)
+
+    async def tidy(self, paths_in_use: list[str]) -> None:
+        """Delete the adapters that are neither in use nor among the newest."""
+        await asyncio.to_thread(self._tidy, {Path(path).resolve() for path in paths_in_use})
+
+    def _learn(self, step: int, records: Records, state: dict[str, Any]) -> None:
+        learned = learn(
+            self.learners, records, lambda policy, of_policy: self.group.update(of_policy, policy)
+        )
+        for policy in records:
+            self._write_adapter("versions", policy, self.learners[policy].adapter)
+            shutil.rmtree(self._place("averages", policy), ignore_errors=True)  # of a lost update
+        new = {
+            "step": step,
+            "figures": learned.figures,
+            "seconds": learned.seconds,
+            "trained_tokens": learned.trained_tokens,
+            "trained_records": self._last["trained_records"] + learned.trained_records,
+        }
+        self._write_checkpoint(self._step_directory(step), new, state)
+        self._last, self._state = new, state
+        for old in self._saved_steps()[:-KEPT]:
+            shutil.rmtree(self._step_directory(old), ignore_errors=True)
+
+    def _results(self) -> dict[str, str | None]:
+        results = {}
+        for policy, learner in self.learners.items():
+            averages = learner.result != learner.adapter
+            trained = learner.version or self._started_from_adapter
+            if averages and trained and not self._place("averages", policy).exists():
+                self._write_adapter("averages", policy, learner.result)
+            results[policy] = self._adapter("averages" if averages else "versions", policy)
+        return results
+
+    def _write_checkpoint(self, place: Path, last: dict[str, Any], state: dict[str, Any]) -> None:
+        from selfplay.learning.checkpoints import SavedLearner, save_checkpoint
+
+        self._check_epoch()
+        learners = self.learners.items()
+        content = (
+            state
+            | last
+            | {
+                "format": STATE_FORMAT,
+                "versions": {policy: learner.version for policy, learner in learners},
+                "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
+            }
+        )
+        saved = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
+        save_checkpoint(place, self.model, self.base_name, saved, content)
+
+    def _load(self, step: int) -> None:
+        from selfplay.learning.checkpoints import check_format, check_policies, load_checkpoint
+
+        place = self._step_directory(step)
+        checkpoint = load_checkpoint(place)
+        check_format(place, checkpoint.state, STATE_FORMAT)
+        check_policies(place, checkpoint, self.learners)
+        for policy, learner in self.learners.items():
+            versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
+            learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
+            if learner.result != learner.adapter:
+                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
+            if learner.version and not self._place("versions", policy).exists():
+                self._write_adapter("versions", policy, learner.adapter)
+        self._last = {name: checkpoint.state[name] for name in self._last}
+        self._state = checkpoint.state
+
+    def _start_from(self, adapter: Path) -> None:
+        """Start the only policy from the weights of an adapter."""
+        from selfplay.learning.checkpoints import check_lora_shape, load_adapter
+
+        weights, config = load_adapter(adapter)
+        check_lora_shape(adapter, config, self.model.lora)
+        self.model.load_adapter_state(weights, TRAINED)
+        self._write_adapter("versions", TRAINED, TRAINED)
+
+    def _saved_steps(self) -> list[int]:
+        names = [path.name for path in (self.directory / "learner").glob("*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _step_directory(self, step: int) -> Path:
+        return self.directory / "learner" / f"{step:06d}"
+
+    def _folder(self, kind: str, policy: str) -> Path:
+        folder = self.directory / kind
+        return (folder if self.alone else folder / policy).absolute()
+
+    def _place(self, kind: str, policy: str) -> Path:
+        return self._folder(kind, policy) / f"{self.learners[policy].version:06d}"
+
+    def _adapter(self, kind: str, policy: str) -> str | None:
+        trained = self.learners[policy].version or self._started_from_adapter
+        return str(self._place(kind, policy)) if trained else None
+
+    def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
+        from selfplay.learning.delivery import save_proven_adapter
+
+        self._check_epoch()
+        place, version = self._place(kind, policy), self.learners[policy].version
+        save_proven_adapter(place, self.model, self.base_name, adapter, version)
+
+    def _tidy(self, used: set[Path]) -> None:
+        self._check_epoch()
+        for policy in self.learners:
+            for kind in ("versions", "averages"):
+                folder = self._folder(kind, policy)
+                old = sorted(path for path in folder.glob("*") if path.name.isdigit())
+                for path in old[:-KEPT_VERSIONS]:
+                    if path.resolve() not in used:
+                        shutil.rmtree(path, ignore_errors=True)
+
+    def _check_epoch(self) -> None:
+        if self.epoch is not None:
+            self.epoch.check()
+
+
+class RemoteLearners:
+    """The learner actor of a run as its loop uses it; see :class:`selfplay.training.learners.Learners`.
+
+    Args:
+        learner: the actor's handle.
+        checkpoint: returns the directory of the checkpoint of an update.
+    """
+
+    def __init__(self, learner: Any, checkpoint: Callable[[int], Path]) -> None:
+        self._learner = learner
+        self._checkpoint = checkpoint
+        self._step = 0
+
+    async def saved(self) -> Saved:
+        """See ``Learners``."""
+        saved: Saved = await self._learner.saved.remote()
+        self._step = saved.step
+        return saved
+
+    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+        """See ``Learners``."""
+        saved: Saved = await self._learner.update.remote(step, batch, await state())
+        self._step = saved.step
+        return saved
+
+    async def results(self) -> dict[str, str | None]:
+        """See ``Learners``."""
+        results: dict[str, str | None] = await self._learner.results.remote()
+        return results
+
+    async def keep(self, state: State) -> None:
+        """See ``Learners``; the checkpoint holds the state that was saved with the update."""
+        await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))

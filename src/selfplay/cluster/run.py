@@ -1,0 +1,138 @@
+"""ClusterRun: a run on the connected cluster: start the actors, watch them, train, and end them."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from ray.exceptions import RayError
+from rich.console import Console
+
+from selfplay.cluster.connect import head_address, in_our_words
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.game_source import ClusterGames
+from selfplay.cluster.health import Health
+from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.metrics import RemoteMetrics
+from selfplay.cluster.placement import Placement
+from selfplay.cluster.run_actors import RunActors
+from selfplay.cluster.serving import ClusterServing
+from selfplay.config.settings import Config
+from selfplay.core import InputError
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.training.program_source import ProgramSource
+from selfplay.training.programs import build_program, policies_of
+from selfplay.training.progress_views import working
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.source import Source
+from selfplay.training.trainer import Trainer
+
+LOOK_EVERY = 0.5
+HEARTBEAT_SECONDS = 2.0
+
+
+class ClusterRun:
+    """See the module.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory.
+        namespace: Ray's namespace of the run.
+        console: the console to print on.
+    """
+
+    def __init__(self, config: Config, directory: RunDirectory, namespace: str, console: Console) -> None:
+        self.config = config
+        self.directory = directory
+        self.namespace = namespace
+        self.console = console
+        self.program = build_program(config)
+
+    async def run(self) -> None:
+        """Train to the end, or until interrupted."""
+        policies = policies_of(self.program) if self.program is not None else [TRAINED]
+        placement = await asyncio.to_thread(Placement, self.config.ray)
+        try:
+            actors = await asyncio.to_thread(
+                RunActors,
+                self.config,
+                self.directory.path.absolute(),
+                placement,
+                policies,
+                self.directory.epoch,
+            )
+        except ValueError as error:  # Ray's error for a name that is taken
+            placement.remove()
+            raise InputError(
+                "--name",
+                f"the cluster already has actors of a run {self.directory.path.name}",
+                "Wait until they have ended, or choose another name",
+            ) from error
+        self.health = Health(actors.by_name(), self.config.ray.patience, head_address(self.config.ray))
+        try:
+            with working(self.console, "starting the actors"):
+                await self._guard(self._start(actors))
+            trainer = self._trainer(actors, policies)
+            beside = [self._show_who_is_away(trainer), self._beat(trainer, actors)]
+            await self._guard(trainer.run(), beside)
+        finally:
+            if not self.health.head_is_lost:
+                actors.end()
+                placement.remove()
+
+    async def _start(self, actors: RunActors) -> None:
+        await self.health.ready()
+        starts = (engine.start.options(max_task_retries=-1).remote() for engine in actors.engines)
+        await asyncio.gather(*starts)
+
+    def _trainer(self, actors: RunActors, policies: list[str]) -> Trainer:
+        config, directory = self.config, self.directory
+        metrics = RemoteMetrics(actors.tracker)
+        learners = RemoteLearners(actors.learner, directory.checkpoint)
+        source: Source
+        if self.program is None:
+            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners.results)
+        else:
+            client = EngineClient(actors.engines, patience=config.ray.patience, adapters_only=True)
+            serving = ClusterServing(client, policies, learners.results)
+            source = ProgramSource(config, directory, metrics, self.program, client, serving)
+        return Trainer(config, directory, source, learners, metrics, self.console)
+
+    async def _guard(self, work: Any, beside: list[Any] | None = None) -> None:
+        """Do ``work`` for as long as every actor responds, and what is ``beside`` it meanwhile."""
+        others = [asyncio.create_task(one) for one in [self.health.watch(), *(beside or [])]]
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([*others, working], return_when=asyncio.FIRST_COMPLETED)
+            for task in (working, *others):
+                if task.done():
+                    try:
+                        task.result()
+                    except RayError as error:
+                        raise in_our_words(error, "the run") from error
+        finally:
+            for task in (working, *others):
+                task.cancel()
+            await asyncio.gather(working, *others, return_exceptions=True)
+
+    async def _show_who_is_away(self, trainer: Trainer) -> None:
+        said = ""
+        while True:
+            away = ", ".join(f"{name} is away" for name in self.health.away)
+            if away != said:
+                trainer.progress.say(away)
+                said = away
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _beat(self, trainer: Trainer, actors: RunActors) -> None:
+        """Report to the tracker what the loop does and what the buffer holds."""
+        while True:
+            load = {"step": trainer.saved.step, "state": trainer.state}
+            actors.tracker.heartbeat.remote("Learner", load)
+            with suppress(RayError):  # an actor that is away is for the health check
+                await self._beat_of_buffer(actors)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _beat_of_buffer(self, actors: RunActors) -> None:
+        if self.program is None:
+            steps, games = await actors.buffer.size.remote(), await actors.buffer.games.remote()
+            actors.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})

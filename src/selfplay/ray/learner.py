@@ -1,0 +1,119 @@
+"""StandardLearner: an actor that draws batches, learns, saves and announces the weights by itself.
+
+A run of selfplay's own has one loop, in the process of the command (``selfplay.training.trainer``). The
+actors of UnstableBaselines have none: there the learner is told to train, and everything else follows it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ray.exceptions import RayError
+
+from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
+from selfplay.cluster.learners.learner import LearnerService
+from selfplay.cluster.services.buffer import Demand
+from selfplay.learning.adapter_names import TRAINED
+from selfplay.training.figures import turn_figures
+
+HEARTBEAT_SECONDS = 2.0
+
+
+class LearningLoop:
+    """The loop of a learner that draws its batches from a buffer.
+
+    Args:
+        learner: makes and saves the updates.
+        step_buffer, model_pool, tracker: handles; the tracker may be ``None``.
+        demand: size and readiness of an update's batch.
+        add_every: the policy joins the pool every ``add_every`` updates.
+        checkpoint: returns the directory in which the checkpoint of an update is kept; ``None`` keeps none.
+    """
+
+    def __init__(
+        self,
+        learner: LearnerService,
+        step_buffer: Any,
+        model_pool: Any,
+        tracker: Any = None,
+        *,
+        demand: Demand,
+        add_every: int = 1,
+        checkpoint: Callable[[int], Path | None] = lambda step: None,
+    ) -> None:
+        self.learner = learner
+        self.step_buffer = step_buffer
+        self.model_pool = model_pool
+        self.tracker = tracker
+        self.checkpoint = checkpoint
+        self.state = "starting"
+        self.feed = GameFeed(
+            step_buffer, model_pool, demand=demand, add_every=add_every, opponent_path=self._opponent_path
+        )
+
+    async def train(self, iterations: int) -> int:
+        """Learn until there are ``iterations`` updates, then stop the collectors; return how many there are.
+
+        When called again, for example by Ray after a kill, it continues after the last saved update.
+
+        Raises:
+            SelfplayError: there is no batch, or an update fails.
+        """
+        beating = asyncio.create_task(self._beat())
+        try:
+            await self.feed.announce(self.learner.saved())
+            await self._track()
+            while self.learner.saved().step < iterations:
+                await self._update(iterations)
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        self.state = "done"
+        await self.feed.stop()
+        return self.learner.saved().step
+
+    async def _update(self, iterations: int) -> None:
+        self.state, started = "waiting", perf_counter()
+        step = self.learner.saved().step + 1
+        ready = await self.feed.next_batch(self.learner.saved())
+        waited = perf_counter() - started
+        self.state = "learning"
+        turn = {"play": waited, "played": float(ready.games), "dropped": float(ready.dropped)}
+        saved = await self.learner.update(step, BatchInBuffer(self.step_buffer, step), {"turn": turn})
+        if saved.step >= iterations:
+            await self.feed.stop()  # before new weights let new games begin
+        self.state = "saving"
+        await self.feed.announce(saved)
+        await self._track()
+        directory = self.checkpoint(step)
+        if directory is not None:
+            await self.learner.keep(str(directory))
+        await self.learner.tidy(await self.model_pool.paths_in_use.remote())
+
+    async def _track(self) -> None:
+        """Write the metrics of the saved update; a repeated call changes nothing."""
+        saved = self.learner.saved()
+        if self.tracker is None or not saved.step:
+            return
+        turn = saved.state["turn"]
+        metrics = saved.figures | await self.feed.accounts()
+        metrics |= turn_figures(
+            saved.seconds, saved.trained_tokens, play=turn["play"], played=turn["played"], overlaps=True
+        )
+        metrics |= {"overlap/dropped_steps": turn["dropped"], "learner/games_consumed": turn["played"]}
+        await self.tracker.flush.remote(saved.step, metrics)
+
+    async def _opponent_path(self) -> str | None:
+        return (await self.learner.results())[TRAINED]
+
+    async def _beat(self) -> None:
+        while self.tracker is not None:
+            load = {"step": self.learner.saved().step, "state": self.state}
+            self.tracker.heartbeat.remote("Learner", load)
+            with suppress(RayError):  # the buffer is away for a moment
+                steps, games = await self.step_buffer.size.remote(), await self.step_buffer.games.remote()
+                self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
+            await asyncio.sleep(HEARTBEAT_SECONDS)
