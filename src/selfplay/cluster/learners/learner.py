@@ -10,6 +10,7 @@ meanwhile. torch is imported by the actor, not with this module.
 import asyncio
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from selfplay.core import SelfplayError
 from selfplay.core.files import finish_replacements
 from selfplay.learning.adapter_names import TRAINED
 from selfplay.training.epoch import Epoch
-from selfplay.training.learners import Batch, Records, Saved, State, learn
+from selfplay.training.learners import Batch, BatchOf, Records, Saved, State, learn
 
 if TYPE_CHECKING:
     from selfplay.cluster.learners.group import LearnerGroup
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 STATE_FORMAT = 2
 KEPT = 2
 """How many saved updates are kept."""
+KEPT_NOTES = {"finish_reason"}
+"""What is measured of a record's ``meta``."""
 KEPT_VERSIONS = 6
 """How many of a policy's newest adapters are kept if they are not in use: a request may be about to come."""
 
@@ -255,7 +258,7 @@ class RemoteLearners:
 
     async def update(self, step: int, batch: Batch, state: State) -> Saved:
         """See ``Learners``."""
-        saved: Saved = await self._learner.update.remote(step, batch, await state())
+        saved: Saved = await self._learner.update.remote(step, _without_notes(batch), await state())
         self._step = saved.step
         return saved
 
@@ -267,3 +270,18 @@ class RemoteLearners:
     async def keep(self, state: State) -> None:
         """See ``Learners``; the checkpoint holds the state that was saved with the update."""
         await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))
+
+
+def _without_notes(batch: Batch) -> Batch:
+    """Return a batch without the program's own notes, whose classes another process may not know."""
+    if not isinstance(batch, BatchOf):
+        return batch
+    return BatchOf(
+        {
+            policy: [
+                replace(one, meta={name: one.meta[name] for name in KEPT_NOTES & one.meta.keys()})
+                for one in some
+            ]
+            for policy, some in batch.by_policy.items()
+        }
+    )

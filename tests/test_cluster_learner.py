@@ -1,0 +1,441 @@
+"""The learners of a run on a cluster: every update is saved, and restored after a kill; no Ray."""
+
+import functools
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from file_limits import files_no_longer_than
+from selfplay.cluster.handles import LocalHandle
+from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService, RemoteLearners
+from selfplay.core import InputError, SelfplayError
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.checkpoints import ADAPTER_FILE, save_adapter
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.training.epoch import Epoch
+from selfplay.training.learners import BatchOf, Saved
+from tiny_models import make_record, tiny_model
+
+BOTH = ("hider", "seeker")
+
+
+def learners(policies: tuple[str, ...], average: float) -> dict[str, Learner]:
+    model = PolicyModel(
+        str(tiny_model("llama")), LoraSettings(4, 8.0), dtype=torch.float32, policies=policies
+    )
+    found = {}
+    for policy in policies:
+        algorithm = Reinforce()
+        algorithm.initialize(model, max_generation_len=4, adapter=policy)
+        found[policy] = Learner(
+            model,
+            algorithm,
+            learning_rate=Schedule(1e-2, 1e-2, 1),
+            regulariser_weight=Schedule(0.0, 0.0, 1),
+            average_decay=average,
+            max_mismatch=100,
+            adapter=policy,
+        )
+    return found
+
+
+def learner(directory, policies: tuple[str, ...] = BOTH, average: float = 0.5, **options) -> LearnerService:
+    build = functools.partial(learners, policies, average)
+    group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
+    return LearnerService(group, directory, "tiny", **options)
+
+
+def only(directory, average: float = 0.5, **options) -> LearnerService:
+    """The learner of a run of games."""
+    return learner(directory, ("default",), average, **options)
+
+
+def records(step: int, *policies: str) -> BatchOf:
+    some = [make_record([1, 2, 3], [4 + step, 5], advantage=1.0), make_record([1], [6], advantage=-1.0)]
+    return BatchOf(dict.fromkeys(policies or BOTH, some))
+
+
+async def update_only(one: LearnerService) -> Saved:
+    step = one.saved().step + 1
+    return await one.update(step, records(step, "default"), {"at": step})
+
+
+def path_of(one: LearnerService) -> str | None:
+    return one.saved().adapters["default"]
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def same(one: Saved, other: Saved) -> bool:
+    """Return whether two are equal but for the state, which a loaded one has from its file."""
+    return replace(one, state={}) == replace(other, state={}) and other.state.items() <= one.state.items()
+
+
+def weights(one: LearnerService, policy: str = "default") -> dict[str, torch.Tensor]:
+    return one.learners[policy].tensors()
+
+
+async def test_a_learner_that_is_killed_after_any_step_learns_the_same(tmp_path):
+    whole = learner(tmp_path / "whole")
+    for step in range(1, 5):
+        await whole.update(step, records(step), {"at": step})
+    for step in range(1, 5):
+        cut = learner(tmp_path / "cut")
+        assert cut.saved().step == step - 1
+        await cut.update(step, records(step), {"at": step})
+    again = learner(tmp_path / "cut")
+    saved = again.saved()
+    assert (saved.step, saved.state["at"], saved.trained_records) == (4, 4, 16)
+    assert saved.figures == whole.saved().figures
+    assert saved.versions == {"hider": 4, "seeker": 4}
+    for policy in BOTH:
+        left, right = weights(whole, policy), weights(again, policy)
+        assert all(torch.equal(left[name], right[name]) for name in left)
+    assert len(list((tmp_path / "cut" / "learner").iterdir())) == KEPT
+
+
+async def test_a_learner_of_an_earlier_start_of_the_run_cannot_write(tmp_path):
+    old = learner(tmp_path, epoch=Epoch.begin(tmp_path))
+    await old.update(1, records(1), {"by": "old"})
+    new = learner(tmp_path, epoch=Epoch.begin(tmp_path))
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        await old.update(2, records(2), {"by": "old"})
+    await new.update(2, records(2), {"by": "new"})
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        await old.results()
+    assert learner(tmp_path).saved().state["by"] == "new"
+    assert [path.name for path in (tmp_path / "averages").glob("*/*")] == []
+
+
+async def test_a_damaged_newest_step_is_repeated_from_the_previous_one(tmp_path):
+    whole = learner(tmp_path)
+    for step in (1, 2):
+        saved = await whole.update(step, records(step), {"at": step})
+    damaged = tmp_path / "learner" / "000002" / "seeker" / "learner.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = learner(tmp_path)
+    assert (again.saved().step, again.saved().state["at"]) == (1, 1)
+    assert again.saved().notice == f"{damaged} is missing or damaged; continuing from 000001"
+    assert (await again.update(2, records(2), {"at": 2})).versions == saved.versions
+    for policy in BOTH:
+        left, right = weights(whole, policy), weights(again, policy)
+        assert all(torch.equal(left[name], right[name]) for name in left)
+    assert (learner(tmp_path).saved().step, learner(tmp_path).saved().notice) == (2, None)
+
+
+async def test_a_step_requested_twice_is_made_once(tmp_path):
+    one = learner(tmp_path)
+    first = await one.update(1, records(1), {})
+    assert await one.update(1, records(2), {"other": True}) == first
+    with pytest.raises(SelfplayError, match="the saved state of update 2 is lost; a resume continues from 1"):
+        await one.update(3, records(3), {})
+
+
+async def test_a_policy_without_records_keeps_its_version(tmp_path):
+    one = learner(tmp_path)
+    await one.update(1, records(1), {})
+    saved = await one.update(2, records(2, "seeker"), {})
+    assert saved.versions == {"hider": 1, "seeker": 2}
+    assert {name.split("/")[1] for name in saved.figures if name.startswith("learner/")} == {"seeker"}
+    assert saved.adapters["hider"].endswith("versions/hider/000001")
+    assert same(learner(tmp_path).saved(), saved)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+async def test_the_results_are_the_averages_if_there_are_any(tmp_path, average):
+    one = learner(tmp_path, average=average)
+    assert await one.results() == {"hider": None, "seeker": None}
+    await one.update(1, records(1), {})
+    kind = "averages" if average else "versions"
+    for policy, path in (await one.results()).items():
+        assert path == str(tmp_path / kind / policy / "000001")
+        assert json.loads((tmp_path / kind / policy / "000001" / "delivery.json").read_text())["version"] == 1
+
+
+async def test_the_result_of_a_lost_step_is_not_that_of_the_new_one(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    lost = {policy: load_file(f"{path}/{ADAPTER_FILE}") for policy, path in (await one.results()).items()}
+    (tmp_path / "learner" / "000002" / "state.json").write_text("{")
+    again = learner(tmp_path)
+    await again.update(2, records(5), {})
+    for policy, path in (await again.results()).items():
+        new = load_file(f"{path}/{ADAPTER_FILE}")
+        assert any((new[name] != lost[policy][name]).any() for name in new)
+
+
+async def test_the_only_policy_of_a_run_of_games_has_its_files_at_the_top(tmp_path):
+    one = learner(tmp_path, ("default",))
+    await one.update(1, records(1, "default"), {})
+    assert (tmp_path / "learner" / "000001" / "learner.safetensors").exists()
+    assert same(only(tmp_path).saved(), one.saved())
+
+
+async def test_a_lost_adapter_is_written_again(tmp_path):
+    one = learner(tmp_path)
+    saved = await one.update(1, records(1), {})
+    shutil.rmtree(tmp_path / "versions")
+    assert same(learner(tmp_path).saved(), saved)
+    assert (tmp_path / "versions" / "hider" / "000001" / "delivery.json").exists()
+
+
+async def test_a_step_without_the_files_of_a_policy_is_damaged(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    lost = tmp_path / "learner" / "000002" / "hider"
+    shutil.rmtree(lost)
+    again = learner(tmp_path).saved()
+    assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; continuing from 000001")
+
+
+async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
+    one = learner(tmp_path)
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    newest = tmp_path / "learner" / "000002"
+    state = json.loads((newest / "state.json").read_text())
+    for name in ("versions", "samples_seen"):
+        state[name]["finder"] = state[name].pop("hider")
+    (newest / "state.json").write_text(json.dumps(state))
+    (newest / "hider").rename(newest / "finder")
+    with pytest.raises(InputError, match="000002 has the policies seeker, finder, the program has hider"):
+        learner(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
+
+
+async def test_a_step_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path):
+    await learner(tmp_path).update(1, records(1), {})
+    for file in (tmp_path / "learner").glob("*/state.json"):
+        state = json.loads(file.read_text())
+        del state["format"]
+        file.write_text(json.dumps(state))
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+        learner(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001"]
+
+
+async def test_a_program_whose_policies_have_changed_is_rejected(tmp_path):
+    await learner(tmp_path).update(1, records(1), {})
+    for other in (("hider",), ("hider", "finder")):
+        with pytest.raises(InputError, match="000001 has the policies hider, seeker, the program has hider"):
+            learner(tmp_path, other)
+
+
+async def test_a_programs_own_notes_are_not_sent_to_the_learner_but_what_is_measured_is(tmp_path):
+    class Recording(LearnerService):
+        def __init__(self):
+            self.batches = []
+
+        async def update(self, step, batch, state):
+            self.batches.append((batch, state))
+            return Saved(step, {}, {})
+
+    async def state():
+        return {"at": 1}
+
+    service, record = Recording(), make_record([1], [2])
+    noted = replace(record, meta={"seen": object(), "finish_reason": "length"})
+    remote = RemoteLearners(LocalHandle(service), lambda step: tmp_path)
+    await remote.update(1, BatchOf({"hider": [noted]}), state)
+    kept = replace(record, meta={"finish_reason": "length"})
+    assert service.batches == [(BatchOf({"hider": [kept]}), {"at": 1})]
+
+
+# A run of games has one policy
+
+
+async def test_a_partially_saved_update_does_not_count(tmp_path):
+    first = only(tmp_path)
+    await update_only(first)
+    adapter = tmp_path / "versions" / "000001" / "adapter_model.safetensors"
+    with files_no_longer_than(adapter.stat().st_size), pytest.raises((OSError, SafetensorError)):
+        await update_only(first)  # the new adapter fits on the disk, but the optimizer's state does not
+    assert (tmp_path / "versions" / "000002").exists()
+    again = only(tmp_path)
+    assert again.saved().step == 1
+    assert path_of(again) == str((tmp_path / "versions" / "000001").absolute())
+
+
+async def test_the_untrained_policy_has_no_adapter_unless_it_starts_with_one(tmp_path):
+    first = only(tmp_path / "first")
+    assert path_of(first) is None
+    await update_only(first)
+    second = only(tmp_path / "second", initial_adapter=Path(path_of(first)))
+    begun_with = load_file(f"{path_of(second)}/adapter_model.safetensors")
+    given = load_file(f"{path_of(first)}/adapter_model.safetensors")
+    assert all(torch.equal(begun_with[name], given[name]) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("lora", "complaint"),
+    [
+        (LoraSettings(4, 16.0), "its alpha is 16, the run's 8"),
+        (LoraSettings(2, 8.0), "its rank is 2, the run's 4"),
+        (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
+    ],
+)
+async def test_an_initial_adapter_of_another_shape_is_rejected(tmp_path, lora, complaint):
+    save_adapter(tmp_path / "other", PolicyModel(str(tiny_model("llama")), lora), "tiny")
+    with pytest.raises(InputError, match=complaint):
+        only(tmp_path / "run", initial_adapter=tmp_path / "other")
+    assert not (tmp_path / "run" / "versions").exists()
+
+
+async def test_versions_that_are_not_in_use_are_deleted(tmp_path):
+    one = only(tmp_path)
+    for _ in range(KEPT_VERSIONS + 4):
+        await update_only(one)
+        await one.tidy([str((tmp_path / "versions" / "000002").absolute())])
+    kept = sorted(int(path.name) for path in (tmp_path / "versions").iterdir())
+    assert kept == [2, *range(5, KEPT_VERSIONS + 5)]
+    assert len(list((tmp_path / "learner").iterdir())) == 2
+
+
+async def test_a_delivered_adapter_has_a_description(tmp_path):
+    one = only(tmp_path)
+    await update_only(one)
+    said = json.loads((tmp_path / "versions" / "000001" / "delivery.json").read_text())
+    assert said["version"] == 1
+    assert said["canary"] < 0
+
+
+async def test_a_checkpoint_holds_what_users_take_and_is_written_once(tmp_path):
+    one = only(tmp_path)
+    await update_only(one)
+    place = tmp_path / "checkpoints" / "step-000001"
+    await one.keep(str(place))
+    result = load_file(f"{(await one.results())['default']}/{ADAPTER_FILE}")
+    kept = load_file(place / ADAPTER_FILE)
+    assert all(torch.equal(kept[name], result[name]) for name in result)
+    assert json.loads((place / "state.json").read_text())["at"] == 1
+    before = files(place)
+    await one.keep(str(place))
+    assert files(place) == before
+
+
+@pytest.mark.parametrize("file", ["state.json", "learner.safetensors"])
+async def test_a_damaged_newest_update_is_repeated_from_the_previous_one(tmp_path, file):
+    whole = only(tmp_path)
+    await update_only(whole)
+    await update_only(whole)
+    damaged = tmp_path / "learner" / "000002" / file
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = only(tmp_path)
+    assert again.saved().step == 1
+    assert again.saved().notice == f"{damaged} is missing or damaged; continuing from 000001"
+    await update_only(again)
+    left, right = weights(whole), weights(again)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert (only(tmp_path).saved().step, only(tmp_path).saved().notice) == (2, None)
+
+
+async def test_the_average_of_a_lost_update_is_not_that_of_the_new_one(tmp_path):
+    one = only(tmp_path)
+    await update_only(one)
+    await update_only(one)
+    lost = load_file(f"{(await one.results())['default']}/{ADAPTER_FILE}")
+    (tmp_path / "learner" / "000002" / "state.json").write_text("{")
+    again = only(tmp_path)
+    await again.update(2, records(5, "default"), {})
+    new = load_file(f"{(await again.results())['default']}/{ADAPTER_FILE}")
+    assert any((new[name] != lost[name]).any() for name in new)
+
+
+async def test_only_the_most_recently_found_damaged_update_is_kept(tmp_path):
+    for version in (1, 2):
+        one = only(tmp_path)
+        await update_only(one)
+        await update_only(one)
+        (tmp_path / "learner" / f"{version + 1:06d}" / "state.json").write_text("{")
+        assert only(tmp_path).saved().step == version
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == [".000003.damaged", "000002"]
+
+
+async def test_an_update_of_another_model_is_rejected_and_kept(tmp_path):
+    one = only(tmp_path)
+    await update_only(one)
+    await update_only(one)
+    file = tmp_path / "learner" / "000002" / "learner.safetensors"
+    save_file({name: torch.zeros(3) for name in load_file(file)}, file)
+    with pytest.raises(InputError, match="do not fit this base model"):
+        only(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
+
+
+@pytest.mark.parametrize("number", [None, 1000])
+async def test_an_update_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path, number):
+    await update_only(only(tmp_path))
+    file = tmp_path / "learner" / "000001" / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": number}))
+    before = files(tmp_path)
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+        only(tmp_path)
+    assert files(tmp_path) == before
+
+
+async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing_at_all(tmp_path):
+    old = only(tmp_path, epoch=Epoch.begin(tmp_path))
+    await update_only(old)
+    new = only(tmp_path, epoch=Epoch.begin(tmp_path))
+    await update_only(new)
+    before = files(tmp_path)
+    for write in (
+        lambda: update_only(old),
+        lambda: old.tidy([]),
+        lambda: old.results(),
+        lambda: old.keep(str(tmp_path / "checkpoints" / "step-000001")),
+    ):
+        with pytest.raises(SelfplayError, match="was resumed by another process"):
+            await write()
+    with pytest.raises(SelfplayError, match="was resumed by another process"):
+        only(tmp_path, epoch=old.epoch)
+    written = {path: content for path, content in files(tmp_path).items() if ".partial" not in str(path)}
+    assert written == before
+    await update_only(new)
+    assert only(tmp_path).saved().step == 3
+
+
+async def test_if_every_update_is_damaged_the_error_names_the_newest(tmp_path):
+    one = only(tmp_path)
+    await update_only(one)
+    await update_only(one)
+    for version in ("000001", "000002"):
+        (tmp_path / "learner" / version / "state.json").write_text("{")
+    with pytest.raises(InputError, match=r"000002/state.json is missing or damaged"):
+        only(tmp_path)
+
+
+async def test_a_saved_update_survives_a_power_failure(tmp_path, monkeypatch):
+    """Everything is on the disk before the directory gets the name by which it counts."""
+    one = only(tmp_path)
+    synced, named = set(), []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        synced.add(os.stat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def noted_rename(path: Path, target: Path) -> Path:
+        if target.parent.name == "learner":
+            assert {file.stat().st_ino for file in [path, *path.iterdir()]} <= synced
+            named.append(target.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    await update_only(one)
+    assert named == ["000001"]
+    assert (tmp_path / "learner").stat().st_ino in synced
