@@ -1,6 +1,7 @@
 """A run of games whose newest update is damaged continues from the previous one without a trace of it."""
 
 import asyncio
+import functools
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
-from selfplay.cluster.game_actors import ConfigLearnerActor
-from selfplay.cluster.game_run import GameRun
+from selfplay.cluster.game_feed import BatchInBuffer
+from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
+from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.cluster.learners.learner import LearnerService, RemoteLearners
+from selfplay.cluster.learners.settings import learners_from_config
+from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.services.buffer import BufferService, Demand
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import PoolService
@@ -28,6 +33,7 @@ from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.tracking import read_metrics
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.trainer import Trainer
 from test_cluster_buffer import game
 from test_cluster_overlap import KUHN, Cluster, run_on_virtual_time
 from test_training_local import configure, model  # noqa: F401 - a fixture
@@ -36,10 +42,34 @@ GAMES = 2
 PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=GAMES)
 
 
+class Waiting:
+    """A collector whose games are made up elsewhere."""
+
+    async def collect(self, *workers: int) -> None:
+        await asyncio.Event().wait()
+
+
+class MadeUpGames(ClusterGames):
+    """Games on a cluster whose games and evaluations are made up."""
+
+    services: "Services"
+
+    async def play(self, saved, progress):
+        await self.services.before_play(saved.step)
+        return await super().play(saved, progress)
+
+    async def evaluate(self, step, *, full, progress):
+        await self.result_paths()
+        write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
+        await self.actors.pool.push_match.remote(step, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        return {}
+
+
 class Services:
-    """The services of one start of a run, in this process; the games and evaluations are made up."""
+    """The services of one start of a run, in this process."""
 
     def __init__(self, config: Config, path: Path) -> None:
+        self.config = config
         self.directory = RunDirectory(path) if path.exists() else RunDirectory.create(path)
         if self.directory.epoch is None:
             self.directory.lock()
@@ -53,15 +83,31 @@ class Services:
             rollouts=str(path / "rollouts"),
             epoch=epoch,
         )
-        handles = [LocalHandle(one) for one in (self.buffer, self.pool, self.tracker)]
-        self.learner = ConfigLearnerActor(config, str(path), *handles, None, epoch)
-        self.parts = SimpleNamespace(
-            buffer=handles[0], pool=handles[1], tracker=handles[2], learner=LocalHandle(self.learner)
+        self.learner = self.new_learner()
+        self.actors = SimpleNamespace(
+            buffer=LocalHandle(self.buffer),
+            pool=LocalHandle(self.pool),
+            tracker=LocalHandle(self.tracker),
+            learner=LocalHandle(self.learner),
+            collectors=[LocalHandle(Waiting())],
+            engines=[],
         )
         self.said = io.StringIO()
-        self.run = GameRun(config, self.directory, Console(file=self.said, width=300))
+        metrics = RemoteMetrics(self.actors.tracker)
+        learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
+        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners.results)
+        games.buffer_name = self.actors.buffer
+        games.services = self
+        console = Console(file=self.said, width=300)
+        self.trainer = Trainer(config, self.directory, games, learners, metrics, console)
+        self.before_play = self.play
 
-    def play(self, version: int) -> None:
+    def new_learner(self) -> LearnerService:
+        build = functools.partial(learners_from_config, self.config)
+        group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
+        return LearnerService(group, self.directory.path, "tiny", epoch=self.directory.epoch)
+
+    async def play(self, version: int) -> None:
         """Play the games of an update."""
         for index in range(self.buffer.games(), self.buffer.games() + GAMES):
             played = Rollout(episode_type="kuhn", id=f"train-{index:08d}")
@@ -78,29 +124,24 @@ class Services:
             self.pool.finish([GameResult(job.name, "finished", rewards=[1.0, -1.0])])
         return len(given.jobs)
 
-    async def update_by_the_pool(self, update: int) -> None:
-        """Play what may start, and learn if that is a batch."""
-        assert await self.play_what_may_start(update - 1) == GAMES
-        assert await self.buffer.draw(update, Demand(games=GAMES), wait=0.0) is not None
-        assert await self.learner.train(update) == update
+    async def train(self, updates: int) -> None:
+        """Train until there are this many updates, and end."""
+        before_play = self.before_play
 
-    async def update(self, update: int) -> None:
-        """Play, learn and evaluate."""
-        self.play(update - 1)
-        assert await self.learner.train(update) == update
-        step = f"step-{update:06d}"
-        assert (self.directory.path / "to-evaluate" / step).exists()
-        write_evaluation(self.directory.evaluation, update, "made-up", MeasureResult("made-up", [1.0]))
-        self.pool.push_match(update, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        async def and_stop(version: int) -> None:
+            self.trainer.stopping = version + 1 >= updates
+            await before_play(version)
+
+        self.before_play = and_stop
+        self.trainer.stopping = self.learner.saved().step >= updates
+        await self.trainer.run()
+        self.directory.unlock()
 
     def evaluated(self) -> int:
         return self.pool.pool.matches.record("average", "fixed-random").games
 
     def copies(self) -> list[str]:
         return [one.uid for one in self.pool.pool.opponents() if one.kind == "checkpoint"]
-
-    def end(self) -> None:
-        self.directory.unlock()
 
 
 def steps(directory: Path) -> list[int]:
@@ -125,11 +166,8 @@ def config(model) -> Config:  # noqa: F811
 
 async def three_updates(config: Config, path: Path) -> Services:
     run = Services(config, path)
-    await run.run.prepare(run.parts)
-    for update in (1, 2, 3):
-        await run.update(update)
+    await run.train(3)
     run.pool.push_game_outcome("ckpt-3", "ckpt-2", 1.0, ["a"], "kuhn_poker")
-    run.end()
     return run
 
 
@@ -137,72 +175,76 @@ def damage_update_3(path: Path) -> None:
     (path / "learner" / "000003" / "state.json").write_text("{")
 
 
-async def resumed(config: Config, path: Path) -> Services:
+async def resumed(config: Config, path: Path, updates: int = 0) -> Services:
     run = Services(config, path)
-    await run.run.prepare(run.parts)
+    await run.train(updates)
     return run
 
 
 async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     path = tmp_path / "run"
-    before = await three_updates(config, path)
-    before.play(3)
-    await before.buffer.draw(4, Demand(games=GAMES))
-    assert steps(path / "batches") == steps(path / "rollouts") == [1, 2, 3, 4]
+    await three_updates(config, path)
+    stopped = Services(config, path)
+    await stopped.play(3)
+    await stopped.buffer.draw(4, Demand(games=GAMES))
+    stopped.directory.unlock()
     damage_update_3(path)
     again = await resumed(config, path)
     assert "continuing from 000002" in again.said.getvalue()
-    for kind in ("evaluation", "checkpoints", "to-evaluate"):
-        assert steps(path / kind) == [1, 2], kind
+    for kind in ("evaluation", "checkpoints"):
+        assert steps(path / kind) == [0, 1, 2], kind
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
     assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
     assert again.pool.current_uid() == "ckpt-2"
     assert again.pool.policy.path == str(path / "versions" / "000002")
     assert again.pool.pool.matches.record("ckpt-2", "ckpt-3").games == 0
-    again.end()
 
 
 async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_path):
     path = tmp_path / "run"
     lost = await three_updates(config, path)
     lost_average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
-    assert lost.evaluated() == 3
+    assert lost.evaluated() == 4
     damage_update_3(path)
-    again = await resumed(config, path)
-    await again.update(3)
-    for kind in ("evaluation", "checkpoints", "to-evaluate", "batches", "rollouts"):
+    again = await resumed(config, path, updates=3)
+    for kind in ("evaluation", "checkpoints"):
+        assert steps(path / kind) == [0, 1, 2, 3], kind
+    for kind in ("batches", "rollouts"):
         assert steps(path / kind) == [1, 2, 3], kind
     lines = read_metrics(path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[-1]["learner/samples_seen"] == lines[-1]["learner/games_consumed"] * 2 - 4
-    assert again.evaluated() == 4, "the new evaluation is rated too"
+    assert again.evaluated() == 5, "the new evaluation is rated too"
     (copy,) = [one for one in again.pool.pool.opponents() if one.uid == "ckpt-3"]
     assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
     average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
     assert any((average[name] != lost_average[name]).any() for name in average), "of other games"
-    for place in ("checkpoints", "to-evaluate"):
-        found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
-        assert all(torch.equal(found[name], average[name]) for name in average), place
-    again.end()
+    kept = load_file(path / "checkpoints" / "step-000003" / "adapter_model.safetensors")
+    assert all(torch.equal(kept[name], average[name]) for name in average)
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])
 async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_allowance(
     config, tmp_path, drawn
 ):
+    async def by_the_pool(run: Services, updates: int) -> None:
+        async def play(version: int) -> None:
+            assert await run.play_what_may_start(version) == GAMES
+
+        run.before_play = play
+        await run.train(updates)
+
     path = tmp_path / "run"
-    run = Services(config, path)
-    await run.run.prepare(run.parts)
-    for update in (1, 2, 3):
-        await run.update_by_the_pool(update)
-    assert await run.play_what_may_start(3) == GAMES
+    await by_the_pool(Services(config, path), 3)
+    stopped = Services(config, path)
+    assert await stopped.play_what_may_start(3) == GAMES
     if drawn:
-        await run.buffer.draw(4, Demand(games=GAMES), wait=0.0)
-    run.end()
+        await stopped.buffer.draw(4, Demand(games=GAMES), wait=0.0)
+    stopped.directory.unlock()
     damage_update_3(path)
-    (await resumed(config, path)).end()
-    again = await resumed(config, path)
+    await resumed(config, path)
+    again = Services(config, path)
     assert again.buffer.counts() == {
         "added": 8 * 2,
         "stored": 0,
@@ -211,13 +253,11 @@ async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_
         "sampled": 6 * 2,
         "cleared": 2 * 2,
     }
-    await again.update_by_the_pool(3)
-    await again.update_by_the_pool(4)
+    await by_the_pool(again, 4)
     lines = read_metrics(path / "metrics.jsonl")
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    assert [line["overlap/staleness_0"] for line in lines] == [1.0, 1.0, 1.0]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["overlap/staleness_0"] for line in lines] == [1.0, 1.0, 1.0, 1.0]
     assert again.pool.accounts()["consumed"] == again.buffer.games() == 12
-    again.end()
 
 
 @settings(max_examples=20, deadline=None)
@@ -239,21 +279,21 @@ def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness
 
     async def lose_an_update() -> None:
         first = asyncio.create_task(cluster.run(7))
-        while cluster.trainer.version < 3:
+        while cluster.trainer.saved().step < 3:
             await asyncio.sleep(0.01)
         await asyncio.sleep(pause)
         first.cancel()
         await asyncio.wait([first])
         await asyncio.sleep(1.0)
-        cluster.trainer.version -= 1
         cluster.trainer.trained.pop()
-        kept = cluster.trainer.version
+        kept = cluster.trainer.saved().step
         for service in (cluster.learner, cluster.buffer, cluster.pool):
             service.kill()
         ended = range(cluster.buffer.service.games()) if cluster.buffer.service.learned > kept else ()
         await cluster.buffer.forget_after.remote(kept)
         await cluster.pool.forget_after.remote(kept)
-        await cluster.learner.publish.remote()
+        consumed = await cluster.buffer.learned_batch.remote(kept)
+        await cluster.pool.publish.remote(cluster.trainer.saved().adapters["default"], kept, consumed)
         for service in (cluster.learner, cluster.buffer, cluster.pool):
             service.kill()
         cluster.collectors = [cluster._collector("Collector-0")]
@@ -278,11 +318,9 @@ async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(con
     path = tmp_path / "run"
     run = await three_updates(config, path)
     damage_update_3(path)
-    run.play(2)
-    handles = run.parts.buffer, run.parts.pool, run.parts.tracker
-    restarted = ConfigLearnerActor(config, str(path), *handles, None, run.directory.epoch)
-    with pytest.raises(SelfplayError, match="state of update 3 is damaged; a resume continues from 2"):
-        await restarted.train(3)
-    again = await resumed(config, path)
-    await again.update(3)
-    again.end()
+    await run.play(3)
+    await run.buffer.ready(4, Demand(games=GAMES))
+    restarted = run.new_learner()
+    with pytest.raises(SelfplayError, match="state of update 3 is lost; a resume continues from 2"):
+        await restarted.update(4, BatchInBuffer(run.actors.buffer, 4), {})
+    await resumed(config, path, updates=3)

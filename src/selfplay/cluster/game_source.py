@@ -106,8 +106,6 @@ class ClusterGames:
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Wait for a batch of what the collectors play."""
-        if not self._collecting:
-            self._collect()
         showing = asyncio.create_task(self._show(progress))
         drawing = asyncio.create_task(self.feed.next_batch(saved))
         try:
@@ -186,10 +184,15 @@ class ClusterGames:
         return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
 
     async def _take_up(self, step: int) -> None:
+        """Continue after update ``step``, and play from now on if updates are left.
+
+        Games that were in flight are played again before the next version is announced.
+        """
         await self._go_back(step)
         self._consumed = (await self.actors.pool.accounts.remote())["consumed"]
         if step < self.config.learning.steps:
             await self.actors.pool.resume.remote()
+            self._collect()
 
     async def _go_back(self, step: int) -> None:
         """Delete what versions after ``step`` left: the learner lost them, now or before an earlier kill.
