@@ -93,7 +93,7 @@ class ClusterRun:
             source = ClusterGames(config, directory, metrics, actors, self.namespace, learners.results)
         else:
             client = EngineClient(actors.engines, patience=config.ray.patience, adapters_only=True)
-            serving = ClusterServing(client, policies, learners.results)
+            serving = ClusterServing(actors.engines, client, policies, learners.results)
             source = ProgramSource(config, directory, metrics, self.program, client, serving)
         return Trainer(config, directory, source, learners, metrics, self.console)
 

@@ -169,7 +169,7 @@ class GameSource:
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""
-        self.serving.log(self.metrics, play_seconds)
+        await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         self.pool.snapshot()

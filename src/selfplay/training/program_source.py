@@ -204,7 +204,7 @@ class ProgramSource:
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
-        self.serving.log(self.metrics, play_seconds)
+        await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
         if len(self.ratings) > 1:
             for policy, (mu, sigma) in self.ratings.items():

@@ -29,7 +29,7 @@ class Serving(Protocol):
             SelfplayError: there is such an error.
         """
 
-    def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
         """Log the engines' statistics since the last call."""
 
     def reset(self) -> None:
@@ -67,7 +67,7 @@ class EmbeddedServing:
     def check(self) -> None:
         """See :class:`Serving`; the engine's errors reach the caller."""
 
-    def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
         """See :class:`Serving`."""
         stats = self.engine.stats
         metrics.log(
