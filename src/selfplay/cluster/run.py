@@ -48,7 +48,17 @@ class ClusterRun:
         self.program = build_program(config)
 
     async def run(self) -> None:
-        """Train to the end, or until interrupted."""
+        """Train to the end, or until interrupted.
+
+        Raises:
+            SelfplayError: the run had to stop.
+        """
+        try:
+            await self._run()
+        except RayError as error:
+            raise in_our_words(error, "the cluster") from error
+
+    async def _run(self) -> None:
         policies = policies_of(self.program) if self.program is not None else [TRAINED]
         placement = await asyncio.to_thread(Placement, self.config.ray)
         try:

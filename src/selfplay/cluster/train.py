@@ -1,85 +1,49 @@
-"""``selfplay train`` on a Ray cluster: connect, run, and report errors in one line.
+"""A run on a Ray cluster.
 
-The state of the actors is in the run's directory, so this process may be killed like any of them:
+The state of the actors is in the run's directory, so the command may be killed like any of them:
 ``selfplay train --resume RUN`` rebuilds the actors and they continue.
 """
 
-import asyncio
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ray.exceptions import RayError
 from rich.console import Console
 
-from selfplay.cluster.connect import connected, in_our_words
+from selfplay.cluster.connect import connected
 from selfplay.cluster.engines.start import cores_of_each
 from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.view import NAMESPACE
-from selfplay.config.loading import dump_config, load_config
 from selfplay.config.settings import Config
-from selfplay.core import InputError, SelfplayError
-from selfplay.training.progress_views import print_line, working
+from selfplay.training import run
+from selfplay.training.progress_views import working
+from selfplay.training.run import Work
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.sessions import note_session
-from selfplay.training.threads import with_chosen_threads
+
+
+class Cluster:
+    """See :class:`selfplay.training.run.Runtime`."""
+
+    def cores(self, config: Config) -> int:
+        """See ``Runtime``."""
+        return cores_of_each(config)
+
+    @contextmanager
+    def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:
+        """Join the cluster, or start one; see ``Runtime``."""
+        where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
+        namespace = f"{NAMESPACE}{directory.path.name}"
+        with ExitStack() as stack:
+            with working(console, f"joining Ray {where}"):
+                stack.enter_context(connected(config.ray, namespace))
+            yield ClusterRun(config, directory, namespace, console).run
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run into ``run_dir`` on a cluster and print its results.
-
-    Raises:
-        InputError: the configuration cannot run here, or the directory is taken or not writable.
-        SelfplayError: the run had to stop; it can be resumed.
-    """
-    directory = RunDirectory.create(run_dir)
-    try:
-        directory.write_config(dump_config(config))
-        _run(config, directory, console)
-    except BaseException:
-        directory.remove_new()
-        raise
-    finally:
-        directory.unlock()
+    """Train a new run on a cluster; see :func:`selfplay.training.run.start`."""
+    run.start(config, run_dir, console, Cluster())
 
 
 def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
-    """Continue a run on a cluster where it ended or was killed; at ``address`` if the cluster has moved.
-
-    Raises:
-        InputError: the run does not exist, is in use or is finished.
-        SelfplayError: the run had to stop again.
-    """
-    directory = RunDirectory.open(run_dir)
-    directory.lock()
-    try:
-        config = load_config(str(directory.config_file), {} if address is None else {"ray.address": address})
-        if directory.report_file.exists() and config.learning.steps in directory.saved_steps():
-            raise InputError("--resume", f"{run_dir} is finished", f"Look at it: selfplay report {run_dir}")
-        _run(config, directory, console, moved=address is not None)
-    finally:
-        directory.unlock()
-
-
-def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bool = False) -> None:
-    """Join the cluster and run; a run that has ``moved`` saves its new address."""
-    where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
-    settled = with_chosen_threads(config, cores_of_each(config), partial(print_line, console))
-    with ExitStack() as stack:
-        namespace = f"{NAMESPACE}{directory.path.name}"
-        with working(console, f"joining Ray {where}"):
-            stack.enter_context(connected(config.ray, namespace))
-        try:
-            if moved or settled is not config:
-                directory.write_config(dump_config(settled))
-            directory.check_epoch()
-            note_session(directory.path)
-            asyncio.run(ClusterRun(settled, directory, namespace, console).run())
-        except InputError:
-            raise
-        except SelfplayError as error:
-            raise directory.after_failure(str(error)) from error
-        except RayError as error:
-            raise directory.after_failure(str(in_our_words(error, "the cluster"))) from error
-        except OSError as error:
-            raise directory.cannot_be_written(error) from error
+    """Continue a run on a cluster, at ``address`` if it has moved; see :func:`selfplay.training.run.resume`."""
+    run.resume(run_dir, console, Cluster(), {} if address is None else {"ray.address": address})

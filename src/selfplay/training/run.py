@@ -1,0 +1,101 @@
+"""Start or resume a run: its directory and lock, its number of threads, and its errors in one line."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from safetensors import SafetensorError
+
+from selfplay.config.loading import dump_config, load_config
+from selfplay.config.settings import Config
+from selfplay.core import InputError, SelfplayError
+from selfplay.training.progress_views import print_line
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.sessions import note_session
+from selfplay.training.threads import with_chosen_threads
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Runtime(Protocol):
+    """Where a run takes place: in one process, or on a cluster."""
+
+    def cores(self, config: Config) -> int:
+        """Return how many cores an engine or a learner may use."""
+
+    def prepared(
+        self, config: Config, directory: RunDirectory, console: Console
+    ) -> AbstractContextManager[Work]:
+        """Prepare the run for as long as the context lasts, and return what trains to the end.
+
+        Raises:
+            InputError: the configuration cannot run here.
+        """
+
+
+def start(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> None:
+    """Train a new run into ``run_dir`` and print its results.
+
+    Raises:
+        InputError: the configuration cannot run here, or the directory is taken or not writable.
+        SelfplayError: the run had to stop; it can be resumed from what was saved.
+    """
+    _run(config, RunDirectory.create(run_dir), console, runtime)
+
+
+def resume(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[str, str]) -> None:
+    """Continue a run from what was saved last; from its beginning if nothing was.
+
+    Args:
+        run_dir: the run's directory.
+        console: the console to print on.
+        runtime: where the run takes place.
+        overrides: fields of the configuration that change, such as the address of a cluster that has moved.
+
+    Raises:
+        InputError: the run does not exist, is in use, is finished or is damaged.
+        SelfplayError: the run had to stop again.
+    """
+    directory = RunDirectory.open(run_dir)
+    directory.lock()
+    try:
+        config = load_config(str(directory.config_file), overrides)
+        steps, total = directory.saved_steps(), config.learning.steps
+        if steps and steps[-1] >= total and directory.report_file.exists():
+            raise InputError(
+                "--resume",
+                f"{run_dir} is finished ({steps[-1]} of {total} updates)",
+                f"Look at it: selfplay report {run_dir}",
+            )
+        _run(config, directory, console, runtime, changed=bool(overrides))
+    finally:
+        directory.unlock()
+
+
+def _run(
+    config: Config, directory: RunDirectory, console: Console, runtime: Runtime, *, changed: bool = False
+) -> None:
+    try:
+        settled = with_chosen_threads(config, runtime.cores(config), partial(print_line, console))
+        with runtime.prepared(settled, directory, console) as work:
+            if changed or settled is not config or not directory.config_file.exists():
+                directory.write_config(dump_config(settled))
+            directory.check_epoch()
+            note_session(directory.path)
+            asyncio.run(work())
+    except InputError:
+        directory.remove_new()
+        raise
+    except SelfplayError as error:
+        raise directory.after_failure(str(error)) from error
+    except (OSError, SafetensorError) as error:
+        raise directory.cannot_be_written(error) from error
+    except BaseException:
+        directory.remove_new()
+        raise
+    finally:
+        directory.unlock()
