@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -20,7 +20,7 @@ sys.path += [path for path in PATHS if path not in sys.path]
 
 import ray  # noqa: E402
 
-from ray_simulation import SimulatedHost, SimulatedTrainer  # noqa: E402
+from ray_simulation import SimulatedHost, SimulatedLearner  # noqa: E402
 from selfplay.cluster.actors import (  # noqa: E402
     ActorForm,
     ModelPoolActor,
@@ -31,16 +31,16 @@ from selfplay.cluster.engines.client import EngineClient  # noqa: E402
 from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.learners.service import LearnerService  # noqa: E402
 from selfplay.cluster.services.buffer import Demand  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
 from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
-from selfplay.core import Messages, ModelResponse, TrainingRecord  # noqa: E402
+from selfplay.core import Messages, ModelResponse  # noqa: E402
 from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
+from selfplay.ray.learner import LearningLoop  # noqa: E402
 
 MAX_TOKENS = 8
 BUFFER_STEPS = 100_000
@@ -122,35 +122,21 @@ class Update:
     metrics: dict[str, float]
 
 
-class Trainer(SimulatedTrainer):
-    """Waits in the learner's thread, where a real trainer computes."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.updates: list[Update] = []
-
-    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Wait for the duration of an update."""
-        self._made = [(record.rollout_id, record.policy_version) for record in records]
-        sleep(self.seconds)
-        return {"records": float(len(records))}
-
-    def save(self, metrics: dict[str, float]) -> None:
-        """Make a new version and record when."""
-        super().save(metrics)
-        self.updates.append(Update(perf_counter(), dict(metrics)))
-
-
-class Learner(LearnerService):
-    """A learner with a simulated trainer."""
+class Learner(LearningLoop):
+    """The loop of a learner that only waits. It records when each update was saved, with its figures."""
 
     def __init__(self, seconds: float, demand: Demand, buffer: Any, pool: Any, tracker: Any) -> None:
-        self.simulated = Trainer(seconds)
-        super().__init__(self.simulated, found(buffer), found(pool), found(tracker), demand=demand)
+        self._updates: list[Update] = []
+        super().__init__(SimulatedLearner(seconds), found(buffer), found(pool), found(tracker), demand=demand)
+
+    async def _update(self, iterations: int) -> None:
+        await super()._update(iterations)
+        saved = self.learner.saved()
+        self._updates.append(Update(perf_counter(), saved.figures | saved.state["turn"]))
 
     def updates(self) -> list[Update]:
         """Return the updates that were made."""
-        return self.simulated.updates
+        return self._updates
 
 
 @dataclass(frozen=True)

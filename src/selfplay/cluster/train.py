@@ -45,5 +45,5 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
 
 
 def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
-    """Continue a run on a cluster, at ``address`` if it has moved; see :func:`selfplay.training.run.resume`."""
+    """Continue a run on a cluster, at ``address`` if that moved; see :func:`selfplay.training.run.resume`."""
     run.resume(run_dir, console, Cluster(), {} if address is None else {"ray.address": address})
