@@ -127,12 +127,18 @@ class Learner(LearningLoop):
 
     def __init__(self, seconds: float, demand: Demand, buffer: Any, pool: Any, tracker: Any) -> None:
         self._updates: list[Update] = []
+        self._seconds = seconds
         super().__init__(SimulatedLearner(seconds), found(buffer), found(pool), found(tracker), demand=demand)
 
     async def _update(self, iterations: int) -> None:
         await super()._update(iterations)
         saved = self.learner.saved()
-        self._updates.append(Update(perf_counter(), saved.figures | saved.state["turn"]))
+        metrics = {
+            "records": saved.figures["learner/records"],
+            "time/learn_seconds": self._seconds,
+            "overlap/dropped_steps": saved.state["turn"]["dropped"],
+        }
+        self._updates.append(Update(perf_counter(), metrics))
 
     def updates(self) -> list[Update]:
         """Return the updates that were made."""
