@@ -100,4 +100,4 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
     run = tmp_path / "run"
     with pytest.raises(SelfplayError, match=r"was resumed by another process, so this one stops$"):
         train(config, run, Console(file=ResumedWhileJoining(run)))
-    assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock", "config.toml"]
+    assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock"]
