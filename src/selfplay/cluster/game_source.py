@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
+from ray.exceptions import RayError
 from rich.console import Group
 
 from selfplay.cluster.engines.client import EngineClient
@@ -85,10 +87,12 @@ class ClusterGames:
     async def shutdown(self) -> None:
         """End play; collectors report their last results."""
         if self._collecting:
-            await self.feed.stop()
-            await asyncio.wait(self._collecting, timeout=HAND_ON_SECONDS)
+            with suppress(RayError):  # an actor that is lost has ended the run, and its error is told
+                await self.feed.stop()
+                await asyncio.wait(self._collecting, timeout=HAND_ON_SECONDS)
             for task in self._collecting:
                 task.cancel()
+            await asyncio.gather(*self._collecting, return_exceptions=True)
         await self.client.close()
 
     async def begin(self) -> None:
