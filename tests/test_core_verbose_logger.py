@@ -82,11 +82,12 @@ def test_model_calls(log):
 def test_results_with_their_children_indented(log):
     logger, read = log
     children = [played("solve", {"S": 1.0}, trainable=False), played("solve", {}, error="the line went dead")]
-    result = played("propose", {"P": 0.5}, children=children)
+    result = played("propose", {"P": 0.5}, steps=2, children=children)
     apply_credit([result], GRPOCredit().compute([result]))
     logger.log_result(result)
     assert re.sub(r"[0-9a-f]{32}", "ID", read()).splitlines() == [
         "propose ID",
+        "    P (reward +0.500, advantage +0.000): !",
         "    P (reward +0.500, advantage +0.000): !",
         "    solve ID, not trained on",
         "        S (reward +1.000, advantage +0.000): !",
