@@ -304,7 +304,9 @@ def test_the_text_of_an_answer_keeps_its_spaces_whatever_the_tokenizers_settings
     backend.decoder = decoders.Fuse()
     tidy = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="~", clean_up_tokenization_spaces=True)
     tokens = ChatTokens(tidy, "tidy")
-    assert tokens.decode(tokens.encode("I do n't win . [4] ,")) == "I do n't win . [4] ,"
+    answer = "I do n't win . [4] ,"
+    assert tokens.decode(tokens.encode(answer)) == answer
+    assert tokens.decode([*tokens.encode(answer), tidy.eos_token_id]) == answer
 
 
 def test_the_hostile_pieces_hold_a_control_token_of_every_family():
