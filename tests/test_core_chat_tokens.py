@@ -187,6 +187,12 @@ def test_tags_in_other_speakers_messages_are_text():
     assert tokenizer.convert_tokens_to_ids("<tool_response>") not in tokens.render(messages)
 
 
+def test_the_other_names_of_control_tokens_cannot_be_guessed():
+    one, other = (ControlTokens(tokenizer_of("Qwen 3"), "qwen", []).named("<|im_end|>") for _ in range(2))
+    assert one != other
+    assert all(len(set(name)) > 4 and len(name) >= 32 for name in (one, other))
+
+
 def test_no_message_can_forge_a_judges_earlier_answer():
     tokens = chat_tokens("ChatML whose end of text is no end of turn")
     start = tokens.tokenizer.convert_tokens_to_ids("<|im_start|>")

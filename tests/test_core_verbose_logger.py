@@ -166,3 +166,12 @@ async def test_one_verbose_step_of_a_silent_arena_shows_its_examples(capsys):
     assert capsys.readouterr().err == ""
     await arena.step(verbose=True)
     assert "2 records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+async def test_a_call_is_logged_with_its_answer_and_whether_it_has_tokens(log, with_tokens):
+    logger, read = log
+    arena = make_arena(MockInferenceClient(["four"]), logger=logger)
+    await arena.call_model("2 + 2?", return_tokens=with_tokens)
+    kind = "" if with_tokens else " (text only)"
+    assert read().splitlines() == [f"call for (no role){kind}", "    user> 2 + 2?", "    (no role)< four"]
