@@ -66,6 +66,15 @@ def start(faults: Faults, name: str, *more: str) -> Command:
     return faults.start([*SELFPLAY, "train", str(file), *options, *where, *more], faults.directory / name)
 
 
+@pytest.fixture(scope="module")
+def whole(faults) -> Command:
+    """A run that nothing disturbed."""
+    command = start(faults, "whole")
+    said = command.end()
+    assert command.process.returncode == 0, said
+    return command
+
+
 def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
     some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']"}
     here = configure(model, tmp_path, **some)
@@ -91,10 +100,7 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
-def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults):
-    whole = start(faults, "whole")
-    said = whole.end()
-    assert whole.process.returncode == 0, said
+def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults, whole):
     command = start(faults, "killed")
     for name in ("Engine-0", "Learner", "Engine-0"):
         before = command.saved()
@@ -115,11 +121,8 @@ def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_re
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
-def test_a_resumed_program_writes_its_missing_last_metrics(faults):
-    command = start(faults, "cut")
-    said = command.end()
-    assert command.process.returncode == 0, said
-    run = command.directory
+def test_a_resumed_program_writes_its_missing_last_metrics(faults, whole):
+    run = Path(shutil.copytree(whole.directory, faults.directory / "cut"))
     expected, (last,) = timeless(run), (run / "checkpoints").glob("step-000008")
     before = {path.name: path.read_bytes() for path in (run / "evaluation").glob("*.json")}
     shutil.rmtree(last)

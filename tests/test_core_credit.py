@@ -16,6 +16,7 @@ from selfplay.core import (
     RAECredit,
     apply_credit,
 )
+from selfplay.core.credit import equal_group_share
 
 
 def two_level_tree():
@@ -312,3 +313,15 @@ async def test_a_custom_assigner():
 
     arena = make_arena(requests=parents(1), credit_assigner=LastStepOnly())
     assert [record.advantage for record in (await arena.step()).records] == [1.0, 1.0, 1.0]
+
+
+def test_the_share_of_groups_with_equal_rewards_counts_every_level():
+    children = [played("solve", {"S": 1.0}), played("solve", {"S": 1.0})]
+    results = [
+        played("propose", {"P": 0.0}, children=children),
+        played("propose", {"P": 1.0}, children=[played("solve", {"S": 0.0}), played("solve", {"S": 1.0})]),
+        played("debate", {"Aff": 1.0, "Neg": 0.0}),
+    ]
+    # Equal are S below the first, and Aff and Neg, which are groups of one. P and S below the second differ.
+    assert equal_group_share(results) == 3 / 5
+    assert equal_group_share([]) is None

@@ -294,6 +294,7 @@ async def test_a_cancellation_from_within_costs_the_episode():
     arena = make_arena(child=Failing(asyncio.CancelledError()), retries=0)
     results = await arena.generate_rollouts([EpisodeRequest("child", 0), *parents(1)])
     assert results[0].rollout.error == "a call that the episode awaited was cancelled"
+    assert results[0].rollout.error_type == "CancelledError"
     assert results[1].rollout.error is None
 
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from file_limits import files_no_longer_than
 from selfplay.core.files import (
+    PARTIAL,
     append_at,
     copy_directory,
     finish_replacements,
     put_in_place,
+    remove_partial,
     scratch_for,
     write_file,
 )
@@ -128,3 +130,19 @@ def test_a_copy_replaces_an_existing_directory(tmp_path):
     copy_directory(tmp_path / "other", tmp_path / "one")
     assert {path.read_text() for path in (tmp_path / "one").iterdir()} == {"new"}
     assert names(tmp_path) == ["one", "other"]
+
+
+def test_what_a_kill_left_of_unfinished_writes_is_deleted_and_nothing_else(tmp_path):
+    kept = tmp_path / "run" / "checkpoints" / "step-000001"
+    put_in_place(filled(kept, "whole"), kept)
+    write_file(tmp_path / "run" / "config.toml", b"whole")
+    filled(kept.with_name("step-000002"), "half")
+    (tmp_path / "run" / f".metrics.jsonl{PARTIAL}").write_text("half")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "run" / f".link{PARTIAL}").symlink_to(elsewhere)
+    remove_partial(tmp_path / "run")
+    assert names(tmp_path / "run") == ["checkpoints", "config.toml"]
+    assert names(kept.parent) == ["step-000001"]
+    assert names(kept) == ["state", "weights"]
+    assert elsewhere.is_dir()

@@ -35,6 +35,10 @@ def test_rewards_are_the_weighted_sum_of_sync_and_async_functions():
     assert [step.reward for step in rollout.steps] == [2.0, 1.5, 2.0]
 
 
+def test_a_function_without_a_name_is_named_after_its_type():
+    assert Rubric([length, functools.partial(length)]).names == ["length", "partial"]
+
+
 def test_weights_are_one_unless_given():
     assert score(Rubric([length, fame]), "a").rewards == {"a": 12.0, "b": 3.0}
 

@@ -162,3 +162,8 @@ def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
     assert title is not None
     assert "\x1b" not in title
     assert "\n" not in title
+
+
+def test_printable_text_keeps_its_lines_and_tabs_unless_told_otherwise():
+    assert printable("X\ta\nX\r") == "X\ta\nX·"
+    assert printable("a\tb\n", keep="\t") == "a\tb·"

@@ -82,11 +82,12 @@ def test_model_calls(log):
 def test_results_with_their_children_indented(log):
     logger, read = log
     children = [played("solve", {"S": 1.0}, trainable=False), played("solve", {}, error="the line went dead")]
-    result = played("propose", {"P": 0.5}, children=children)
+    result = played("propose", {"P": 0.5}, steps=2, children=children)
     apply_credit([result], GRPOCredit().compute([result]))
     logger.log_result(result)
     assert re.sub(r"[0-9a-f]{32}", "ID", read()).splitlines() == [
         "propose ID",
+        "    P (reward +0.500, advantage +0.000): !",
         "    P (reward +0.500, advantage +0.000): !",
         "    solve ID, not trained on",
         "        S (reward +1.000, advantage +0.000): !",
@@ -165,3 +166,12 @@ async def test_one_verbose_step_of_a_silent_arena_shows_its_examples(capsys):
     assert capsys.readouterr().err == ""
     await arena.step(verbose=True)
     assert "2 records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+async def test_a_call_is_logged_with_its_answer_and_whether_it_has_tokens(log, with_tokens):
+    logger, read = log
+    arena = make_arena(MockInferenceClient(["four"]), logger=logger)
+    await arena.call_model("2 + 2?", return_tokens=with_tokens)
+    kind = "" if with_tokens else " (text only)"
+    assert read().splitlines() == [f"call for (no role){kind}", "    user> 2 + 2?", "    (no role)< four"]

@@ -68,7 +68,7 @@ def test_a_search_of_more_positions_than_the_limit_is_given_up(monkeypatch):
 
 
 def equilibrium_after(iterations):
-    """Return the average policy of CFR+ in Kuhn poker after so many iterations, and its NashConv."""
+    """Return the average policy of CFR+ in Kuhn poker after this many iterations, and its NashConv."""
     game = pyspiel.load_game("kuhn_poker")
     cfr = pyspiel.CFRPlusSolver(game)
     for _ in range(iterations):

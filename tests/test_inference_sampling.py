@@ -28,6 +28,19 @@ def test_a_uniform_number_depends_only_on_its_seed_and_offset():
     assert len(set(alone)) == 4
 
 
+def test_the_numbers_are_those_of_the_published_generator():
+    """Known values of SplitMix64 for the seed 1234567."""
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    drawn = numbers([1234567] * 5, range(5))
+    assert drawn.tolist() == [(value >> 11) / 2**53 for value in published]
+
+
 @pytest.mark.parametrize("vary", ["seed", "offset"])
 def test_numbers_are_uniform_and_uncorrelated_over_seeds_and_over_offsets(vary):
     count, fixed = np.arange(20_000), np.zeros(20_000)
@@ -81,6 +94,19 @@ def test_impossible_tokens_are_never_drawn_even_at_the_edges():
     assert Distribution(logprobs, 1.0).draw(edges).tolist() == [1, 1, 3, 3]
 
 
-def test_log_probabilities_that_are_not_numbers_are_rejected():
-    with pytest.raises(SelfplayError, match="not numbers"):
-        Distribution(np.array([np.nan, 0.0], dtype=np.float32), 1.0)
+def test_probabilities_need_not_add_up_to_one():
+    halves = Distribution(np.log(np.array([0.25, 0.25], dtype=np.float32)), 1.0)
+    assert halves.draw(np.array([0.0, 0.49, 0.51, 0.99])).tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_log_probabilities_are_kept_in_single_precision(temperature):
+    assert Distribution(random_logprobs(), temperature).logprobs_V.dtype == np.float32
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_log_probabilities_that_are_not_numbers_are_rejected(place):
+    logprobs = np.log(np.array([0.2, 0.3, 0.5], dtype=np.float32))
+    logprobs[place] = np.nan
+    with pytest.raises(SelfplayError, match=r"^the model's log-probabilities are not numbers"):
+        Distribution(logprobs, 1.0)

@@ -290,7 +290,7 @@ def test_a_body_that_is_too_large_is_rejected(live, chunked):
 def test_an_unknown_model_is_not_found(live):
     with pytest.raises(openai.NotFoundError) as refusal:
         live.client().chat.completions.create(model="gpt-4o", messages=ASK)
-    assert refusal.value.code == "model_not_found"
+    assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
     assert "tiny" in refusal.value.message
 
 

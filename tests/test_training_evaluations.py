@@ -11,7 +11,7 @@ from rich.console import Console
 from selfplay.replay.rollout_log import RolloutLine
 from selfplay.training.sessions import note_session
 from selfplay.training.single_process import resume
-from test_training_local import configure, model, run  # noqa: F401 - a fixture
+from test_training_local import FEWER_GAMES, configure, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 
 
@@ -66,3 +66,19 @@ def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model,
     (tmp_path / "run" / "sessions.json").write_text("{broken")
     note_session(tmp_path / "run")
     assert len(json.loads((tmp_path / "run" / "sessions.json").read_text())) == 1
+
+
+def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(model, tmp_path):  # noqa: F811
+    config = configure(
+        model,
+        learning__steps="1",
+        evaluation__opponents="['random', 'base']",
+        evaluation__nash_conv="false",
+        **FEWER_GAMES,
+    )
+    said = " ".join(run(config, tmp_path / "run").split())
+    for opponent in ("random", "base"):
+        file = tmp_path / "run" / "evaluation" / f"step-000000-kuhn_poker-{opponent}.json"
+        match = json.loads(file.read_text())
+        won, invalid = match["win_rate"][1], match["invalid_move_rate"][1]
+        assert f"win against {opponent} {won:.0%} (invalid moves {invalid:.1%})" in said

@@ -1,6 +1,7 @@
 """``selfplay watch``: watch a run live in the terminal."""
 
 import sys
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
+    from selfplay.runtime.ray.live_view import ClusterSource
     from selfplay.tracking.watch_view import Source
 
 
@@ -24,18 +26,20 @@ def watch(
 ) -> None:
     """Watch a run in the terminal while it is in progress, or look at a finished one."""
     _require("watch", "textual", "watch")
-    if address is not None:
-        source = _cluster_source(address, run)
-        otherwise = "Run it in a terminal."
-    else:
-        run_dir, source = _directory_source(run)
-        otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise InputError("watch", "this is not a terminal", otherwise)
-    from selfplay.tracking.terminal_interface import TerminalInterface
-    from selfplay.tracking.watch_themes import has_light_terminal
+    with ExitStack() as opened:
+        source: Source
+        if address is not None:
+            source = opened.enter_context(closing(_cluster_source(address, run)))
+            otherwise = "Run it in a terminal."
+        else:
+            run_dir, source = _directory_source(run)
+            otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
+        if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            raise InputError("watch", "this is not a terminal", otherwise)
+        from selfplay.tracking.terminal_interface import TerminalInterface
+        from selfplay.tracking.watch_themes import has_light_terminal
 
-    TerminalInterface(source, light=has_light_terminal()).run()
+        TerminalInterface(source, light=has_light_terminal()).run()
 
 
 def _require(field: str, package: str, extra: str) -> None:
@@ -45,7 +49,7 @@ def _require(field: str, package: str, extra: str) -> None:
         )
 
 
-def _cluster_source(address: str, run: str | None) -> "Source":
+def _cluster_source(address: str, run: str | None) -> "ClusterSource":
     _require("--address", "ray", "ray")
     from selfplay.cluster.view import ClusterSource
 

@@ -114,6 +114,7 @@ class ClusterSource:
     def close(self) -> None:
         """Leave the cluster."""
         self._process.kill()
+        self._process.join(ANSWER_SECONDS)
         self._connection.close()
 
     def _answer(self, seconds: float) -> Any:

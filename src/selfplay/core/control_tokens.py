@@ -202,8 +202,9 @@ def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:
     else:
         model["vocab"] = [[name_of.get(text, text), score] for text, score in model["vocab"]]
     if "merges" in model:  # without the merges that form a control token from its pieces
-        pairs = (one.split(" ", 1) if isinstance(one, str) else one for one in model["merges"])
-        model["merges"] = [pair for pair in pairs if name_of.keys().isdisjoint((*pair, "".join(pair)))]
+        model["merges"] = [
+            pair for pair in model["merges"] if name_of.keys().isdisjoint((*pair, "".join(pair)))
+        ]
     if model.get("unk_token") in name_of:
         model["unk_token"] = name_of[model["unk_token"]]
     copy = type(backend).from_str(json.dumps(whole))

@@ -74,8 +74,8 @@ class Evaluations:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
                 self._rate(result, opponent)
                 won = f"win against {opponent}" if opponent else "solved"
-                summary[won + of_env] = f"{result.win_rate.mid:.0%}"
-                summary[f"invalid{of_env}"] = f"{result.invalid_move_rate.mid:.1%}"
+                invalid = f"invalid moves {result.invalid_move_rate.mid:.1%}"
+                summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
                 progress.say(f"{env.id}: NashConv")
                 exact = await nash_conv(
