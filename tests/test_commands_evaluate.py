@@ -27,9 +27,9 @@ def play(model_or_run, opponent):
 def test_runs_with_adapters_of_different_shapes_play_each_other(model, tmp_path):  # noqa: F811
     run(configure(model, learning__steps="1"), tmp_path / "one")
     run(configure(model, learning__steps="1", lora__rank="3", seed="1"), tmp_path / "two")
-    assert play(tmp_path / "one", tmp_path / "two").games == 8
+    assert play(tmp_path / "one", tmp_path / "two").result.games == 8
     adapter = tmp_path / "two" / "checkpoints" / "step-000001"
-    assert play(tmp_path / "one", adapter).games == 8
+    assert play(tmp_path / "one", adapter).result.games == 8
 
 
 def test_an_opponent_on_another_base_is_rejected(model, tmp_path):  # noqa: F811
@@ -42,4 +42,4 @@ def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp
     run_program(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "two")
     with pytest.raises(InputError, match=r"Name one: .*step-000001/hider or .*/seeker"):
         play(tmp_path / "two", "base")
-    assert play(tmp_path / "two" / "checkpoints" / "step-000001" / "seeker", "base").games == 8
+    assert play(tmp_path / "two" / "checkpoints" / "step-000001" / "seeker", "base").result.games == 8

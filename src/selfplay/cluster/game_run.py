@@ -5,6 +5,7 @@ It shows their progress, and evaluates the adapters that the learner offers.
 
 import asyncio
 import shutil
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,7 @@ from selfplay.cluster.placement import Placement
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.core import Arena
 from selfplay.training import assembly
+from selfplay.training.best import copy_adapters, keep_if_best
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
@@ -72,7 +74,7 @@ class GameRun(ClusterRun[GameParts]):
         self.directory.check_epoch()
         run = self.directory
         last_batch = await parts.buffer.forget_after.remote(step)
-        for of_versions in (run.evaluation, run.checkpoints, run.path / TO_EVALUATE):
+        for of_versions in (run.evaluation, run.bests, run.checkpoints, run.path / TO_EVALUATE):
             delete_after(of_versions, step)
         for of_batches in (run.rollouts, run.batches):
             delete_after(of_batches, last_batch)
@@ -132,6 +134,7 @@ class GameRun(ClusterRun[GameParts]):
             step = int(place.name.removeprefix("step-"))
             adapter = str(place.absolute()) if step else None
             await self._evaluate(parts, evaluations, AdapterRef(f"version {step}", step, adapter), progress)
+            keep_if_best(self.directory, self.config.run.keep_best, step, partial(copy_adapters, place))
             self.directory.check_epoch()
             shutil.rmtree(place, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from selfplay.replay.rollout_log import RolloutLog
 from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
 from selfplay.training import assembly
+from selfplay.training.best import copy_adapters, keep_if_best
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares, turn_figures
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
@@ -208,9 +210,12 @@ class ProgramRun(ClusterRun[ProgramParts]):
             summary = await self.source.evaluate(self.saved.step, full=full, progress=progress)
         finally:
             self._check_engines()
+        step = self.saved.step
+        saved = step_directory(self.directory.path, step)
+        keep_if_best(self.directory, self.config.run.keep_best, step, partial(copy_adapters, saved))
         seconds = perf_counter() - started
         self.tracker.add({"time/evaluation_seconds": seconds})
-        progress.evaluated(self.saved.step, summary, seconds)
+        progress.evaluated(step, summary, seconds)
 
     def _check_engines(self) -> None:
         """Raise the fatal error of an engine: episodes would treat it as their own failure.

@@ -58,7 +58,7 @@ def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
     directory.lock()
     try:
         config = load_config(str(directory.config_file), {} if address is None else {"ray.address": address})
-        if directory.report_file.exists() and config.learning.steps in directory.saved_steps():
+        if directory.is_finished(config.learning.steps):
             raise InputError("--resume", f"{run_dir} is finished", f"Look at it: selfplay report {run_dir}")
         _run(config, directory, console, moved=address is not None)
     finally:

@@ -20,12 +20,14 @@ from selfplay.learning.checkpoints import (
     load_checkpoint,
     newest_whole,
     save_checkpoint,
+    write_adapters,
 )
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.tracking.sinks import JsonlSink
 from selfplay.tracking.tracker import Tracker
 from selfplay.training import assembly
+from selfplay.training.best import keep_if_best
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares, turn_figures
 from selfplay.training.game_source import GameSource
 from selfplay.training.program_source import ProgramSource
@@ -64,11 +66,11 @@ def resume(run_dir: Path, console: Console) -> None:
     directory.lock()
     try:
         config = load_config(str(directory.config_file), {})
-        steps = directory.saved_steps()
-        if steps and steps[-1] >= config.learning.steps and directory.report_file.exists():
+        if directory.is_finished(config.learning.steps):
+            done = directory.saved_steps()[-1]
             raise InputError(
                 "--resume",
-                f"{run_dir} is finished ({steps[-1]} of {config.learning.steps} updates)",
+                f"{run_dir} is finished ({done} of {config.learning.steps} updates)",
                 f"Look at it: selfplay report {run_dir}",
             )
         _run(config, directory, console)
@@ -261,10 +263,15 @@ class LocalRun:
         """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
         started = perf_counter()
         summary = await self.source.evaluate(self.step, full=full, progress=progress)
+        keep_if_best(self.directory, self.config.run.keep_best, self.step, self._write_adapters)
         seconds = perf_counter() - started
         self.engine.reset_stats()
         self.tracker.add({"time/evaluation_seconds": seconds})
         progress.evaluated(self.step, summary, seconds)
+
+    def _write_adapters(self, directory: Path) -> None:
+        results = {policy: learner.result for policy, learner in self.learners.items()}
+        write_adapters(directory, self.model, self.config.model.name, results)
 
     def _save(self) -> None:
         """Write a checkpoint, and empty the engine's caches as a restart would."""
