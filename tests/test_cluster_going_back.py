@@ -3,6 +3,7 @@
 import asyncio
 import io
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from selfplay.evaluation.report_files import write_evaluation
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.tracking import read_metrics
+from selfplay.training.best import copy_adapters, keep_if_best
 from selfplay.training.run_directory import RunDirectory
 from test_cluster_buffer import game
 from test_cluster_overlap import KUHN, Cluster, run_on_virtual_time
@@ -91,6 +93,8 @@ class Services:
         step = f"step-{update:06d}"
         assert (self.directory.path / "to-evaluate" / step).exists()
         write_evaluation(self.directory.evaluation, update, "made-up", MeasureResult("made-up", [1.0]))
+        evaluated = self.directory.path / "to-evaluate" / step
+        keep_if_best(self.directory, "made-up", update, partial(copy_adapters, evaluated))
         self.pool.push_match(update, [("average", "fixed-random", 1.0, "kuhn_poker")])
 
     def evaluated(self) -> int:
@@ -152,7 +156,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     damage_update_3(path)
     again = await resumed(config, path)
     assert "continuing from 000002" in again.said.getvalue()
-    for kind in ("evaluation", "checkpoints", "to-evaluate"):
+    for kind in ("evaluation", "best", "checkpoints", "to-evaluate"):
         assert steps(path / kind) == [1, 2], kind
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
@@ -181,7 +185,7 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
     assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
     average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
     assert any((average[name] != lost_average[name]).any() for name in average), "of other games"
-    for place in ("checkpoints", "to-evaluate"):
+    for place in ("best", "checkpoints", "to-evaluate"):
         found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
         assert all(torch.equal(found[name], average[name]) for name in average), place
     again.end()

@@ -114,9 +114,10 @@ def test_an_earlier_best_stays_while_the_run_may_be_resumed_from_before_the_new_
     assert evaluated(directory, WINS, {4: match(1, 10)}) == [2], "played again, it may end otherwise"
 
 
-def test_a_repeated_call_and_another_figure_are_judged_anew(directory):
-    assert evaluated(directory, WINS, {2: match(5, 10), 4: match(7, 10)})[-1] == 4
-    assert evaluated(directory, WINS, {4: match(3, 10)}) == [2, 4], "that of a lost start is replaced"
+def test_a_repeated_evaluation_and_one_by_another_figure_are_judged_anew(directory):
+    assert evaluated(directory, WINS, {2: match(5, 10), 4: match(7, 10)}) == [2, 4]
+    assert evaluated(directory, WINS, {4: match(7, 10)}) == [2, 4]
+    assert evaluated(directory, WINS, {4: match(3, 10)}) == [2], "of an evaluation that was interrupted"
     assert evaluated(directory, "mean reward against random", {6: match(1, 10)})[-1] == 6
 
 
@@ -151,6 +152,7 @@ def test_adapters_are_copied_without_the_rest_of_a_checkpoint(tmp_path):
     [
         ({"keep_best": "NashConv"}, None),
         ({"keep_best": "win rate against optimal in kuhn_poker"}, None),
+        ({"keep_best": "mass on legal moves"}, None),
         ({"keep_best": "win rate against base"}, 'Did you mean "win rate against'),
         ({"keep_best": "NashConv in leduc_poker"}, "no evaluation measures 'NashConv in leduc_poker'"),
         (

@@ -61,7 +61,8 @@ class Summary:
         if len(self.figures) == 1:
             return self.figures[0].interval
         low, mid, high = interval_over_runs([figure.value for figure in self.figures])
-        least, most = self.figures[0].bounds
+        least = min(figure.bounds[0] for figure in self.figures)
+        most = max(figure.bounds[1] for figure in self.figures)
         return Interval(max(low, least), mid, min(high, most))
 
     @property

@@ -48,7 +48,7 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:
         if merge:
-            with working(console, f"merging {adapter} into {source.model.name}"):
+            with working(console, f"loading {source.model.name}"):
                 _write_merged(source.model.name, adapter, files, scratch, console)
         else:
             for name in (ADAPTER_CONFIG, ADAPTER_FILE):

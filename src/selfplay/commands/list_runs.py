@@ -121,13 +121,10 @@ def read_run(path: Path) -> ListedRun:
     listed = ListedRun(path, _last_written(path))
     try:
         _read_into(listed, RunDirectory(path))
-    except InputError as error:
-        listed.problem = str(error).replace(f"{path}/", "")
-    except OSError as error:
-        listed.problem = f"{error.filename or path} cannot be read ({error.strerror})"
-    else:
-        return listed
-    listed.state = "damaged"
+    except (InputError, OSError) as error:
+        file = getattr(error, "filename", None) or path
+        problem = error if isinstance(error, InputError) else f"{file} cannot be read ({error.strerror})"
+        listed.state, listed.problem = "damaged", str(problem).replace(f"{path}/", "")
     return listed
 
 

@@ -13,7 +13,7 @@ import msgspec
 from selfplay.config.settings import Config
 from selfplay.core import InputError
 from selfplay.core.files import put_in_place, scratch_for
-from selfplay.evaluation.figures import NASH_CONV, Figure, FigureName, match_figure_names, read_figures
+from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.run_directory import RunDirectory
 
@@ -55,18 +55,16 @@ def keep_if_best(run: RunDirectory, keep_best: str | None, step: int, write: Cal
     if step == 0:
         _check_name(keep_best, [figure.name for figure in figures])
         return
-    found = [figure for figure in figures if is_kept_by(figure, keep_best)]
-    if len(found) != 1 or not found[0].is_playable:
-        return
     run.check_epoch()
-    value, best = found[0].value, _value_before(run, keep_best, step)
-    smallest = found[0].smaller_is_better or keep_best.startswith(SMALLEST)
-    if best is None or (value <= best if smallest else value >= best):
+    found = [figure for figure in figures if is_kept_by(figure, keep_best)]
+    if len(found) == 1 and _is_best(run, keep_best, step, found[0]):
         scratch = scratch_for(run.best(step))
         write(scratch)
-        measured = msgspec.json.encode(Measured(step, keep_best, value))
+        measured = msgspec.json.encode(Measured(step, keep_best, found[0].value))
         (scratch / MEASURED).write_bytes(measured)
         put_in_place(scratch, run.best(step))
+    else:  # of an evaluation that was interrupted, and has other results now
+        shutil.rmtree(run.best(step), ignore_errors=True)
     oldest_resume = min(run.saved_steps(), default=0)
     for older in [kept for kept in run.best_steps() if kept <= oldest_resume][:-1]:
         shutil.rmtree(run.best(older), ignore_errors=True)
@@ -109,8 +107,18 @@ def check_keep_best(config: Config) -> None:
         for opponent in evaluation_opponents(config, env) or [""]
         for name in match_figure_names(opponent)
     ]
-    exact = config.envs if config.evaluation.nash_conv else []
-    _check_name(keep_best, [*names, *(FigureName(NASH_CONV, env.id) for env in exact)])
+    if config.evaluation.nash_conv:
+        names += [FigureName(name, env.id) for env in config.envs for name in (NASH_CONV, MASS)]
+    _check_name(keep_best, names)
+
+
+def _is_best(run: RunDirectory, keep_best: str, step: int, figure: Figure) -> bool:
+    """Whether a figure after ``step`` is at least as good as that of the adapters kept before."""
+    best = _value_before(run, keep_best, step)
+    if best is None or not figure.is_playable:
+        return figure.is_playable
+    smallest = figure.smaller_is_better or keep_best.startswith(SMALLEST)
+    return figure.value <= best if smallest else figure.value >= best
 
 
 def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
