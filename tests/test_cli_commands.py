@@ -10,6 +10,7 @@ import pytest
 
 from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
 from program_files import write_program
+from run_files import match, write_run
 from selfplay import __version__
 from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
@@ -47,6 +48,12 @@ def test_help_loads_nothing_heavy():
     assert loaded_by("--help", heavy=(*HEAVY, "pydantic", "pyspiel", "numpy")) == []
 
 
+def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
+    write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
+    assert loaded_by("runs", heavy=(*HEAVY, "pyspiel", "plotly")) == []
+    assert loaded_by("runs", "--json", heavy=(*HEAVY, "pyspiel", "plotly")) == []
+
+
 @pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])
 def test_a_dry_run_loads_nothing_heavy(preset):
     assert loaded_by("train", preset, "--dry-run", heavy=HEAVY) == []
@@ -66,7 +73,7 @@ def test_the_installed_command_exits_with_the_status(monkeypatch, capsys):
 def test_help_names_every_command(arguments, capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    for command in ("train", "eval", "envs", "play", "report"):
+    for command in ("train", "eval", "envs", "play", "report", "runs", "compare", "export"):
         assert command in printed
 
 

@@ -61,10 +61,16 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
     assert "Traceback" not in said
 
 
-def test_a_run_tells_about_its_model_and_its_last_line_has_the_seconds_of_the_last_evaluation(faults):
-    command = faults.train(0, *QUICK, "--lora.target_modules=['q_proj']", updates=2)
+def test_a_run_tells_about_its_model_keeps_its_best_and_its_last_line_has_the_last_evaluations_seconds(
+    faults,
+):
+    best = ("--evaluation.every=2", "--run.keep_best=win rate against random")
+    command = faults.train(0, *QUICK, "--lora.target_modules=['q_proj']", *best, updates=2)
     said = command.end()
     assert command.process.returncode == 0, said
+    kept, saved = (command.directory / place / "step-000002" for place in ("best", "checkpoints"))
+    weights = [(place / "adapter_model.safetensors").read_bytes() for place in (kept, saved)]
+    assert weights[0] == weights[1]
     assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
     lines = [json.loads(line) for line in (command.directory / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]

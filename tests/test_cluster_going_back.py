@@ -161,6 +161,7 @@ def config(model) -> Config:  # noqa: F811
         population__add_every="1",
         evaluation__every="1",
         run__save_every="1",
+        run__keep_best="made-up",
     )
 
 
@@ -191,7 +192,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     damage_update_3(path)
     again = await resumed(config, path)
     assert "continuing from 000002" in again.said.getvalue()
-    for kind in ("evaluation", "checkpoints"):
+    for kind in ("evaluation", "best", "checkpoints"):
         assert steps(path / kind) == [0, 1, 2], kind
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
@@ -220,8 +221,9 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
     assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
     average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
     assert any((average[name] != lost_average[name]).any() for name in average), "of other games"
-    kept = load_file(path / "checkpoints" / "step-000003" / "adapter_model.safetensors")
-    assert all(torch.equal(kept[name], average[name]) for name in average)
+    for place in ("best", "checkpoints"):
+        found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
+        assert all(torch.equal(found[name], average[name]) for name in average), place
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])

@@ -76,7 +76,7 @@ def whole(faults) -> Command:
 
 
 def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
-    some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']"}
+    some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
@@ -87,6 +87,9 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
         untrained = adapter(tmp_path / "there", 0, policy)
         assert any((one[name] != untrained[name]).any() for name in one)
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    bests = [sorted((tmp_path / name / "best").rglob("adapter_*")) for name in ("here", "there")]
+    assert len(bests[0]) >= 4
+    assert [path.parts[-3:] for path in bests[0]] == [path.parts[-3:] for path in bests[1]]
     assert [list(line) for line in timeless(tmp_path / "there")] == [
         list(line) for line in timeless(tmp_path / "here")
     ]

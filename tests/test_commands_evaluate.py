@@ -1,13 +1,21 @@
-"""Matches of runs and adapters against each other."""
+"""Matches of runs and adapters against each other, and their results for machines."""
+
+import json
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from selfplay.cli.main import main
 from selfplay.commands.evaluate import evaluate
 from selfplay.core import InputError
 from test_training_local import configure, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 from test_training_programs import run as run_program
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from playing_model import save_playing_model
 
 
 def play(model_or_run, opponent):
@@ -27,9 +35,9 @@ def play(model_or_run, opponent):
 def test_runs_with_adapters_of_different_shapes_play_each_other(model, tmp_path):  # noqa: F811
     run(configure(model, learning__steps="1"), tmp_path / "one")
     run(configure(model, learning__steps="1", lora__rank="3", seed="1"), tmp_path / "two")
-    assert play(tmp_path / "one", tmp_path / "two").games == 8
+    assert play(tmp_path / "one", tmp_path / "two").result.games == 8
     adapter = tmp_path / "two" / "checkpoints" / "step-000001"
-    assert play(tmp_path / "one", adapter).games == 8
+    assert play(tmp_path / "one", adapter).result.games == 8
 
 
 def test_an_opponent_on_another_base_is_rejected(model, tmp_path):  # noqa: F811
@@ -42,4 +50,62 @@ def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp
     run_program(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "two")
     with pytest.raises(InputError, match=r"Name one: .*step-000001/hider or .*/seeker"):
         play(tmp_path / "two", "base")
-    assert play(tmp_path / "two" / "checkpoints" / "step-000001" / "seeker", "base").games == 8
+    assert play(tmp_path / "two" / "checkpoints" / "step-000001" / "seeker", "base").result.games == 8
+
+
+@pytest.fixture(scope="module")
+def trained(model, tmp_path_factory):  # noqa: F811
+    path = tmp_path_factory.mktemp("trained") / "run"
+    run(configure(model, learning__steps="1", evaluation__games="2"), path)
+    return path
+
+
+def evaluated(capsys, *arguments):
+    """Run the command; return what it printed."""
+    capsys.readouterr()
+    assert main(["eval", *map(str, arguments), "--env", "kuhn_poker", "--games", "8"]) == 0
+    return capsys.readouterr()
+
+
+def test_a_result_for_machines_is_alone_on_standard_output(trained, capsys):
+    printed = evaluated(capsys, trained, "--json")
+    result = json.loads(printed.out)
+    assert (result["kind"], result["games"], result["opponent"]) == ("match", 8, "random")
+    assert result["model"] == str(trained)
+    assert result["adapter"] == str(trained / "checkpoints" / "step-000001")
+    assert result["opponent_adapter"] is None
+    assert (result["template"], result["temperature"], result["seed"]) == ("fewshot-chat", 1.0, 0)
+    assert result["win_rate"][0] <= result["win_rate"][1] <= result["win_rate"][2]
+    assert "Lost by invalid move" in printed.err, "the table is for the reader"
+
+
+def test_a_result_can_be_written_to_a_file_beside_the_table(trained, tmp_path, capsys):
+    printed = evaluated(capsys, f"{trained}@0", "--opponent", f"{trained}@last", "--out", tmp_path / "r.json")
+    assert "Lost by invalid move" in printed.out
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["adapter"] == str(trained / "checkpoints" / "step-000000")
+    assert result["opponent_adapter"] == str(trained / "checkpoints" / "step-000001")
+    assert result["opponent"] == f"{trained}@last"
+
+
+def test_the_seed_decides_the_games(tmp_path, capsys):
+    plays = save_playing_model(tmp_path / "model")
+    first, again, other = (
+        json.loads(evaluated(capsys, plays, "--opponent", "base", "--json", "--seed", seed).out)
+        for seed in ("1", "1", "2")
+    )
+    assert first == again
+    assert (first["seed"], other["seed"]) == (1, 2)
+    assert [first[name] for name in ("outcomes", "moves")] != [other[name] for name in ("outcomes", "moves")]
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [("", "is a directory"), ("none/r.json", "there is no directory")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_games(trained, tmp_path, capsys, out, said):
+    assert main(["eval", str(trained), "--env", "kuhn_poker", "--out", str(tmp_path / out)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: --out: ")
+    assert said in printed.err

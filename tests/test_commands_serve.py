@@ -272,6 +272,13 @@ async def test_a_run_is_served_under_its_name_with_its_step_as_version(adapters,
     assert await engine.get_policy_version() == 120
 
 
+def test_a_checkpoint_of_a_run_is_served_under_the_runs_name_and_its_own(adapters, tmp_path):
+    (tmp_path / "kuhn").mkdir()
+    for given in (f"{tmp_path}/kuhn@best", "kuhn@best"):
+        engine, _ = served_by(given, source_of(adapters["first"]))
+        assert engine.names() == ["kuhn@best", BASE_NAME]
+
+
 def test_all_policies_of_a_run_are_served(adapters, tmp_path):
     step = tmp_path / "step-000003"
     step.mkdir()

@@ -110,6 +110,7 @@ def finished_run(model_directory, tmp_path_factory) -> Path:
         "evaluation.games": "4",
         "evaluation.every": "0",
         "evaluation.opponents": '["random"]',
+        "run.keep_best": "win rate against random",
     }
     path = tmp_path_factory.mktemp("runs") / "docs"
     train(load_config("quickstart", overrides), path, Console(file=io.StringIO()))
@@ -124,7 +125,7 @@ def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
     names = {"__name__": "docs"}
     if '"model"' in page.read_text():
         (tmp_path / "model").symlink_to(request.getfixturevalue("model_directory"))
-    if page.name == "run-directory.md":
+    if page.name in ("run-directory.md", "howto-runs.md"):
         names["run"] = request.getfixturevalue("finished_run")
     monkeypatch.chdir(tmp_path)
     for block in blocks("python"):

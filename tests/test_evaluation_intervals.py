@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.evaluation import mean_interval, wilson_interval
+from selfplay.evaluation.intervals import interval_over_runs
 
 counts = st.integers(0, 10_000).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials)))
 
@@ -77,3 +78,28 @@ def test_mean_interval_follows_from_the_sample_standard_deviation(values):
 def test_mean_of_one_value_and_of_none():
     assert mean_interval(1, 2.5, 6.25) == (2.5, 2.5, 2.5)
     assert mean_interval(0, 0.0, 0.0) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "quantile"),
+    # Abramowitz and Stegun, Handbook of Mathematical Functions, table 26.10, for A(t|v) = 0.95.
+    [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (11, 2.228), (31, 2.042), (121, 1.980)],
+)
+def test_the_interval_over_runs_has_the_published_quantiles_of_students_distribution(runs, quantile):
+    values = [float(number) for number in range(runs)]
+    low, mid, high = interval_over_runs(values)
+    assert mid == statistics.fmean(values)
+    spread = quantile * statistics.stdev(values) / runs**0.5
+    assert high - mid == pytest.approx(spread, rel=3e-4)
+    assert mid - low == pytest.approx(spread, rel=3e-4)
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_fewer_than_two_runs_have_no_interval(values):
+    with pytest.raises(ValueError, match="say nothing about the spread"):
+        interval_over_runs(values)
+
+
+def test_a_confidence_of_a_half_is_narrower_than_one_of_nine_tenths():
+    half, most = (interval_over_runs([0.0, 1.0, 5.0], confidence) for confidence in (0.5, 0.9))
+    assert most.low < half.low < half.mid == most.mid < half.high < most.high

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from selfplay import __version__
+from selfplay.cli.collection import compare, runs
 from selfplay.cli.environments import envs
+from selfplay.cli.export import export
 from selfplay.cli.runs import evaluate, play, report
 from selfplay.cli.serve import serve
 from selfplay.cli.train import train
@@ -24,8 +26,11 @@ app = typer.Typer(
 app.command("train", context_settings={"ignore_unknown_options": True})(train)
 app.command("eval")(evaluate)
 app.command("envs")(envs)
+app.command("export")(export)
 app.command("play")(play)
 app.command("report")(report)
+app.command("runs")(runs)
+app.command("compare")(compare)
 app.command("serve")(serve)
 app.command("watch")(watch)
 

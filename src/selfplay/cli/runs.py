@@ -1,19 +1,28 @@
 """``selfplay eval``, ``play`` and ``report``: commands for an existing run or model."""
 
-from typing import Annotated
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from selfplay.cli.files import check_writable, json_text, write_text
 from selfplay.core import InputError
 
+if TYPE_CHECKING:
+    from selfplay.commands.evaluate import Evaluated
+
 _TEMPLATE_HELP = "How positions become prompts; by default the run's own."
+MODEL_HELP = "A run's name or path, a run's checkpoint such as RUN@120 or RUN@best, an adapter, or a model."
+_RUN_HELP = "A run's name or path; RUN@120 or RUN@best for one of its checkpoints."
 _ENV_HELP = "The environment to play; see: selfplay envs"
 _OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=MODEL_HELP)],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
     games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
@@ -21,8 +30,35 @@ def evaluate(
     players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON; all else goes to stderr.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to this file too, as JSON.")
+    ] = None,
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals."""
+    if out is not None:
+        check_writable("--out", out)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        played = _played(model, env, opponent, games, template, players, seed, temperature)
+    text = json_text(played.to_dict())
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        print(text, end="")
+
+
+def _played(
+    model: str,
+    env: str,
+    opponent: str | None,
+    games: int,
+    template: str | None,
+    players: int | None,
+    seed: int,
+    temperature: float,
+) -> "Evaluated":
     from selfplay.training.checks import check_opponent, renaming
     from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
     from selfplay.training.progress_views import print_line, working
@@ -43,7 +79,7 @@ def evaluate(
     with working(console, "importing torch"):
         from selfplay.commands.evaluate import evaluate as evaluate_model
 
-    evaluate_model(
+    return evaluate_model(
         model,
         env,
         opponent,
@@ -57,7 +93,7 @@ def evaluate(
 
 
 def play(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_RUN_HELP)],
     env: Annotated[str, typer.Option(metavar="ID", help=_ENV_HELP)],
     template: Annotated[str | None, typer.Option(help=_TEMPLATE_HELP)] = None,
     seat: Annotated[int | None, typer.Option(min=0, help="Your seat; drawn if not given.")] = None,

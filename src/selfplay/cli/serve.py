@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from selfplay.cli.runs import MODEL_HELP
 from selfplay.core import InputError
 
 PACKAGES = ("fastapi", "uvicorn")
 
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help="A run's name or path, or a model.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=MODEL_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
     threads: Annotated[

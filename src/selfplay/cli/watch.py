@@ -11,7 +11,7 @@ import typer
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
-    from selfplay.runtime.ray.live_view import ClusterSource
+    from selfplay.cluster.view import ClusterSource
     from selfplay.tracking.watch_view import Source
 
 

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_names import paths_of
+from selfplay.training.run_names import find_checkpoint, paths_of, split_checkpoint
 
 OPPONENT = "opponent"
 
@@ -49,21 +50,21 @@ class ModelSource:
 
 
 def find_model(name: str) -> ModelSource:
-    """Find the model that ``name`` means: a run (its newest checkpoint), an adapter or a base model.
+    """Find the model that ``name`` means: a run, an adapter or a base model.
+
+    ``RUN@120`` is the run after 120 updates, ``RUN@best`` its best adapter and ``RUN`` its newest checkpoint.
 
     Raises:
-        InputError: the run has no checkpoint, or the name is none of these.
+        InputError: the run has no such checkpoint, or the name is none of these.
     """
-    for path in paths_of(name):
+    run_name, checkpoint = split_checkpoint(name)
+    for path in paths_of(run_name):
         if (path / "config.toml").is_file():
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})
-            steps = run.saved_steps()
-            if not steps:
-                raise InputError(name, "this run has no checkpoint yet", "Train it first.")
-            adapter = run.checkpoint(steps[-1])
+            adapter = find_checkpoint(run, checkpoint, name)
             return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
-        if (path / ADAPTER_CONFIG).is_file():
+        if run_name == name and (path / ADAPTER_CONFIG).is_file():
             _, adapter_config = load_adapter(path)
             base = str(adapter_config["base_model_name_or_path"])
             return ModelSource(ModelSettings(name=base), path)
@@ -130,6 +131,42 @@ def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]
     return AgentSpec("model", OPPONENT), source
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """A match, and what was played in it.
+
+    Attributes:
+        result: the counts.
+        model: the model as the user named it.
+        adapter: the model's adapter; ``None`` if it has none.
+        opponent: the opponent as the user named it; empty in a game for one player.
+        opponent_adapter: the adapter of an opponent that is a run.
+        template: how positions became prompts.
+        temperature: the model's sampling temperature.
+    """
+
+    result: MatchResult
+    model: str
+    adapter: Path | None
+    opponent: str
+    opponent_adapter: Path | None
+    template: str
+    temperature: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values, the counts as in the files of a run's evaluations."""
+        paths = {"adapter": self.adapter, "opponent_adapter": self.opponent_adapter}
+        return {
+            "kind": "match",
+            **self.result.to_dict(),
+            "model": self.model,
+            "opponent": self.opponent,
+            **{name: None if path is None else str(path) for name, path in paths.items()},
+            "template": self.template,
+            "temperature": self.temperature,
+        }
+
+
 def evaluate(
     model_or_run: str,
     env_id: str,
@@ -141,7 +178,7 @@ def evaluate(
     seed: int,
     temperature: float,
     console: Console,
-) -> MatchResult:
+) -> Evaluated:
     """Play a match, print its table and return it.
 
     An argument that is ``None`` takes the value that the run trained with, or else the default.
@@ -152,11 +189,12 @@ def evaluate(
     source = find_model(model_or_run)
     env = source.environment(env_id, template, num_players)
     agent, other = _find_opponent(opponent, source.model.name)
+    alone = env.num_players == 1
     engine = build_engine(source, console, seed, other)
     view = view_of(console, "games", games)
     view.start()
     try:
-        view.doing(f"playing {env.id} against {opponent if env.num_players > 1 else 'the environment'}")
+        view.doing(f"playing {env.id} against {'the environment' if alone else opponent}")
         result = asyncio.run(
             play_match(
                 Arena(engine),
@@ -164,7 +202,7 @@ def evaluate(
                 env.num_players,
                 get_template(env.template),
                 model="default",
-                opponent=agent if env.num_players > 1 else None,
+                opponent=None if alone else agent,
                 games=games,
                 seed=seed,
                 temperature=temperature,
@@ -177,4 +215,12 @@ def evaluate(
     finally:
         view.stop()
     console.print(match_table([result]))
-    return result
+    return Evaluated(
+        result,
+        model_or_run,
+        source.adapter,
+        "" if alone else opponent,
+        other.adapter if other else None,
+        env.template,
+        temperature,
+    )

@@ -23,6 +23,7 @@ from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
 from selfplay.training import assembly
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import CHECKPOINT_PREFIX
+from selfplay.training.run_names import split_checkpoint
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5
@@ -141,9 +142,11 @@ def _versions_in(checkpoint: Path) -> dict[str, int]:
 
 
 def _last_part(name: str) -> str:
-    """Return the last part of a path that exists; any other name unchanged."""
-    path = Path(os.path.expanduser(name))
-    return path.resolve().name if path.exists() else name
+    """Return the last part of a path that exists, with its checkpoint; any other name unchanged."""
+    run, checkpoint = split_checkpoint(name)
+    path = Path(os.path.expanduser(run))
+    short = path.resolve().name if path.exists() else run
+    return short if run == name else f"{short}@{checkpoint}"
 
 
 def _chosen_token() -> str:

@@ -343,6 +343,11 @@ class RunSettings(Settings):
     """Number of updates between checkpoints."""
     keep_checkpoints: int = Field(default=3, ge=1)
     """Number of newest checkpoints to keep; checkpoints of active opponents are kept in addition."""
+    keep_best: str | None = None
+    """Figure of the evaluations by which the best adapter is kept in addition, in `best/`: such as `win rate
+    against random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's
+    measure by its name. More is better, except for NashConv, loss rates and invalid moves; `smallest NAME`
+    asks for the smallest value of a program's measure."""
 
 
 _ONLY_FOR_GAMES = (

@@ -1,7 +1,9 @@
 """Confidence intervals for shares and means."""
 
 import math
-from statistics import NormalDist
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
 
@@ -57,6 +59,48 @@ def mean_interval(count: int, total: float, squares: float, confidence: float = 
     variance = max(0.0, (squares - total * mean) / (count - 1))
     spread = _quantile(confidence) * math.sqrt(variance / count)
     return Interval(mean - spread, mean, mean + spread)
+
+
+def interval_over_runs(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean of one value per run with Student's interval, mean +- t s / sqrt(n).
+
+    s is the standard deviation between runs and t the quantile of Student's distribution with n - 1 degrees
+    of freedom: 12.7 for two runs, 4.3 for three. It holds if the values of runs are distributed normally.
+
+    Raises:
+        ValueError: there are fewer than two runs, or the confidence is outside (0, 1).
+    """
+    runs = len(values)
+    if runs < 2:
+        raise ValueError(f"{runs} runs say nothing about the spread between runs")
+    mean = fmean(values)
+    spread = _student_quantile(runs - 1, confidence) * stdev(values) / math.sqrt(runs)
+    return Interval(mean - spread, mean, mean + spread)
+
+
+@lru_cache
+def _student_quantile(degrees: int, confidence: float) -> float:
+    """Return t for which a Student variable lies within -t and t with probability ``confidence``."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} is not between 0 and 1")
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _student_share(degrees, middle) < confidence else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _student_share(degrees: int, angle: float) -> float:
+    """Return the probability that a Student variable lies within -t and t, for t = sqrt(degrees) tan(angle).
+
+    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3 and 26.7.4.
+    """
+    odd = degrees % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for number in range(1 + odd, degrees, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * number / (number + 1)
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
 
 
 def _quantile(confidence: float) -> float:

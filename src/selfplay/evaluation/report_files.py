@@ -46,6 +46,12 @@ def write_evaluation(directory: Path, step: int, name: str, result: EvaluationRe
     return path
 
 
+def evaluated_steps(directory: Path) -> list[int]:
+    """Return the updates after which evaluations were written, in order; none if there is no directory."""
+    found = (re.match(r"step-(\d+)-", path.name) for path in directory.glob("step-*.json"))
+    return sorted({int(match[1]) for match in found if match})
+
+
 def read_evaluation(path: Path) -> tuple[int, EvaluationResult]:
     """Return the step and the result that ``write_evaluation`` wrote.
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from selfplay.core.text import one_line
+from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
@@ -71,6 +72,15 @@ def number_text(number: Interval, count: int) -> str:
     if count == 0:
         return _NOTHING
     return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
+
+
+def figure_text(figure: Figure) -> str:
+    """Return a figure and its interval; an exact one has none, and is marked if it cannot be played."""
+    if figure.kind == "share":
+        return share_text(figure.interval, figure.count)
+    if figure.kind == "mean":
+        return number_text(figure.interval, figure.count)
+    return f"{figure.value:.4f}{'' if figure.is_playable else ' (!)'}"
 
 
 def share_or_mean_text(result: MeasureResult) -> str:

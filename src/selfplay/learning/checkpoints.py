@@ -8,7 +8,7 @@ and ``state.json`` is at the top level.
 import json
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,14 +86,32 @@ def save_checkpoint(
         state: all other data, JSON-able.
     """
     scratch = scratch_for(directory)
-    alone = [learner.policy for learner in learners] == [TRAINED]
+    results = {learner.policy: learner.result for learner in learners}
+    folders = write_adapters(scratch, policy, base_name, results)
     for learner in learners:
-        folder = scratch if alone else scratch / learner.policy
-        folder.mkdir(exist_ok=True)
-        write_adapter(folder, policy, base_name, learner.result)
-        save_file({k: v.contiguous() for k, v in learner.tensors.items()}, folder / LEARNER_FILE)
+        tensors = {k: v.contiguous() for k, v in learner.tensors.items()}
+        save_file(tensors, folders[learner.policy] / LEARNER_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
     put_in_place(scratch, directory)
+
+
+def write_adapters(
+    directory: Path, policy: PolicyModel, base_name: str, results: Mapping[str, str]
+) -> dict[str, Path]:
+    """Write the adapters of a checkpoint without syncing them; return the directory of each policy.
+
+    Args:
+        directory: the checkpoint's directory, which exists.
+        policy: the model that holds the adapters.
+        base_name: name of the adapters' base model, which is recorded with them.
+        results: by policy, the name of the adapter that training produces.
+    """
+    alone = list(results) == [TRAINED]
+    folders = {name: directory if alone else directory / name for name in results}
+    for name, folder in folders.items():
+        folder.mkdir(exist_ok=True)
+        write_adapter(folder, policy, base_name, results[name])
+    return folders
 
 
 def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:

@@ -9,6 +9,7 @@ from selfplay.core import InputError
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import check_model_name
+from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
 from selfplay.training.programs import build_program, check_first_batch, policies_of
 
@@ -36,6 +37,7 @@ def check_config(config: Config) -> list[str]:
     if program is not None:
         found.append(f"program with the policies {', '.join(policies_of(program))}")
         check_first_batch(program)
+    check_keep_best(config)
     _check_extras(config.tracking)
     found += _check_runtime(config)
     return found

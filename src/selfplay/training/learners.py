@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,6 +86,9 @@ class Learners(Protocol):
 
         ``None`` as for ``Saved.adapters``.
         """
+
+    async def write_adapters(self, directory: Path) -> None:
+        """Write the adapters that training produces into a directory, with the layout of a checkpoint."""
 
     async def keep(self, state: State) -> None:
         """Write a checkpoint of the last update, from which users take adapters."""

@@ -1,5 +1,6 @@
 """The learners of a run in one process, which share the model with the engine."""
 
+from pathlib import Path
 from typing import Any
 
 from selfplay.core import SelfplayError
@@ -10,6 +11,7 @@ from selfplay.learning.checkpoints import (
     load_checkpoint,
     newest_whole,
     save_checkpoint,
+    write_adapters,
 )
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
@@ -80,6 +82,11 @@ class LocalLearners:
     async def results(self) -> dict[str, str | None]:
         """See :class:`Learners`."""
         return dict.fromkeys(self.learners)
+
+    async def write_adapters(self, directory: Path) -> None:
+        """See :class:`Learners`."""
+        results = {policy: learner.result for policy, learner in self.learners.items()}
+        write_adapters(directory, self.model, self.base_name, results)
 
     async def keep(self, state: State) -> None:
         """See :class:`Learners`."""

@@ -64,11 +64,11 @@ def resume(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[st
     directory.lock()
     try:
         config = load_config(str(directory.config_file), overrides)
-        steps, total = directory.saved_steps(), config.learning.steps
-        if steps and steps[-1] >= total and directory.report_file.exists():
+        total = config.learning.steps
+        if directory.is_finished(total):
             raise InputError(
                 "--resume",
-                f"{run_dir} is finished ({steps[-1]} of {total} updates)",
+                f"{run_dir} is finished ({directory.saved_steps()[-1]} of {total} updates)",
                 f"Look at it: selfplay report {run_dir}",
             )
         _run(config, directory, console, runtime, changed=bool(overrides))

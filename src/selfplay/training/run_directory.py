@@ -4,12 +4,13 @@ import fcntl
 import os
 import re
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import finish_replacements, remove_partial, write_file
 from selfplay.training.epoch import Epoch
+from selfplay.training.sessions import note_failure
 
 CHECKPOINT_PREFIX = "step-"
 
@@ -24,6 +25,7 @@ class RunDirectory:
         self.rollouts = path / "rollouts"
         self.batches = path / "batches"
         self.checkpoints = path / "checkpoints"
+        self.bests = path / "best"
         self.population = path / "population"
         self.evaluation = path / "evaluation"
         self.report_file = path / "report.html"
@@ -82,7 +84,7 @@ class RunDirectory:
                 self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.epoch = Epoch.begin(self.path)
-                for parent in (self.checkpoints, self.population):
+                for parent in (self.checkpoints, self.bests, self.population):
                     finish_replacements(parent)
                 remove_partial(self.path)
             except BlockingIOError as error:
@@ -102,6 +104,28 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def is_in_use(self) -> bool:
+        """Whether another process holds the lock: it trains this run.
+
+        Raises:
+            OSError: the lock cannot be read.
+        """
+        try:
+            lock = os.open(self.path / ".lock", os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def is_finished(self, updates: int) -> bool:
+        """Whether a run of so many updates is complete: nothing is left for a resume."""
+        return self.report_file.exists() and max(self.saved_steps(), default=-1) >= updates
 
     def check_epoch(self) -> None:
         """Raise a SelfplayError if another process has resumed the run since this one locked it."""
@@ -132,6 +156,8 @@ class RunDirectory:
             return SelfplayError(f"{problem}. Nothing was learned yet, so nothing is kept")
         if self.path.exists() and self.epoch is not None and self.epoch.is_over():
             return SelfplayError(problem)
+        with suppress(OSError):  # the disk may be full, which may be the problem
+            note_failure(self.path, problem)
         return SelfplayError(
             f"{problem}. What was learned is saved; continue with: selfplay train --resume {self.path}"
         )
@@ -151,10 +177,17 @@ class RunDirectory:
         """Return the directory of the checkpoint of ``step``."""
         return self.checkpoints / f"{CHECKPOINT_PREFIX}{step:06d}"
 
+    def best(self, step: int) -> Path:
+        """Return the directory of the adapters that were the best after ``step``; see training/best.py."""
+        return self.bests / f"{CHECKPOINT_PREFIX}{step:06d}"
+
     def saved_steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in self.checkpoints.glob("step-*")]
-        return sorted(int(name) for name in names if name.isdigit())
+        return _steps_in(self.checkpoints)
+
+    def best_steps(self) -> list[int]:
+        """Return the steps whose adapters were the best so far and are kept; the best of all is the last."""
+        return _steps_in(self.bests)
 
     def prune_checkpoints(self, keep: int) -> None:
         """Delete all but the newest ``keep`` checkpoints."""
@@ -162,9 +195,15 @@ class RunDirectory:
             shutil.rmtree(self.checkpoint(step), ignore_errors=True)
 
     def truncate_after(self, step: int) -> None:
-        """Delete the evaluations, batches and checkpoints of later steps, which a resumed run makes again."""
-        for folder in (self.evaluation, self.batches, self.checkpoints):
+        """Delete what was written after later steps, which a resumed run makes again."""
+        for folder in (self.evaluation, self.batches, self.bests, self.checkpoints):
             delete_after(folder, step)
+
+
+def _steps_in(directory: Path) -> list[int]:
+    """Return the numbers of the directories whose names are like ``step-000012``, in order."""
+    names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in directory.glob(f"{CHECKPOINT_PREFIX}*")]
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def delete_after(directory: Path, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Find the directory of a run by its name or path."""
+"""Find the directory of a run, or of one of its checkpoints, by its name or path."""
 
 import difflib
 import os
@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from selfplay.core import InputError
+from selfplay.training.run_directory import RunDirectory
 
 RUNS = Path("runs")
+LAST, BEST = "last", "best"
 _NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -31,9 +33,48 @@ def find_run(name: str, field: str = "RUN") -> Path:
 
 
 def is_run_or_adapter(name: str) -> bool:
-    """Whether ``name`` is a run, by name or path, or an adapter's directory."""
+    """Whether ``name`` is a run, by name or path, one of its checkpoints, or an adapter's directory."""
     files = ("config.toml", "adapter_config.json")
-    return any((path / file).is_file() for path in paths_of(name) for file in files)
+    run, _ = split_checkpoint(name)
+    return any((path / file).is_file() for path in paths_of(run) for file in files)
+
+
+def split_checkpoint(name: str) -> tuple[str, str]:
+    """Return the run and its checkpoint in ``RUN@120``, ``RUN@best`` or ``RUN@last``, which ``RUN`` means."""
+    run, at, checkpoint = name.rpartition("@")
+    if not at or any(path.exists() for path in paths_of(name)):
+        return name, LAST
+    return run, checkpoint
+
+
+def find_checkpoint(run: RunDirectory, checkpoint: str, name: str) -> Path:
+    """Return the directory of a run's checkpoint.
+
+    Args:
+        run: the run.
+        checkpoint: a number of updates, ``best`` or ``last``.
+        name: how an error names it.
+
+    Raises:
+        InputError: the run has no such checkpoint.
+    """
+    saved, bests = run.saved_steps(), run.best_steps()
+    if checkpoint == LAST:
+        if not saved:
+            raise InputError(name, "this run has no checkpoint yet", "Train it first.")
+        return run.checkpoint(saved[-1])
+    if checkpoint == BEST:
+        if not bests:
+            fix = "It is kept with run.keep_best, after an evaluation of a policy that can be played."
+            raise InputError(name, "this run has no best adapter", fix)
+        return run.best(bests[-1])
+    if not checkpoint.isdecimal():
+        raise InputError(name, f"{checkpoint!r} is no checkpoint", "Give a number of updates, best or last.")
+    step = int(checkpoint)
+    if step not in (*saved, *bests):
+        found = ", ".join(map(str, sorted({*saved, *bests}))) or "none yet"
+        raise InputError(name, f"this run has no checkpoint of update {step}", f"There are: {found}")
+    return run.checkpoint(step) if step in saved else run.best(step)
 
 
 def paths_of(name: str) -> tuple[Path, Path]:

@@ -6,8 +6,7 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from selfplay.core.files import write_file
 
@@ -24,11 +23,9 @@ def note_session(run: Path) -> None:
     Raises:
         OSError: the directory cannot be written.
     """
-    path = run / SESSIONS
-    try:
-        sessions = list(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        sessions = []
+    import torch  # only training needs it, and a list of runs reads this file too
+
+    sessions = _read(run)
     sessions.append(
         {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -41,4 +38,36 @@ def note_session(run: Path) -> None:
             "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         }
     )
-    write_file(path, (json.dumps(sessions, indent=1) + "\n").encode())
+    _write(run, sessions)
+
+
+def note_failure(run: Path, problem: str) -> None:
+    """Record in the last entry, as ``failure``, why that start of the run had to stop.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    sessions = _read(run)
+    if sessions:
+        sessions[-1]["failure"] = problem
+        _write(run, sessions)
+
+
+def failure_of(run: Path) -> str | None:
+    """Return why the last start of the run had to stop; ``None`` if it did not, or was killed."""
+    sessions = _read(run)
+    failure = sessions[-1].get("failure") if sessions else None
+    return None if failure is None else str(failure)
+
+
+def _read(run: Path) -> list[dict[str, Any]]:
+    """Return the entries of a run; none if the file is missing or damaged."""
+    try:
+        sessions = json.loads((run / SESSIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [one for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
+
+
+def _write(run: Path, sessions: list[dict[str, Any]]) -> None:
+    write_file(run / SESSIONS, (json.dumps(sessions, indent=1) + "\n").encode())

@@ -18,6 +18,7 @@ from rich.console import Console
 from selfplay.config.settings import Config
 from selfplay.tracking.report import build_report
 from selfplay.training.assembly import adapter_paths, unit_of_play
+from selfplay.training.best import keep_if_best
 from selfplay.training.figures import turn_figures
 from selfplay.training.learners import Learners, Saved
 from selfplay.training.metrics import RunMetrics
@@ -138,6 +139,8 @@ class Trainer:
         """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
         started = perf_counter()
         summary = await self.source.evaluate(self.saved.step, full=full, progress=self.progress)
+        keep_best, write = self.config.run.keep_best, self.learners.write_adapters
+        await keep_if_best(self.directory, keep_best, self.saved.step, write)
         seconds = perf_counter() - started
         self.metrics.add({"time/evaluation_seconds": seconds})
         self.progress.evaluated(self.saved.step, summary, seconds)

@@ -115,6 +115,10 @@ class LearnerService:
         """Return the directory of the adapter that training produces, by policy: the average if any."""
         return await asyncio.to_thread(self._results)
 
+    async def write_adapters(self, directory: str) -> None:
+        """Write the adapters that training produces into a directory, with the layout of a checkpoint."""
+        await asyncio.to_thread(self._write_adapters, Path(directory))
+
     async def keep(self, directory: str) -> None:
         """Write a checkpoint of the last update for users, unless it is there."""
         place = Path(directory)
@@ -153,6 +157,13 @@ class LearnerService:
                 self._write_adapter("averages", policy, learner.result)
             results[policy] = self._adapter("averages" if averages else "versions", policy)
         return results
+
+    def _write_adapters(self, directory: Path) -> None:
+        from selfplay.learning.checkpoints import write_adapters
+
+        self._check_epoch()
+        results = {policy: learner.result for policy, learner in self.learners.items()}
+        write_adapters(directory, self.model, self.base_name, results)
 
     def _write_checkpoint(self, place: Path, last: dict[str, Any], state: dict[str, Any]) -> None:
         from selfplay.learning.checkpoints import SavedLearner, save_checkpoint
@@ -266,6 +277,10 @@ class RemoteLearners:
         """See ``Learners``."""
         results: dict[str, str | None] = await self._learner.results.remote()
         return results
+
+    async def write_adapters(self, directory: Path) -> None:
+        """See ``Learners``."""
+        await self._learner.write_adapters.remote(str(directory.absolute()))
 
     async def keep(self, state: State) -> None:
         """See ``Learners``; the checkpoint holds the state that was saved with the update."""

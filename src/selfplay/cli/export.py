@@ -1,0 +1,31 @@
+"""``selfplay export``: write what a run trained as files for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path, or an adapter.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write a whole model, with the adapter merged into its weights.")
+    ] = False,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The policy of a run that trained several.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="N|best|last", help="The checkpoint; by default the last.")
+    ] = None,
+) -> None:
+    """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
+    from selfplay.training.progress_views import working
+
+    console = Console()
+    with working(console, "importing torch"):
+        from selfplay.commands.export import export as export_adapter
+
+    name = run if checkpoint is None else f"{run}@{checkpoint}"
+    export_adapter(name, out, merge=merge, policy=policy, console=console)

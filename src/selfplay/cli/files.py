@@ -1,0 +1,41 @@
+"""Files that a command writes where the user asks for them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from selfplay.core import InputError, SelfplayError
+
+
+def check_writable(option: str, file: Path) -> None:
+    """Check before long work that a file can be written; an existing file will be replaced.
+
+    Raises:
+        InputError: it is a directory, or its directory does not exist or is not writable.
+    """
+    if file.is_dir():
+        raise InputError(option, f"{file} is a directory", "Name a file")
+    if not file.parent.is_dir():
+        raise InputError(option, f"there is no directory {file.parent}", "Name a file in one that exists")
+    if not os.access(file.parent, os.W_OK):
+        raise InputError(option, f"{file.parent} is not writable", "Name a file in another directory")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file completely or not at all.
+
+    Raises:
+        SelfplayError: it cannot be written.
+    """
+    from selfplay.core.files import write_file
+
+    try:
+        write_file(file, text.encode())
+    except OSError as error:
+        raise SelfplayError(f"{file} cannot be written ({error.strerror})") from error
+
+
+def json_text(values: Any) -> str:
+    """Return values as readable JSON. Characters outside ASCII are escaped, so a terminal shows it safely."""
+    return json.dumps(values, indent=1, allow_nan=False) + "\n"

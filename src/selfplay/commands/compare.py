@@ -1,0 +1,176 @@
+"""Runs side by side: runs of one configuration become one entry, whose figures are those of all its runs."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from selfplay.config.loading import load_config
+from selfplay.config.settings import Config
+from selfplay.core import InputError
+from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures
+from selfplay.evaluation.intervals import Interval, interval_over_runs
+from selfplay.evaluation.report_files import evaluated_steps
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import find_run
+
+SAME_RUN = ("seed", "run.directory", "ray.address", "model.threads")
+"""Fields in which runs of one configuration may differ. The name of a run is not in its configuration."""
+MOST_NAMES = 3
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run and all its evaluations, as figures by update and name."""
+
+    name: str
+    path: Path
+    config: Config
+    evaluations: dict[int, dict[FigureName, Figure]]
+
+    @cached_property
+    def fields(self) -> Values:
+        """The configuration by dotted name, without the fields that may differ between runs of one entry."""
+        flat = _flattened(self.config.model_dump(mode="json"))
+        return {name: value for name, value in flat.items() if name not in SAME_RUN}
+
+    @property
+    def last(self) -> int | None:
+        """The update of the last evaluation."""
+        return max(self.evaluations, default=None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A figure of an entry at one update: that of its run, or the mean over its runs.
+
+    Attributes:
+        figures: one for each run that measured it.
+    """
+
+    figures: tuple[Figure, ...]
+
+    @property
+    def interval(self) -> Interval:
+        """The 95% interval: within a single run that of its games, over several that of their mean."""
+        if len(self.figures) == 1:
+            return self.figures[0].interval
+        low, mid, high = interval_over_runs([figure.value for figure in self.figures])
+        least = min(figure.bounds[0] for figure in self.figures)
+        most = max(figure.bounds[1] for figure in self.figures)
+        return Interval(max(low, least), mid, min(high, most))
+
+    @property
+    def kind(self) -> Kind:
+        """The figures' kind. A mean may be taken for a share where all its values are 0 and 1 by chance."""
+        kinds = [figure.kind for figure in self.figures]
+        return kinds[0] if len(set(kinds)) == 1 else "mean"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the number has no interval: an exact measure of a single run."""
+        return len(self.figures) == 1 and self.kind == "exact"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The runs of one configuration."""
+
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def label(self) -> str:
+        """The names of the runs; of many, the first and how many more there are."""
+        names = [run.name for run in self.runs]
+        if len(names) <= MOST_NAMES:
+            return ", ".join(names)
+        return f"{names[0]} and {len(names) - 1} more"
+
+    def last(self, name: FigureName) -> Summary | None:
+        """Return a figure at the end: that of each run's last evaluation; ``None`` if no run has it."""
+        found = [run.evaluations[run.last].get(name) for run in self.runs if run.last is not None]
+        figures = tuple(figure for figure in found if figure is not None)
+        return Summary(figures) if figures else None
+
+    def curve(self, name: FigureName) -> dict[int, Summary]:
+        """Return a figure by update, for the updates at which every run of the entry has it."""
+        steps = sorted({step for run in self.runs for step in run.evaluations})
+        curve = {}
+        for step in steps:
+            found = [run.evaluations.get(step, {}).get(name) for run in self.runs]
+            figures = tuple(figure for figure in found if figure is not None)
+            if len(figures) == len(self.runs):
+                curve[step] = Summary(figures)
+        return curve
+
+
+def read_entries(names: Sequence[str]) -> list[Entry]:
+    """Read runs, given by name or path, and group those of one configuration, in the order of the names.
+
+    Raises:
+        InputError: there are fewer than two runs, or one is missing, damaged or named twice.
+    """
+    paths = [find_run(name) for name in names]
+    if len(paths) < 2:
+        fix = f"Name more, or look at it: selfplay report {names[0]}"
+        raise InputError("RUN", "one run cannot be compared", fix)
+    found = Counter(path.resolve() for path in paths)
+    twice = [name for name, path in zip(names, paths, strict=True) if found[path.resolve()] > 1]
+    if twice:
+        raise InputError("RUN", f"{twice[0]} is named twice", "Name each run once")
+    short = Counter(path.resolve().name for path in paths)
+    entries: dict[str, list[ComparedRun]] = {}
+    for name, path in zip(names, paths, strict=True):
+        own = path.resolve().name
+        run = _read_run(own if short[own] == 1 else name, path)
+        entries.setdefault(json.dumps(run.fields, sort_keys=True), []).append(run)
+    return [Entry(tuple(runs)) for runs in entries.values()]
+
+
+def differing_fields(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    """Return the fields of the configuration that differ between entries, each with the value of every entry.
+
+    A field that an entry does not have is ``None``.
+    """
+    fields = [entry.runs[0].fields for entry in entries]
+    names = dict.fromkeys(name for one in fields for name in one)
+    values = {name: [one.get(name) for one in fields] for name in names}
+    return {name: found for name, found in values.items() if any(one != found[0] for one in found)}
+
+
+def figure_names(entries: Iterable[Entry]) -> dict[FigureName, str]:
+    """Return the names of all figures, each with its text: with the environment only if there are several.
+
+    Draws are left out where no run ever drew.
+    """
+    runs = [run for entry in entries for run in entry.runs]
+    found = [figure for run in runs for figures in run.evaluations.values() for figure in figures.values()]
+    shown = (figure.name for figure in found if figure.value or not figure.name.name.startswith(DRAWS))
+    names = list(dict.fromkeys(shown))
+    alone = len({name.env_id for name in names if name.env_id}) <= 1
+    return {name: name.name if alone else str(name) for name in names}
+
+
+def _read_run(name: str, path: Path) -> ComparedRun:
+    run = RunDirectory.open(path)
+    evaluations = {}
+    for step in evaluated_steps(run.evaluation):
+        evaluations[step] = {figure.name: figure for figure in read_figures(run.evaluation, step)}
+    return ComparedRun(name, path, load_config(str(run.config_file), {}), evaluations)
+
+
+def _flattened(values: Any, prefix: str = "") -> Values:
+    """Return nested tables by dotted name; the tables of a list are numbered, other lists are values."""
+    if isinstance(values, list) and values and all(isinstance(one, dict) for one in values):
+        values = {str(place): one for place, one in enumerate(values)}
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: Values = {}
+    for name, value in values.items():
+        flat |= _flattened(value, f"{prefix}.{name}" if prefix else name)
+    return flat

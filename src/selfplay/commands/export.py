@@ -1,0 +1,96 @@
+"""``selfplay export``: a trained adapter as files for other programs, alone or merged into its base model."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from safetensors import SafetensorError
+
+from selfplay.commands.evaluate import find_model
+from selfplay.commands.served_adapters import AdapterFiles
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.files import put_in_place, scratch_for
+from selfplay.learning.checkpoints import ADAPTER_CONFIG, ADAPTER_FILE, load_adapter
+from selfplay.learning.model_files import resolve_model
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.training.progress_views import print_line, working
+
+
+def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:
+    """Write an adapter in PEFT's format to a new directory, or with ``merge`` a whole Hugging Face model.
+
+    A merged model has float32 weights, because bfloat16 would round away a part of what was learned. Its
+    tokenizer, chat template and generation settings are those of the base model.
+
+    Args:
+        run_or_adapter: a run, with or without a checkpoint, or an adapter directory.
+        out: the directory to write, which must not exist.
+        merge: add the adapter to the weights of its base model.
+        policy: the policy of a run that trained several.
+        console: shows what is being done.
+
+    Raises:
+        InputError: there is no such adapter, it does not fit its base model, or ``out`` cannot be made.
+        SelfplayError: ``out`` cannot be written.
+    """
+    if out.exists():
+        raise InputError("OUT", f"{out} exists already", "Name a new directory.")
+    source = find_model(run_or_adapter)
+    if source.adapter is None:
+        raise InputError("RUN", f"{run_or_adapter} is a model without an adapter", "Name a run.")
+    adapter = _of_policy(source.adapter, policy)
+    files = AdapterFiles.read(adapter)
+    try:
+        scratch = scratch_for(out)
+    except OSError as error:
+        raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
+    try:
+        if merge:
+            with working(console, f"loading {source.model.name}"):
+                _write_merged(source.model.name, adapter, files, scratch, console)
+        else:
+            for name in (ADAPTER_CONFIG, ADAPTER_FILE):
+                shutil.copyfile(adapter / name, scratch / name)
+        put_in_place(scratch, out)
+    except (OSError, SafetensorError) as error:
+        raise SelfplayError(f"{out} cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print_line(console, f"wrote {out}, from {adapter}")
+
+
+def _of_policy(checkpoint: Path, policy: str | None) -> Path:
+    """Return the directory of one policy's adapter.
+
+    Raises:
+        InputError: the checkpoint has several and none is named, or none of this name.
+    """
+    found = {config.parent.name: config.parent for config in sorted(checkpoint.glob(f"*/{ADAPTER_CONFIG}"))}
+    if not found:
+        if policy is not None:
+            raise InputError("--policy", f"{checkpoint} has only one policy", "Leave it out")
+        return checkpoint
+    if policy is None and len(found) > 1:
+        raise InputError("--policy", "this run trained several policies", f"Name one: {', '.join(found)}")
+    if policy is not None and policy not in found:
+        raise InputError("--policy", f"there is no policy {policy!r}", f"There are: {', '.join(found)}")
+    return found[policy or next(iter(found))]
+
+
+def _write_merged(base: str, adapter: Path, files: AdapterFiles, directory: Path, console: Console) -> None:
+    lora = files.lora
+    modules = lora.target_modules
+    if isinstance(modules, str):  # every linear layer
+        modules = {name.partition(".lora_")[0].rpartition(".")[2] for name in files.shapes}
+    policy = PolicyModel(
+        resolve_model(base, partial(print_line, console)),
+        LoraSettings(lora.r, lora.lora_alpha, sorted(modules)),
+        dtype=torch.float32,
+    )
+    weights, _ = load_adapter(adapter)
+    policy.load_adapter_state(weights)
+    merged = policy.model.merge_and_unload(safe_merge=True)
+    merged.save_pretrained(directory)
+    policy.tokenizer.save_pretrained(directory)

@@ -1,0 +1,210 @@
+"""The runs of a directory at a glance: what each trains, how far it is, and what it measured last.
+
+Only the ends of files are read, and no weights, so that a hundred runs take seconds.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from selfplay.config.loading import load_config
+from selfplay.config.programs import PythonProgram
+from selfplay.config.settings import Config
+from selfplay.core import InputError
+from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
+from selfplay.evaluation.report_files import evaluated_steps
+from selfplay.training.best import is_kept_by
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import RUNS
+from selfplay.training.sessions import failure_of
+
+State = Literal["running", "finished", "stopped", "failed", "damaged"]
+TAIL_BYTES = 1 << 16
+MOST_FIGURES = 3
+WRITTEN = (
+    "config.toml",
+    "metrics.jsonl",
+    "sessions.json",
+    "evaluation",
+    "rollouts",
+    "checkpoints",
+    "versions",
+)
+"""What a run writes: the newest of their times is when it last wrote."""
+
+
+class _Line(msgspec.Struct):
+    """The part of a line of metrics that is read."""
+
+    step: int
+
+
+@dataclass
+class ListedRun:
+    """One run.
+
+    Attributes:
+        path: its directory.
+        last_written: when it last wrote anything.
+        state: ``running`` if a process holds its lock, else ``finished``, ``failed`` if it had to stop by
+            itself, ``damaged`` if a file of it cannot be read, or ``stopped``: interrupted or killed.
+        problem: why it failed, or what is damaged.
+        kind: ``games`` or ``program``; empty if the configuration is damaged.
+        plays: the environments, or the program.
+        model: the base model.
+        updates: how many updates are done.
+        total: how many there will be.
+        figures: the most important figures of the last evaluation.
+        measured_at: the update after which they were measured.
+    """
+
+    path: Path
+    last_written: datetime
+    state: State = "stopped"
+    problem: str = ""
+    kind: Literal["games", "program", ""] = ""
+    plays: list[str] = field(default_factory=list)
+    model: str = ""
+    updates: int = 0
+    total: int = 0
+    figures: list[Figure] = field(default_factory=list)
+    measured_at: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        return {
+            "name": self.path.name,
+            "path": str(self.path),
+            "kind": self.kind,
+            "plays": self.plays,
+            "model": self.model,
+            "updates": self.updates,
+            "total": self.total,
+            "state": self.state,
+            "problem": self.problem,
+            "last_written": self.last_written.isoformat(timespec="seconds"),
+            "measured_at": self.measured_at if self.figures else None,
+            "figures": [figure.to_dict() for figure in self.figures],
+        }
+
+
+def list_runs(directory: Path) -> list[ListedRun]:
+    """Return the runs in a directory, the one that wrote last first. Other directories are left out.
+
+    Raises:
+        InputError: there is no such directory, it is itself a run, or it cannot be read.
+    """
+    if not directory.is_dir():
+        if directory == RUNS:
+            raise InputError("DIR", "there is no run here", "Train one first: selfplay train quickstart")
+        raise InputError("DIR", f"there is no directory {directory}", "Name the directory of your runs")
+    if (directory / "config.toml").exists():
+        fix = f"Name the directory above it, or look at it: selfplay report {directory}"
+        raise InputError("DIR", f"{directory} is itself a run", fix)
+    try:
+        paths = [path for path in directory.iterdir() if _is_run(path)]
+    except OSError as error:
+        fix = "Make it readable"
+        raise InputError("DIR", f"{directory} cannot be read ({error.strerror})", fix) from error
+    found = [read_run(path) for path in paths]
+    return sorted(found, key=lambda run: (run.last_written, run.path.name), reverse=True)
+
+
+def read_run(path: Path) -> ListedRun:
+    """Return what is known of a run; one that cannot be read is damaged."""
+    listed = ListedRun(path, _last_written(path))
+    try:
+        _read_into(listed, RunDirectory(path))
+    except (InputError, OSError) as error:
+        file = getattr(error, "filename", None) or path
+        problem = error if isinstance(error, InputError) else f"{file} cannot be read ({error.strerror})"
+        listed.state, listed.problem = "damaged", str(problem).replace(f"{path}/", "")
+    return listed
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a directory is a run, even one that lost its configuration."""
+    return path.is_dir() and any((path / name).exists() for name in ("config.toml", "metrics.jsonl"))
+
+
+def _read_into(listed: ListedRun, run: RunDirectory) -> None:
+    config = load_config(str(run.config_file), {})
+    listed.kind = "games" if config.program is None else "program"
+    listed.plays = _played(config)
+    listed.model, listed.total = config.model.name, config.learning.steps
+    listed.updates = _last_step(run.metrics_file)
+    listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
+    listed.figures = headline(config, read_figures(run.evaluation, listed.measured_at))
+    failure = failure_of(run.path)
+    if run.is_in_use():
+        listed.state = "running"
+    elif run.is_finished(listed.total):
+        listed.state = "finished"
+    elif failure is not None:
+        listed.state, listed.problem = "failed", failure
+
+
+def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
+    """Return the most important figures of an evaluation.
+
+    These are the one that ``run.keep_best`` names, the win rate against the first opponent in the first
+    environment, and the NashConv there; of a program, its first measures by name.
+    """
+    found = list(figures)
+    kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
+    if config.program is None:
+        env_id, opponents = config.envs[0].id, config.evaluation.opponents
+        wins = f"{WINS} against {opponents[0]}" if opponents else WINS
+        found = [figure for figure in found if figure.name.env_id == env_id]
+        won = [figure for figure in found if figure.name.name.startswith(wins)]
+        found = won[:1] + [figure for figure in found if figure.name.name == NASH_CONV]
+    return list(dict.fromkeys([*kept, *found]))[:MOST_FIGURES]
+
+
+def _played(config: Config) -> list[str]:
+    """Return the environments, or the program."""
+    program = config.program
+    if program is None:
+        return [env.id for env in config.envs]
+    return [Path(program.path).name if isinstance(program, PythonProgram) else program.type]
+
+
+def _last_written(path: Path) -> datetime:
+    times = [0.0]
+    for name in (".", *WRITTEN):
+        with suppress(OSError):
+            times.append((path / name).stat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC)
+
+
+def _last_step(metrics: Path) -> int:
+    """Return the step of the last complete line; 0 if there is none.
+
+    Raises:
+        InputError: the line is damaged.
+        OSError: the file cannot be read.
+    """
+    try:
+        file = metrics.open("rb")
+    except FileNotFoundError:
+        return 0
+    with file:
+        size, length = file.seek(0, os.SEEK_END), TAIL_BYTES
+        while True:
+            file.seek(max(0, size - length))
+            lines = file.read(length).split(b"\n")[:-1]  # what follows the last line end is half-written
+            if len(lines) > 1 or length >= size:
+                break
+            length *= 4
+    if not lines:
+        return 0
+    try:
+        return msgspec.json.decode(lines[-1], type=_Line).step
+    except msgspec.DecodeError as error:
+        raise InputError(metrics.name, "its last line is damaged", "Delete the line") from error

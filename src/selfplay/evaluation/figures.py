@@ -1,0 +1,147 @@
+"""Figures: every number of an evaluation under its own name, with its interval and which way is better."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from selfplay.core import InputError
+from selfplay.evaluation.intervals import Interval
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.report_files import EvaluationResult, read_evaluation
+
+Kind = Literal["share", "mean", "exact"]
+WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"
+LOST_BY_INVALID, INVALID, REWARD = "games lost by an invalid move", "invalid moves", "mean reward"
+NASH_CONV, MASS = "NashConv", "mass on legal moves"
+ANY = (-math.inf, math.inf)
+
+
+class FigureName(NamedTuple):
+    """What a figure is, such as ``win rate against random``, and the environment that it was measured in.
+
+    A program's measure has the name that the program gives it, and no environment.
+    """
+
+    name: str
+    env_id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.env_id}" if self.env_id else self.name
+
+    def is_meant_by(self, text: str) -> bool:
+        """Whether a user who writes ``text`` means this figure: with the environment, or without."""
+        return text in (self.name, str(self))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of an evaluation.
+
+    Attributes:
+        name: what it is.
+        interval: the number and its 95% interval; an exact one has no width.
+        kind: a share of what was counted, a mean over it, or exact.
+        count: how many games, moves or items it was measured on; 0 for an exact one.
+        counted: what was counted.
+        smaller_is_better: whether less is better. Of a program's measure only the program knows.
+        is_playable: false for the NashConv of a policy that cannot be played, which says nothing about it.
+        bounds: the smallest and the largest possible value.
+    """
+
+    name: FigureName
+    interval: Interval
+    kind: Kind
+    count: int = 0
+    counted: Literal["games", "moves", "items", ""] = ""
+    smaller_is_better: bool = False
+    is_playable: bool = True
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def value(self) -> float:
+        """The number itself."""
+        return self.interval.mid
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        return {
+            "name": self.name.name,
+            "env_id": self.name.env_id,
+            "value": self.value,
+            "low": self.interval.low,
+            "high": self.interval.high,
+            "kind": self.kind,
+            "count": self.count,
+            "counted": self.counted,
+            "smaller_is_better": self.smaller_is_better,
+            "is_playable": self.is_playable,
+        }
+
+
+def read_figures(directory: Path, step: int) -> list[Figure]:
+    """Return the figures of the evaluations after update ``step``, ordered by the names of their files.
+
+    Raises:
+        InputError: a file is not an evaluation, or is damaged.
+    """
+    figures = []
+    for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
+        _, result = read_evaluation(path)
+        try:
+            found = figures_of(result)
+            finite = all(math.isfinite(end) for figure in found for end in figure.interval)
+        except (ValueError, TypeError):  # counts that cannot be
+            finite = False
+        if not finite:
+            raise InputError(str(path), "is damaged: its numbers cannot be", "Evaluate again")
+        figures += found
+    return figures
+
+
+def figures_of(result: EvaluationResult) -> list[Figure]:
+    """Return the figures of an evaluation, the most important first; those without any data are left out."""
+    if isinstance(result, MatchResult):
+        return [figure for figure in _figures_of_match(result) if figure.count]
+    if isinstance(result, NashConvResult):
+        return [
+            Figure(
+                FigureName(NASH_CONV, result.env_id),
+                _exactly(result.nash_conv),
+                "exact",
+                smaller_is_better=True,
+                is_playable=result.is_playable,
+                bounds=(0.0, math.inf),
+            ),
+            Figure(FigureName(MASS, result.env_id), _exactly(result.legal_mass), "exact"),
+        ]
+    if not result.values:
+        return []
+    name, count = FigureName(result.name), len(result.values)
+    if result.is_share:
+        return [Figure(name, result.interval, "share", count, "items")]
+    return [Figure(name, result.interval, "mean", count, "items", bounds=ANY)]
+
+
+def match_figure_names(opponent: str) -> list[str]:
+    """Return the names of a match's figures; ``opponent`` is empty in a game for one player."""
+    against = f" against {opponent}" if opponent else ""
+    return [f"{name}{against}" for name in (WINS, DRAWS, LOSSES, LOST_BY_INVALID, INVALID, REWARD)]
+
+
+def _figures_of_match(result: MatchResult) -> Iterator[Figure]:
+    names = [FigureName(name, result.env_id) for name in match_figure_names(result.opponent)]
+    win, draw, loss, lost, invalid, reward = names
+    games, moves = result.games, result.moves
+    yield Figure(win, result.win_rate, "share", games, "games")
+    yield Figure(draw, result.draw_rate, "share", games, "games")
+    yield Figure(loss, result.loss_rate, "share", games, "games", smaller_is_better=True)
+    yield Figure(lost, result.invalid_game_rate, "share", games, "games", smaller_is_better=True)
+    yield Figure(invalid, result.invalid_move_rate, "share", moves, "moves", smaller_is_better=True)
+    yield Figure(reward, result.mean_reward, "mean", games, "games", bounds=ANY)
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)

@@ -1,0 +1,76 @@
+"""Runs on disk with results of choice, without training."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from selfplay.config import load_config
+from selfplay.config.loading import dump_config
+from selfplay.evaluation import GameRecord, MatchResult, NashConvResult, write_evaluation
+
+PROGRAM = '[program]\ntype = "debate"\ntopics = ["Cats are better than dogs."]\n'
+
+
+def match(wins: int, games: int, *, draws: int = 0, opponent: str = "random", env_id: str = "kuhn_poker"):
+    """A match with so many wins, each worth 1, and draws; the rest is lost."""
+    seats = 2 if opponent else 1
+    result = MatchResult(
+        env_id=env_id, num_players=seats, model="default", opponent=opponent, seed=0, requested_games=games
+    )
+    for number in range(games):
+        outcome = "win" if number < wins else "draw" if number < wins + draws else "loss"
+        reward = {"win": 1.0, "draw": 0.0, "loss": -1.0}[outcome]
+        result.add(GameRecord(number % seats, reward, outcome, None, False, 3, 0))
+    return result
+
+
+def nash(value: float, *, mass: float = 0.9, env_id: str = "kuhn_poker") -> NashConvResult:
+    """A NashConv."""
+    return NashConvResult(
+        env_id=env_id,
+        model="default",
+        nash_conv=value,
+        exploitability=[value / 2] * 2,
+        values=[0.0, 0.0],
+        best_response_values=[value / 2] * 2,
+        legal_mass=mass,
+        min_legal_mass=mass,
+        policy={},
+        observations={},
+    )
+
+
+def write_run(
+    path: Path,
+    evaluations: Mapping[int, Mapping[str, object]] | None = None,
+    *,
+    updates: int = 4,
+    finished: bool = True,
+    preset: str = "quickstart",
+    metrics: Mapping[str, float] | None = None,
+    **changes: str,
+) -> Path:
+    """Write a run.
+
+    Args:
+        path: its directory.
+        evaluations: by update and name.
+        updates: how many are done.
+        finished: whether those are all, and nothing is left to do.
+        preset: its configuration, or a file.
+        metrics: values of each update.
+        changes: fields of the configuration, with ``__`` for the dot.
+    """
+    total = {} if not finished else {"learning.steps": str(updates)}
+    config = load_config(preset, total | {name.replace("__", "."): one for name, one in changes.items()})
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(dump_config(config))
+    lines = [{"step": step, "wall_time": float(step), **(metrics or {})} for step in range(1, updates + 1)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for step, results in (evaluations or {}).items():
+        for name, result in results.items():
+            write_evaluation(path / "evaluation", step, name, result)
+    if finished:
+        (path / "checkpoints" / f"step-{updates:06d}").mkdir(parents=True)
+        (path / "report.html").write_text("")
+    return path

@@ -1,0 +1,345 @@
+"""``selfplay compare``: entries, what differs between them, intervals, the table and the page."""
+
+import io
+import json
+import re
+from html import escape
+from html.parser import HTMLParser
+
+import plotly.graph_objects as go
+import pytest
+from rich.console import Console
+
+from hostile_text import ACTS_ON_A_TERMINAL, HTML, RICH_MARKUP, TERMINAL
+from run_files import PROGRAM, match, nash, write_run
+from selfplay.cli.main import main
+from selfplay.commands.compare import differing_fields, figure_names, read_entries
+from selfplay.commands.compare_page import comparison_html
+from selfplay.commands.compare_table import OVER, WITHIN, comparison_tables
+from selfplay.core import InputError
+from selfplay.evaluation.figures import FigureName
+from selfplay.evaluation.intervals import interval_over_runs
+from selfplay.evaluation.measures import MeasureResult
+
+RANDOM = "kuhn_poker-random"
+WINS = FigureName("win rate against random", "kuhn_poker")
+NASH = FigureName("NashConv", "kuhn_poker")
+
+
+def results(wins: int, distance: float, games: int = 100):
+    return {RANDOM: match(wins, games), "kuhn_poker-nash-conv": nash(distance)}
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Three seeds of one configuration, evaluated before, during and after training."""
+    return [
+        str(
+            write_run(
+                tmp_path / f"seed-{seed}",
+                {
+                    0: results(20, 1.0),
+                    2: results(40 + seed, 0.5 + seed / 10),
+                    4: results(50 + 3 * seed, 0.1 + seed / 10),
+                },
+                metrics={"answers/tokens": 2.0 + seed, "time/games_per_second": 100.0},
+                seed=str(seed),
+                model__threads=str(seed + 1),
+                run__directory=str(tmp_path / f"directory-{seed}"),
+            )
+        )
+        for seed in range(3)
+    ]
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A run of another configuration, without an interval over runs."""
+    return str(
+        write_run(
+            tmp_path / "other", {0: results(20, 1.0), 4: results(70, 0.2)}, learning__learning_rate="0.5"
+        )
+    )
+
+
+def text_of(entries, width=80) -> str:
+    text = io.StringIO()
+    Console(file=text, width=width).print(comparison_tables(entries))
+    return text.getvalue()
+
+
+def test_seeds_of_one_configuration_are_one_entry_and_other_configurations_others(seeds, other):
+    entries = read_entries([seeds[0], other, *seeds[1:]])
+    assert [entry.label for entry in entries] == ["seed-0, seed-1, seed-2", "other"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("learning__steps", "5"), ("tracking__games_logged", "9"), ("ray__engines", "2")]
+)
+def test_any_other_field_makes_another_entry(tmp_path, field, value):
+    runs = {"run__runtime": "ray"}
+    paths = [
+        str(write_run(tmp_path / "a", finished=False, **runs)),
+        str(write_run(tmp_path / "b", finished=False, **runs, **{field: value})),
+    ]
+    first, second = read_entries(paths)
+    assert differing_fields([first, second]).keys() == {field.replace("__", ".")}
+
+
+def test_the_address_of_a_cluster_makes_no_other_entry(tmp_path):
+    paths = [
+        str(write_run(tmp_path / name, finished=False, run__runtime="ray", ray__address=f"{name}:6379"))
+        for name in ("a", "b")
+    ]
+    assert len(read_entries(paths)) == 1
+
+
+def test_fields_that_differ_are_named_with_their_values(tmp_path):
+    envs = ("[{id = 'kuhn_poker'}]", "[{id = 'leduc_poker', template = 'default'}]")
+    paths = [
+        str(write_run(tmp_path / name, envs=env, lora__rank=rank, buffer__batch_size=size))
+        for name, env, rank, size in (("a", envs[0], "4", "7"), ("b", envs[1], "8", "7"))
+    ]
+    assert differing_fields(read_entries(paths)) == {
+        "envs.0.id": ["kuhn_poker", "leduc_poker"],
+        "envs.0.template": ["fewshot-chat", "default"],
+        "lora.rank": [4, 8],
+    }
+    said = text_of(read_entries(paths))
+    assert re.search(r"lora\.rank\n +a +4\n? *\n +b +8", said), said
+
+
+def test_games_and_a_program_differ_in_fields_that_only_one_has(tmp_path):
+    (tmp_path / "debate.toml").write_text(PROGRAM)
+    paths = [
+        str(write_run(tmp_path / "a")),
+        str(write_run(tmp_path / "b", preset=str(tmp_path / "debate.toml"))),
+    ]
+    different = differing_fields(read_entries(paths))
+    assert different["program.type"] == [None, "debate"]
+    assert different["envs.0.id"] == ["kuhn_poker", None]
+
+
+def test_a_figure_of_several_runs_is_their_mean_with_the_interval_over_runs(seeds, other):
+    several, alone = read_entries([*seeds, other])
+    assert several.last(WINS).interval == interval_over_runs([0.50, 0.53, 0.56])
+    low, mid, high = several.last(NASH).interval
+    assert mid == pytest.approx(0.2)
+    assert low == 0, "no NashConv is below 0"
+    assert high == pytest.approx(interval_over_runs([0.1, 0.2, 0.3]).high)
+    assert alone.last(WINS).interval == match(70, 100).win_rate
+    assert alone.last(NASH).is_exact
+    assert not several.last(NASH).is_exact
+
+
+def test_an_interval_over_runs_stays_within_what_is_possible(tmp_path):
+    paths = [
+        str(write_run(tmp_path / str(s), {4: {RANDOM: match(90 + s, 100)}}, seed=str(s))) for s in (0, 9)
+    ]
+    (entry,) = read_entries(paths)
+    low, mid, high = entry.last(WINS).interval
+    assert 0 < low < mid < high == 1
+
+
+def test_the_table_says_counts_intervals_and_what_they_mean(seeds, other):
+    said = text_of(read_entries([*seeds, other]))
+    rows = {" ".join(line.split()) for line in said.splitlines()}
+    low, mid, high = interval_over_runs([0.50, 0.53, 0.56])
+    assert f"seed-0, seed-1, seed-2 {mid:.1%} ({100 * low:.1f} to {100 * high:.1f}) 3 runs, 300 games" in rows
+    assert "other 70.0% (60.4 to 78.1) 1 run, 100 games" in rows
+    assert "other 0.2000 1 run" in rows, "an exact measure of one run has no interval"
+    assert "seed-0, seed-1, seed-2 3 update 4 smollm2-135m" in rows
+    assert max(map(len, said.splitlines())) <= 80
+    whole = " ".join(said.split())
+    assert OVER in whole
+    assert WITHIN in whole
+    assert OVER not in " ".join(text_of(read_entries([other, seeds[0]])).split())
+    assert WITHIN not in " ".join(text_of(read_entries(seeds)).split())
+
+
+def test_draws_are_left_out_where_no_run_ever_drew(seeds, tmp_path):
+    entries = read_entries(seeds)
+    assert FigureName("draw rate against random", "kuhn_poker") not in figure_names(entries)
+    write_run(tmp_path / "drawn", {0: {RANDOM: match(5, 10, draws=1)}, 4: {RANDOM: match(5, 10)}})
+    entries = read_entries([*seeds, str(tmp_path / "drawn")])
+    assert FigureName("draw rate against random", "kuhn_poker") in figure_names(entries)
+
+
+def test_figures_have_their_environment_only_where_there_are_several(seeds, tmp_path):
+    assert figure_names(read_entries(seeds))[WINS] == "win rate against random"
+    leduc = match(1, 10, env_id="leduc_poker")
+    write_run(tmp_path / "leduc", {4: {"leduc": leduc}}, envs="[{id = 'leduc_poker'}]")
+    entries = read_entries([*seeds, str(tmp_path / "leduc")])
+    assert figure_names(entries)[WINS] == "win rate against random in kuhn_poker"
+    assert entries[1].last(WINS) is None
+
+
+def test_runs_that_were_last_evaluated_at_different_updates_say_so(seeds, tmp_path):
+    write_run(tmp_path / "seed-3", {0: results(20, 1.0), 2: results(41, 0.6)}, seed="3")
+    entries = read_entries([*seeds, str(tmp_path / "seed-3")])
+    said = " ".join(text_of(entries).split())
+    assert "seed-0 and 3 more: its runs were last evaluated at different updates, 2 to 4." in said
+    assert entries[0].curve(WINS).keys() == {0, 2}, "a mean over other runs at other updates would jump"
+
+
+def test_an_unplayable_nash_conv_is_marked(tmp_path):
+    paths = [
+        str(write_run(tmp_path / name, {4: {"n": nash(0.5, mass=mass)}}, lora__rank=rank))
+        for name, mass, rank in (("a", 0.05, "4"), ("b", 0.9, "8"))
+    ]
+    said = text_of(read_entries(paths))
+    assert "0.5000 (!)" in said
+    assert "(!) This policy" in said
+
+
+def test_a_measure_that_is_a_share_by_chance_is_a_mean(tmp_path):
+    (tmp_path / "debate.toml").write_text(PROGRAM)
+    values = {0: [0.0, 1.0], 1: [0.5, 9.5]}
+    paths = [
+        str(
+            write_run(
+                tmp_path / str(seed),
+                {4: {"score": MeasureResult("score", values[seed])}},
+                preset=str(tmp_path / "debate.toml"),
+                seed=str(seed),
+            )
+        )
+        for seed in values
+    ]
+    (entry,) = read_entries(paths)
+    score = entry.last(FigureName("score"))
+    assert score.kind == "mean"
+    assert score.interval == interval_over_runs([0.5, 5.0]), "it may leave 0 to 1"
+    assert "2 runs, 4 items" in text_of([entry])
+
+
+def test_runs_without_evaluations_can_be_compared(tmp_path):
+    paths = [str(write_run(tmp_path / name, lora__rank=rank)) for name, rank in (("a", "4"), ("b", "8"))]
+    entries = read_entries(paths)
+    assert "Nothing was evaluated." in text_of(entries)
+    assert "Nothing was evaluated." in comparison_html(entries)
+
+
+def test_runs_of_one_name_in_several_directories_go_by_their_paths(tmp_path):
+    for place in ("here", "there"):
+        write_run(tmp_path / place / "run")
+    (entry,) = read_entries([str(tmp_path / place / "run") for place in ("here", "there")])
+    assert entry.label == f"{tmp_path}/here/run, {tmp_path}/there/run"
+
+
+def test_wrong_runs_are_one_line(seeds, tmp_path):
+    with pytest.raises(InputError, match=r"one run cannot be compared\. Name more, or look at it: selfplay"):
+        read_entries(seeds[:1])
+    with pytest.raises(InputError, match="is named twice"):
+        read_entries([*seeds, f"{tmp_path}/../{tmp_path.name}/seed-1"])
+    with (tmp_path / "seed-1" / "metrics.jsonl").open("a") as file:
+        file.write("nothing\n{}\n")
+    with pytest.raises(InputError, match="is not a JSON object"):
+        comparison_html(read_entries(seeds))
+
+
+# The page
+
+
+def figures_in(page: str) -> list[dict]:
+    return json.loads(re.search(r'<script id="figures" type="application/json">(.*?)</script>', page)[1])
+
+
+def test_every_chart_has_a_line_for_each_entry_with_its_interval(seeds, other):
+    page = comparison_html(read_entries([*seeds, other]))
+    charts = {}
+    found = re.findall(r"<h3>(.*?)</h3>.*?<div class=\"chart\" id=\"(.*?)\"", page)
+    titles = {place: title for title, place in found}
+    for figure in figures_in(page):
+        go.Figure(data=figure["traces"], layout=figure["layout"])  # Plotly accepts it
+        charts[titles[figure["id"]]] = figure["traces"]
+    lines = {trace["name"]: trace for trace in charts["Win rate against random"] if trace.get("name")}
+    assert lines["seed-0, seed-1, seed-2"]["x"] == [0, 2, 4]
+    assert lines["seed-0, seed-1, seed-2"]["y"] == pytest.approx([0.2, 0.41, 0.53])
+    assert lines["other"]["x"] == [0, 4]
+    bands = [trace for trace in charts["Win rate against random"] if trace.get("fill")]
+    assert bands[0]["y"][2] == interval_over_runs([0.50, 0.53, 0.56]).high
+    assert bands[1]["y"][1] == match(70, 100).win_rate.high
+    assert len([trace for trace in charts["NashConv"] if trace.get("fill")]) == 1, "one run's is exact"
+    tokens = {trace.get("name"): trace for trace in charts["Tokens of an answer"]}
+    assert tokens["seed-0, seed-1, seed-2"]["y"] == [3.0] * 4
+    assert "other" not in tokens, "it has no such metric"
+
+
+def test_the_page_shows_the_numbers_of_the_table(seeds, other):
+    entries = read_entries([*seeds, other])
+    page = comparison_html(entries)
+    low, mid, high = interval_over_runs([0.50, 0.53, 0.56])
+    for said in (
+        f"{mid:.1%} ({100 * low:.1f} to {100 * high:.1f})",
+        "3 runs, 300 games",
+        "70.0% (60.4 to 78.1)",
+        escape(OVER),
+        escape(WITHIN),
+        "learning.learning_rate",
+        "0.5",
+    ):
+        assert said in page
+
+
+class Elements(HTMLParser):
+    """The elements, attributes and text of a page, as a browser reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value for name, value in attrs if name in ("src", "href", "action")]
+
+
+def test_hostile_text_in_runs_is_only_text_on_the_page_and_in_the_terminal(tmp_path):
+    whole = [text for text in (*HTML, *TERMINAL, *RICH_MARKUP) if "\ud800" not in text]
+    (tmp_path / "debate.toml").write_text(PROGRAM)
+    names = {f"{text} measure": MeasureResult(f"{text} measure", [1.0, 0.5]) for text in whole}
+    evaluations = {step: {f"m{place}": one for place, one in enumerate(names.values())} for step in (0, 4)}
+    run_names = ["<script>alert(1)<", "b[red]\x1b[2J"]
+    paths = [
+        str(
+            write_run(
+                tmp_path / name,
+                evaluations,
+                preset=str(tmp_path / "debate.toml"),
+                metrics={f"program/reward/{HTML[0]}": 1.0},
+                lora__rank=str(4 + place),
+                tracking__wandb_project=json.dumps(HTML[4]),
+            )
+        )
+        for place, name in enumerate(run_names)
+    ]
+    entries = read_entries(paths)
+    page = comparison_html(entries)
+    ours, plain = Elements(), Elements()
+    ours.feed(page)
+    (tmp_path / "calm").mkdir()
+    calm = [str(write_run(tmp_path / "calm" / n, {0: {}}, lora__rank=r)) for n, r in (("a", "4"), ("b", "8"))]
+    plain.feed(comparison_html(read_entries(calm)))
+    assert ours.tags <= plain.tags | {"h3", "i", "div", "p"}
+    assert ours.attributes <= plain.attributes | {"style", "class", "id", "colspan"}
+    assert not any(name.startswith("on") for name in ours.attributes)
+    assert ours.links == []
+    assert "default-src &#x27;none&#x27;; script-src &#x27;sha256-" in page
+    assert len(figures_in(page)) >= len(names)
+    said = text_of(entries, 120)
+    assert not ACTS_ON_A_TERMINAL.search(said)
+    assert "b[red]·[2J" in said
+
+
+def test_the_command_writes_the_page_and_prints_the_table(seeds, other, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *seeds, other, "--out", "page.html"]) == 0
+    printed = capsys.readouterr().out
+    assert "seed-0, seed-1, seed-2" in printed
+    assert printed.endswith("page: page.html\n")
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert main(["compare", *seeds]) == 0
+    assert (tmp_path / "comparison.html").exists()

@@ -1,0 +1,151 @@
+"""``selfplay export``: adapters and merged models, which plain PEFT and transformers load."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from file_limits import files_no_longer_than
+from selfplay.cli.main import main
+from selfplay.commands.export import export
+from selfplay.core import InputError, SelfplayError
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from test_training_local import configure, model, run  # noqa: F401 - a fixture
+from test_training_programs import configure as configure_program
+from tiny_models import perturb_adapter, tiny_model
+
+TEXT = "Legal moves: check, bet."
+
+
+@pytest.fixture(scope="module")
+def trained(model, tmp_path_factory):  # noqa: F811
+    """A finished run that keeps its best adapter."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    best = {"run__keep_best": "mass on legal moves", "evaluation__every": "1"}
+    run(configure(model, learning__steps="2", learning__learning_rate="0.01", **best), path)
+    return path
+
+
+def logits(loaded, tokenizer) -> torch.Tensor:
+    with torch.no_grad():
+        return loaded.eval()(**tokenizer(TEXT, return_tensors="pt")).logits
+
+
+def with_adapter(base, adapter) -> torch.Tensor:
+    loaded = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return logits(PeftModel.from_pretrained(loaded, adapter), AutoTokenizer.from_pretrained(base))
+
+
+def exported(source, out, **options):
+    settings = {"merge": True, "policy": None, **options}
+    export(str(source), out, **settings, console=Console(quiet=True))
+    return out
+
+
+def test_a_merged_model_loads_by_itself_and_computes_what_base_and_adapter_do(model, trained, tmp_path):  # noqa: F811
+    out = exported(trained, tmp_path / "out")
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    there = with_adapter(model, trained / "checkpoints" / "step-000002")
+    assert loaded.dtype == torch.float32
+    assert torch.allclose(logits(loaded, tokenizer), there, atol=1e-4)
+    untrained = logits(AutoModelForCausalLM.from_pretrained(model), tokenizer)
+    assert not torch.allclose(untrained, there, atol=1e-2), "or the test could not tell them apart"
+    said = [{"role": "user", "content": "hello"}]
+    own = AutoTokenizer.from_pretrained(model)
+    assert tokenizer.apply_chat_template(said, tokenize=False) == own.apply_chat_template(
+        said, tokenize=False
+    )
+    assert tokenizer.eos_token_id == own.eos_token_id
+    files = {path.suffix for path in out.iterdir()}
+    assert files <= {".json", ".safetensors", ".jinja"}
+    assert "auto_map" not in json.loads((out / "config.json").read_text())
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_every_shape_of_adapter_is_merged(architecture, tied, tmp_path):
+    base = str(tiny_model(architecture, tied))
+    policy = PolicyModel(base, LoraSettings(3, 7.0, ["q_proj", "down_proj"]))
+    perturb_adapter(policy)
+    save_adapter(tmp_path / "adapter", policy, base)
+    loaded = AutoModelForCausalLM.from_pretrained(exported(tmp_path / "adapter", tmp_path / "out"))
+    there = with_adapter(base, tmp_path / "adapter")
+    assert torch.allclose(logits(loaded, AutoTokenizer.from_pretrained(base)), there, atol=1e-4)
+
+
+def test_an_adapter_that_names_all_linear_layers_is_merged(tmp_path):
+    base = str(tiny_model("llama"))
+    policy = PolicyModel(base, LoraSettings(2, 4.0))
+    perturb_adapter(policy)
+    save_adapter(tmp_path / "adapter", policy, base)
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"target_modules": "all-linear"}))
+    loaded = AutoModelForCausalLM.from_pretrained(exported(tmp_path / "adapter", tmp_path / "out"))
+    there = with_adapter(base, tmp_path / "adapter")
+    assert torch.allclose(logits(loaded, AutoTokenizer.from_pretrained(base)), there, atol=1e-4)
+
+
+def test_without_merging_the_adapter_is_copied(trained, tmp_path):
+    out = exported(f"{trained}@1", tmp_path / "adapters" / "mine", merge=False)
+    saved = trained / "best" / "step-000001"
+    saved = saved if saved.exists() else trained / "checkpoints" / "step-000001"
+    assert sorted(path.name for path in out.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert (out / "adapter_model.safetensors").read_bytes() == (
+        saved / "adapter_model.safetensors"
+    ).read_bytes()
+
+
+def test_the_checkpoint_can_be_chosen(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    best = next(iter(sorted((trained / "best").iterdir(), reverse=True)))
+    for name, place in (
+        ("0", trained / "checkpoints" / "step-000000"),
+        ("last", trained / "checkpoints" / "step-000002"),
+        ("best", best),
+    ):
+        assert main(["export", str(trained), name, "--checkpoint", name]) == 0
+        weights = load_file(tmp_path / name / "adapter_model.safetensors")
+        wanted = load_file(place / "adapter_model.safetensors")
+        assert all((weights[key] == wanted[key]).all() for key in wanted)
+
+
+def test_a_policy_of_several_must_be_named(model, tmp_path):  # noqa: F811
+    run(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "run")
+    with pytest.raises(
+        InputError, match=r"--policy: this run trained several policies. Name one: hider, seeker"
+    ):
+        exported(tmp_path / "run", tmp_path / "out")
+    with pytest.raises(InputError, match=r"--policy: there is no policy 'judge'. There are: hider, seeker"):
+        exported(tmp_path / "run", tmp_path / "out", policy="judge")
+    out = exported(tmp_path / "run", tmp_path / "out", policy="seeker")
+    there = with_adapter(model, tmp_path / "run" / "checkpoints" / "step-000001" / "seeker")
+    assert torch.allclose(
+        logits(AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(model)),
+        there,
+        atol=1e-4,
+    )
+
+
+def test_wrong_input_leaves_nothing(model, trained, tmp_path):  # noqa: F811
+    (tmp_path / "taken").mkdir()
+    for source, out, options, said in (
+        (trained, tmp_path / "taken", {}, "OUT: .*taken exists already"),
+        (model, tmp_path / "out", {}, "is a model without an adapter"),
+        (trained, tmp_path / "out", {"policy": "solver"}, "--policy: .* has only one policy"),
+    ):
+        with pytest.raises(InputError, match=said):
+            exported(source, out, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(trained, tmp_path, merge):
+    with files_no_longer_than(1000), pytest.raises(SelfplayError, match="out cannot be written") as caught:
+        exported(trained, tmp_path / "out", merge=merge)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,80 @@
+"""Figures of evaluations: their names, which way is better, and what a damaged file says."""
+
+import json
+
+import pytest
+
+from run_files import match, nash
+from selfplay.core import InputError
+from selfplay.evaluation import write_evaluation
+from selfplay.evaluation.figures import FigureName, figures_of, read_figures
+from selfplay.evaluation.measures import MeasureResult
+
+
+def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
+    figures = {figure.name.name: figure for figure in figures_of(match(3, 10, draws=1))}
+    assert list(figures) == [
+        "win rate against random",
+        "draw rate against random",
+        "loss rate against random",
+        "games lost by an invalid move against random",
+        "invalid moves against random",
+        "mean reward against random",
+    ]
+    won = figures["win rate against random"]
+    assert won.interval == match(3, 10, draws=1).win_rate
+    assert (won.count, won.counted, won.kind) == (10, "games", "share")
+    assert figures["mean reward against random"].value == pytest.approx(-0.3)
+    assert [figure.smaller_is_better for figure in figures.values()] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_game_for_one_player_has_no_opponent_in_its_figures():
+    assert figures_of(match(3, 10, opponent=""))[0].name == ("win rate", "kuhn_poker")
+
+
+def test_less_nash_conv_is_better_and_an_unplayable_one_is_marked():
+    exact, mass = figures_of(nash(0.5))
+    assert (exact.name.name, exact.value, exact.kind) == ("NashConv", 0.5, "exact")
+    assert exact.smaller_is_better
+    assert not mass.smaller_is_better
+    assert exact.is_playable
+    assert not figures_of(nash(0.5, mass=0.05))[0].is_playable
+
+
+def test_a_measure_has_the_programs_own_name_and_none_without_values():
+    (figure,) = figures_of(MeasureResult("words a turn", [2.0, 4.0]))
+    assert (figure.name, figure.value, figure.kind) == (("words a turn", ""), 3.0, "mean")
+    assert figures_of(MeasureResult("won by Aff", [1.0, 0.0]))[0].kind == "share"
+    assert figures_of(MeasureResult("words a turn", [])) == []
+
+
+def test_a_name_is_meant_with_and_without_its_environment():
+    name = FigureName("NashConv", "kuhn_poker")
+    assert name.is_meant_by("NashConv")
+    assert name.is_meant_by("NashConv in kuhn_poker")
+    assert not name.is_meant_by("NashConv in leduc_poker")
+    assert not FigureName("odd letters").is_meant_by("odd letters in ")
+
+
+def test_the_figures_of_an_update_are_those_of_its_files_only(tmp_path):
+    write_evaluation(tmp_path, 2, "random", match(1, 4))
+    write_evaluation(tmp_path, 20, "nash-conv", nash(0.5))
+    assert [figure.name.name for figure in read_figures(tmp_path, 20)] == ["NashConv", "mass on legal moves"]
+    assert read_figures(tmp_path, 3) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"wins": 11}, {"wins": "3"}, {"games": None}, {"reward_sum": float("nan")}, {"kind": "mtach"}]
+)
+def test_an_evaluation_with_impossible_numbers_is_damaged(tmp_path, change):
+    path = write_evaluation(tmp_path, 2, "random", match(3, 10))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=r"step-000002-random\.json: is .*damaged"):
+        read_figures(tmp_path, 2)
