@@ -11,7 +11,9 @@ from ray_simulation import SimulatedHost, VirtualTimeLoop
 from selfplay.cluster.engines.client import SHARES, EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
+from selfplay.cluster.engines.start import calls_of_each_client
 from selfplay.cluster.handles import LocalHandle
+from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.delivery import DeliveryError
 
@@ -131,6 +133,52 @@ def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
         await client.close()
 
     run(scenario())
+
+
+class BusiestHost(SimulatedHost):
+    """Remembers the most requests that it had at once."""
+
+    most = 0
+
+    async def complete(self, *args: Any) -> Any:
+        self.most = max(self.most, self.busy + 1)
+        return await super().complete(*args)
+
+
+@pytest.mark.parametrize("engines", [1, 2, 8])
+def test_calls_in_flight_grow_with_engines_and_no_engine_gets_more_than_its_limit(engines):
+    async def scenario() -> list[int]:
+        hosts = [BusiestHost(1.0) for _ in range(engines)]
+        client = EngineClient([LocalHandle(EngineService(host)) for host in hosts], calls_per_engine=10)
+        await asyncio.gather(*(client.complete(PROMPT, seed=seed) for seed in range(40 * engines)))
+        await client.close()
+        assert sum(host.calls for host in hosts) == 40 * engines
+        return [host.most for host in hosts]
+
+    assert run(scenario()) == [10] * engines
+
+
+def test_requests_beyond_the_limit_are_sent_again_too_when_the_engine_is_killed():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
+        client = EngineClient([engine], calls_per_engine=10)
+        asked = [asyncio.create_task(client.complete(PROMPT, seed=seed)) for seed in range(50)]
+        await asyncio.sleep(1.5)
+        engine.kill()
+        engine.restart()
+        async with asyncio.timeout(60.0):
+            assert len(await asyncio.gather(*asked)) == 50
+        await client.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("engines", [1, 4, 64])
+def test_the_calls_of_all_clients_together_fill_every_engine_and_overfill_none(engines):
+    config = load_config("quickstart", {"run.runtime": "ray", "ray.engines": engines, "ray.collectors": 16})
+    clients = config.ray.collectors + 1  # and the evaluation
+    assert clients * calls_of_each_client(config) <= engines * config.inference.max_queue
+    assert clients * calls_of_each_client(config) > 0.99 * engines * config.inference.max_queue
 
 
 def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():

@@ -15,7 +15,7 @@ from selfplay.cluster.actors import (
     TrackerActor,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import calls_of_each_client, start_engines
+from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine, start_engines
 from selfplay.cluster.handles import found
 from selfplay.cluster.learners.service import LearnerService
 from selfplay.cluster.placement import Placement
@@ -44,7 +44,11 @@ class ConfigCollectorActor(CollectorService):
         collection = config.collection
         super().__init__(
             f"Collector-{number}",
-            EngineClient([found(engine) for engine in engines], patience=config.ray.patience),
+            EngineClient(
+                [found(engine) for engine in engines],
+                patience=config.ray.patience,
+                calls_per_engine=calls_per_engine(config),
+            ),
             found(step_buffer),
             found(model_pool),
             found(tracker),

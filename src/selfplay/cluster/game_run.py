@@ -11,7 +11,7 @@ from typing import Any
 from selfplay.cluster.cluster_run import ClusterRun
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.start import calls_of_each_client
+from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.game_actors import TO_EVALUATE, GameParts
 from selfplay.cluster.placement import Placement
 from selfplay.collection.accounts import failure_lines, raised_lines
@@ -51,7 +51,8 @@ class GameRun(ClusterRun[GameParts]):
 
     async def train(self, parts: GameParts, progress: RunProgress) -> None:
         """Let collectors and learner work, show their progress, and evaluate the adapters offered."""
-        client = EngineClient(parts.engines, patience=self.config.ray.patience)
+        calls = calls_per_engine(self.config)
+        client = EngineClient(parts.engines, patience=self.config.ray.patience, calls_per_engine=calls)
         evaluations = self._evaluations(client)
         try:
             await self._evaluate_offered(parts, evaluations, progress)

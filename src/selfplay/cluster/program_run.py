@@ -10,6 +10,7 @@ from rich.console import Console
 from selfplay.cluster.cluster_run import ClusterRun
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.learners.program_learner import SavedStep, step_directory
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.program_actors import ProgramParts
@@ -59,13 +60,20 @@ class ProgramRun(ClusterRun[ProgramParts]):
 
     async def prepare(self, parts: ProgramParts) -> None:
         """Connect the arena with the engines, and load the last saved step."""
-        self.client = EngineClient(parts.engines, patience=self.config.ray.patience, adapters_only=True)
+        self.client = EngineClient(
+            parts.engines,
+            patience=self.config.ray.patience,
+            calls_per_engine=calls_per_engine(self.config),
+            adapters_only=True,
+        )
         results = {policy: f"result of {policy}" for policy in self.policies}
         self.source = ProgramSource(
             SourceParts(self.config, self.directory, self.tracker, self.rollout_log, results),
             self.arena,
             self.client,
         )
+        concurrency = self.config.collection.concurrency
+        self.arena.set_concurrency(min(concurrency, calls_of_each_client(self.config)))
         self.saved: SavedStep = await parts.learner.saved.remote()
         for note in self.saved.notes:
             print_line(self.console, note)

@@ -90,7 +90,7 @@ class InferenceSettings(Settings):
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
     `max_cached_tokens`. If not given, the model's own limit applies."""
     max_queue: int = Field(default=16384, ge=1)
-    """Maximum number of requests in progress; further requests are rejected."""
+    """Maximum number of requests in progress at one engine; further requests are rejected."""
     max_cached_tokens: int = Field(default=32768, ge=64)
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""

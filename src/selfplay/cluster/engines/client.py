@@ -56,6 +56,8 @@ class EngineClient(InferenceClient):
     Args:
         engines: handles of :class:`EngineService`.
         patience: seconds without any answer to pending requests after which an engine is given up.
+        calls_per_engine: maximum requests in progress at one engine; further ones wait here. ``None`` for no
+            limit.
         adapters_only: reject names that are not among ``adapters``, including ``default``.
     """
 
@@ -64,11 +66,13 @@ class EngineClient(InferenceClient):
         engines: list[Any],
         *,
         patience: float = 300.0,
+        calls_per_engine: int | None = None,
         adapters_only: bool = False,
     ) -> None:
         self.name = uuid.uuid4().hex
         self._api_clients: dict[str, InferenceClient] = {}
         self.patience = patience
+        self.calls_per_engine = calls_per_engine
         self.adapters_only = adapters_only
         self.policy = AdapterRef("default", 0, None)
         self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
@@ -191,7 +195,9 @@ class EngineClient(InferenceClient):
             await engine.some.wait()
             await self._let_others_ask(engine)
             engine.some.clear()
-            requests, engine.waiting = engine.waiting, []
+            requests = self._that_fit(engine)
+            if not requests:
+                continue
             if not engine.pending and self._silence(engine) > FORGET_SECONDS / 2:
                 engine.incarnation = None  # it may have forgotten this client, and answer with another
                 engine.known.clear()
@@ -200,12 +206,21 @@ class EngineClient(InferenceClient):
             await engine.known.wait()
             tasks.create_task(self._hand_over(engine, requests))
 
+    def _that_fit(self, engine: _Engine) -> list[Request]:
+        """Remove and return the waiting requests that the engine may have now."""
+        if self.calls_per_engine is None:
+            room = len(engine.waiting)
+        else:
+            room = max(0, self.calls_per_engine - len(engine.pending))
+        requests, engine.waiting = engine.waiting[:room], engine.waiting[room:]
+        return requests
+
     async def _hand_over(self, engine: _Engine, requests: list[Request]) -> None:
         try:
             await engine.handle.submit.remote(self.name, Requests(requests))
         except RayError:
             await asyncio.sleep(RETRY_SECONDS)
-            engine.waiting += [request for request in requests if request.number in engine.pending]
+            engine.waiting += [one for one in requests if engine.pending.pop(one.number, None)]
             engine.some.set()
 
     def _silence(self, engine: _Engine) -> float:
@@ -258,12 +273,15 @@ class EngineClient(InferenceClient):
         """Resend pending requests if another incarnation answers, which never received them."""
         if engine.incarnation not in (None, incarnation):
             engine.waiting = [*engine.pending.values(), *engine.waiting]
+            engine.pending = {}
             engine.some.set()
         engine.incarnation = incarnation
         engine.known.set()
 
     def _take(self, engine: _Engine, answer: Answer) -> None:
         engine.pending.pop(answer.number, None)
+        if engine.waiting:
+            engine.some.set()
         future = self._futures.get(answer.number)
         if future is not None and not future.done():
             future.set_result(answer)

@@ -24,9 +24,14 @@ def start_engines(config: Config, placement: Placement, tracker: Any) -> list[An
     ]
 
 
-def calls_of_each_client(config: Config) -> int:
-    """Return how many calls a collector, or the evaluation, may have in progress: engines reject more."""
+def calls_per_engine(config: Config) -> int:
+    """Return how many calls a collector, or the evaluation, may have at one engine, which rejects more."""
     return max(1, config.inference.max_queue // (config.ray.collectors + 1))
+
+
+def calls_of_each_client(config: Config) -> int:
+    """Return how many calls a collector, or the evaluation, may have in progress at all engines."""
+    return config.ray.engines * calls_per_engine(config)
 
 
 def engine_settings(config: Config) -> EngineSettings:
