@@ -241,7 +241,7 @@ class GameParts:
                 self.buffer,
                 self.pool,
                 self.tracker,
-                placement.group if settings.learners > 1 else None,
+                placement.learners if settings.learners > 1 else None,
                 epoch,
             )
         )

@@ -1,19 +1,22 @@
-"""Placement: reserve cores and GPUs for the learners and engines of a run, all together or not at all."""
+"""Placement: reserve cores and GPUs for the learners and engines of a run."""
 
+import time
+import uuid
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from selfplay.cluster.node_cores import group_name
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 
 
 class Placement:
-    """A placement group: a bundle for each learner, then one for each engine. Ray moves it if a node dies.
+    """Placement groups: one for all learners and one for each engine. Ray moves them if a node dies.
 
-    If neither cores nor GPUs are requested, nothing is reserved, and Ray places the actors.
+    Actors that request neither cores nor GPUs have no group, and Ray places them.
 
     Raises:
         InputError: the cluster does not have the requested resources, or does not grant them in time.
@@ -24,35 +27,39 @@ class Placement:
         learner = _bundle(settings.cpus_per_learner, settings.gpus_per_learner)
         engine = _bundle(settings.cpus_per_engine, settings.gpus_per_engine)
         bundles = [*[learner] * settings.learners, *[engine] * settings.engines]
-        self.group: PlacementGroup | None = None
-        if all(bundles):
-            self._check(bundles)
-            self.group = placement_group(bundles, strategy="PACK")
-            if not self.group.wait(settings.patience):
-                self.remove()
-                raise InputError(
-                    "ray",
-                    f"the cluster did not grant {_words(bundles)} in {settings.patience:g} s",
-                    "Wait until it is free, or request less",
-                )
+        self._check(bundles)
+        run = uuid.uuid4().hex
+        self.learners = _group([learner] * settings.learners, group_name(run, "learners"))
+        self.engines = [
+            _group([engine], group_name(run, "engine", number)) for number in range(settings.engines)
+        ]
+        if not self._granted_within(settings.patience):
+            self.remove()
+            raise InputError(
+                "ray",
+                f"the cluster did not grant {_words(bundles)} in {settings.patience:g} s",
+                "Wait until it is free, or request less",
+            )
 
     def learner(self) -> dict[str, Any]:
         """Return Ray's options for the first learner."""
-        return self._bundle_options(0)
+        return _inside(self.learners)
 
     def engine(self, number: int) -> dict[str, Any]:
         """Return Ray's options for an engine."""
-        return self._bundle_options(self.settings.learners + number)
+        return _inside(self.engines[number])
 
     def remove(self) -> None:
         """Release everything."""
-        if self.group is not None:
-            remove_placement_group(self.group)
+        for group in self._groups():
+            remove_placement_group(group)
 
-    def _bundle_options(self, index: int) -> dict[str, Any]:
-        if self.group is None:
-            return {}
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, index)}
+    def _groups(self) -> list[PlacementGroup]:
+        return [group for group in (self.learners, *self.engines) if group is not None]
+
+    def _granted_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        return all(group.wait(max(0.0, deadline - time.monotonic())) for group in self._groups())
 
     def _check(self, bundles: list[dict[str, float]]) -> None:
         there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -74,6 +81,17 @@ def requested(amount: float, kind: str) -> str:
 def cores_for(settings: RaySettings) -> float:
     """Return the number of cores that all learners and engines request."""
     return settings.cpus_per_learner * settings.learners + settings.cpus_per_engine * settings.engines
+
+
+def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup | None:
+    return placement_group(bundles, strategy="PACK", name=name) if all(bundles) else None
+
+
+def _inside(group: PlacementGroup | None) -> dict[str, Any]:
+    """Return Ray's options for an actor in the first bundle of a group."""
+    if group is None:
+        return {}
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
 
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:

@@ -61,7 +61,7 @@ class ProgramParts:
                 config,
                 str(run),
                 policies,
-                placement.group if settings.learners > 1 else None,
+                placement.learners if settings.learners > 1 else None,
                 epoch,
             )
         )

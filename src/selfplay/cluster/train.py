@@ -13,9 +13,9 @@ from ray.exceptions import RayError
 from rich.console import Console
 
 from selfplay.cluster.connect import connected, in_our_words
-from selfplay.cluster.engines.start import cores_of_each
 from selfplay.cluster.game_actors import TO_EVALUATE
 from selfplay.cluster.game_run import GameRun
+from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.program_run import ProgramRun
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config.loading import dump_config, load_config
@@ -24,7 +24,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.sessions import note_session
-from selfplay.training.threads import with_chosen_threads
+from selfplay.training.threads import available_cores, with_chosen_threads
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
@@ -68,7 +68,10 @@ def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
 def _run(config: Config, directory: RunDirectory, console: Console, *, moved: bool = False) -> None:
     """Join the cluster and run; a run that has ``moved`` saves its new address."""
     where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
-    settled = with_chosen_threads(config, cores_of_each(config), partial(print_line, console))
+    settled = config
+    if config.ray.address is None:  # elsewhere, each engine and learner has its share of its own node
+        most = Sharing.of(config).cores(available_cores())
+        settled = with_chosen_threads(config, most, partial(print_line, console))
     with ExitStack() as stack:
         with working(console, f"joining Ray {where}"):
             stack.enter_context(connected(config.ray, f"{NAMESPACE}{directory.path.name}"))

@@ -24,7 +24,8 @@ class ModelSettings(Settings):
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept."""
+    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept; with
+    `ray.address`, each engine and learner uses its share of the cores of its node."""
 
     @field_validator("device")
     @classmethod

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
+from selfplay.cluster.node_cores import Sharing, cores_here
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """An engine and its limits; see the configuration's sections ``model``, ``lora`` and ``inference``."""
+    """An engine and its limits; see the configuration's sections ``model``, ``lora`` and ``inference``.
+
+    Without ``threads``, an embedded engine that knows its ``sharing`` computes on its share of its node.
+    """
 
     model: str
     engine: Literal["embedded", "vllm"] = "embedded"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"
     threads: int | None = None
+    sharing: Sharing | None = None
     lora_rank: int = 16
     lora_alpha: float = 32.0
     target_modules: tuple[str, ...] = field(default=ALL_LINEAR)
@@ -120,9 +125,10 @@ def _policy_model(settings: EngineSettings) -> "PolicyModel":
     from selfplay.learning.policy import LoraSettings
     from selfplay.training.assembly import build_policy
 
-    model = ModelSettings(
-        name=settings.model, dtype=settings.dtype, device=settings.device, threads=settings.threads
-    )
+    threads = settings.threads
+    if threads is None and settings.sharing is not None:
+        threads = cores_here(settings.sharing)
+    model = ModelSettings(name=settings.model, dtype=settings.dtype, device=settings.device, threads=threads)
     lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
     return build_policy(model, lora, 0, say_nothing)
 

@@ -1,12 +1,12 @@
-"""Start the inference actors of a run, and share the cores between its actors."""
+"""Start the inference actors of a run."""
 
 from typing import Any
 
 from selfplay.cluster.actors import EngineForm
 from selfplay.cluster.engines.settings import EngineSettings
+from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.placement import Placement
 from selfplay.config.settings import Config
-from selfplay.training.threads import available_cores
 
 
 def start_engines(config: Config, placement: Placement, tracker: Any) -> list[Any]:
@@ -43,6 +43,7 @@ def engine_settings(config: Config) -> EngineSettings:
         dtype=model.dtype,
         device=model.device,
         threads=model.threads,
+        sharing=Sharing.of(config),
         lora_rank=lora.rank,
         lora_alpha=float(lora.alpha),
         target_modules=tuple(lora.target_modules),
@@ -55,12 +56,3 @@ def engine_settings(config: Config) -> EngineSettings:
         max_batch=inference.max_batch,
         gpu_memory=inference.gpu_memory,
     )
-
-
-def cores_of_each(config: Config) -> int:
-    """Return the cores of an engine or learner: all of this machine if they take turns, else a share."""
-    settings = config.ray
-    busy = max(settings.engines, settings.learners)
-    if config.collection.max_staleness:
-        busy = settings.engines + settings.learners
-    return max(1, available_cores() // busy)

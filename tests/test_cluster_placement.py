@@ -1,0 +1,97 @@
+"""Where a run's engines and learners are, and what they have there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group_table
+
+from selfplay.cluster.actors import ActorForm
+from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
+from selfplay.cluster.placement import Placement
+from selfplay.cluster.remote_logger import RemoteLogger
+from selfplay.config.ray import RaySettings
+
+
+def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:
+    """Return Ray's table of a run's placement groups, given the node of each learner and engine."""
+
+    def group(name: str, nodes: list[str]) -> dict[str, Any]:
+        return {"name": name, "bundles_to_node_id": dict(enumerate(nodes))}
+
+    groups = {f"{run}-learners": group(group_name(run, "learners"), learners)}
+    for number, node in enumerate(engines):
+        groups[f"{run}-engine-{number}"] = group(group_name(run, "engine", number), [node])
+    return groups
+
+
+def cores_of_an_engine(groups: dict[str, Any], run: str, node: str, cores: int, overlap: bool = True) -> int:
+    return sharing_on_node(groups, f"{run}-learners", node, overlap).cores(cores)
+
+
+def test_each_engine_on_a_node_of_its_own_has_all_of_that_nodes_cores():
+    nodes = [f"node-{number}" for number in range(64)]
+    groups = table("run", ["head"], nodes)
+    assert {cores_of_an_engine(groups, "run", node, 48) for node in nodes} == {48}
+
+
+@pytest.mark.parametrize(("overlap", "share"), [(True, 8), (False, 12)])
+def test_actors_of_a_run_on_one_node_share_its_cores(overlap, share):
+    groups = table("run", ["here", "there"], ["here", "there", "here"])
+    assert cores_of_an_engine(groups, "run", "here", 24, overlap) == share
+
+
+def test_actors_of_other_runs_are_not_counted():
+    groups = table("run", ["here"], ["here"]) | table("other", ["here"], ["here"] * 6)
+    assert cores_of_an_engine(groups, "run", "here", 24) == 12
+
+
+def test_an_actor_has_one_core_where_there_are_more_actors_than_cores():
+    assert cores_of_an_engine(table("run", ["here"], ["here"] * 6), "run", "here", 4) == 1
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    """A cluster whose head has no CPU, and two nodes with three and one."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for cpus in (3, 1):
+        cluster.add_node(num_cpus=cpus)
+    ray.init(address=cluster.address, namespace="placement", log_to_driver=False, logging_level=40)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def neighbours(actor: Any) -> tuple[str, int, int]:
+    """Return the node of an actor, and the numbers of the run's engines and learners on it."""
+
+    def look(self: Any) -> tuple[str, int, int]:  # a closure, because the actor cannot import this module
+        node = ray.get_runtime_context().get_node_id()
+        own = ray.util.get_current_placement_group().id.hex()
+        sharing = sharing_on_node(placement_group_table(), own, node, True)
+        return node, sharing.engines, sharing.learners
+
+    return ray.get(actor.__ray_call__.remote(look))
+
+
+def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
+    settings = RaySettings(address=nodes.address, engines=3)
+    placement = Placement(settings)
+    form = ActorForm(RemoteLogger, num_cpus=1)
+    engines = [form.options(**placement.engine(number)).remote(None) for number in range(3)]
+    learner = form.options(**placement.learner()).remote(None)
+    try:
+        answers = [neighbours(one) for one in [*engines, learner]]
+        there = [answer[0] for answer in answers]
+        for node, engines_there, learners_there in answers:
+            assert engines_there == there[:3].count(node)
+            assert learners_there == there[3:].count(node)
+        assert sorted(there.count(node) for node in set(there)) == [1, 3]
+        sharing = Sharing(3, 1, overlap=True)
+        assert ray.get(engines[0].__ray_call__.remote(lambda self: cores_here(sharing))) == 1
+    finally:
+        for actor in [*engines, learner]:
+            ray.kill(actor)
+        placement.remove()
