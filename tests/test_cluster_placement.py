@@ -12,7 +12,9 @@ from selfplay.cluster.actors import ActorForm
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.remote_logger import RemoteLogger
-from selfplay.config.ray import RaySettings
+from selfplay.config import load_config
+from selfplay.config.settings import Config
+from selfplay.core import InputError
 
 
 def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:
@@ -64,6 +66,11 @@ def nodes() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
+def configured(**settings: Any) -> Config:
+    given = {f"ray.{name}": value for name, value in settings.items()}
+    return load_config("quickstart", {"run.runtime": "ray", **given})
+
+
 def neighbours(actor: Any) -> tuple[str, int, int]:
     """Return the node of an actor, and the numbers of the run's engines and learners on it."""
 
@@ -77,8 +84,7 @@ def neighbours(actor: Any) -> tuple[str, int, int]:
 
 
 def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
-    settings = RaySettings(address=nodes.address, engines=3)
-    placement = Placement(settings)
+    placement = Placement(configured(engines=3, cpus_per_collector=0))
     form = ActorForm(RemoteLogger, num_cpus=1)
     engines = [form.options(**placement.engine(number)).remote(None) for number in range(3)]
     learner = form.options(**placement.learner()).remote(None)
@@ -95,3 +101,18 @@ def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
         for actor in [*engines, learner]:
             ray.kill(actor)
         placement.remove()
+
+
+def test_collectors_request_cores_too(nodes):
+    with pytest.raises(InputError) as caught:
+        Placement(configured(engines=2, collectors=2))
+    assert str(caught.value).startswith("ray: 5 CPUs are requested and the cluster has 4. Lower ")
+    assert "ray.cpus_per_collector" in str(caught.value)
+
+
+def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):
+    forms = [ActorForm(RemoteLogger, num_cpus=1, scheduling_strategy="SPREAD").remote(None) for _ in range(2)]
+    node = lambda self: ray.get_runtime_context().get_node_id()  # noqa: E731 - Ray pickles it by value
+    assert len(set(ray.get([one.__ray_call__.remote(node) for one in forms]))) == 2
+    for one in forms:
+        ray.kill(one)

@@ -44,7 +44,7 @@ class ClusterRun(ABC, Generic[Parts]):
 
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
-        placement = await asyncio.to_thread(Placement, self.config.ray)
+        placement = await asyncio.to_thread(Placement, self.config)
         try:
             parts = await asyncio.to_thread(self.build_parts, placement)
         except ValueError as error:  # Ray's error for a name that is taken

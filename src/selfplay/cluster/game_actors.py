@@ -247,7 +247,11 @@ class GameParts:
         )
         self.collectors = [
             ActorForm(ConfigCollectorActor, **restarts)
-            .options(name=f"Collector-{number}")
+            .options(
+                name=f"Collector-{number}",
+                num_cpus=settings.cpus_per_collector,
+                scheduling_strategy="SPREAD",
+            )
             .remote(config, number, tuple(self.engines), self.buffer, self.pool, self.tracker)
             for number in range(settings.collectors)
         ]

@@ -10,24 +10,35 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
 from selfplay.config.ray import RaySettings
+from selfplay.config.settings import Config
 from selfplay.core import InputError
+
+FIELDS = {
+    "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
+    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner",
+}
 
 
 class Placement:
     """Placement groups: one for all learners and one for each engine. Ray moves them if a node dies.
 
-    Actors that request neither cores nor GPUs have no group, and Ray places them.
+    Actors that request neither cores nor GPUs have no group, and Ray places them. Collectors have no group
+    either: each requests its cores where there are some.
+
+    Args:
+        config: the run's configuration.
 
     Raises:
         InputError: the cluster does not have the requested resources, or does not grant them in time.
     """
 
-    def __init__(self, settings: RaySettings) -> None:
-        self.settings = settings
+    def __init__(self, config: Config) -> None:
+        settings = config.ray
         learner = _bundle(settings.cpus_per_learner, settings.gpus_per_learner)
         engine = _bundle(settings.cpus_per_engine, settings.gpus_per_engine)
         bundles = [*[learner] * settings.learners, *[engine] * settings.engines]
-        self._check(bundles)
+        collectors = settings.collectors if config.program is None else 0
+        _check([*bundles, *[_bundle(settings.cpus_per_collector, 0)] * collectors])
         run = uuid.uuid4().hex
         self.learners = _group([learner] * settings.learners, group_name(run, "learners"))
         self.engines = [
@@ -61,17 +72,6 @@ class Placement:
         deadline = time.monotonic() + seconds
         return all(group.wait(max(0.0, deadline - time.monotonic())) for group in self._groups())
 
-    def _check(self, bundles: list[dict[str, float]]) -> None:
-        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        for kind in ("CPU", "GPU"):
-            wanted = sum(bundle.get(kind, 0) for bundle in bundles)
-            if wanted > there.get(kind, 0):
-                raise InputError(
-                    "ray",
-                    f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
-                    f"Lower ray.{kind.lower()}s_per_engine, ray.{kind.lower()}s_per_learner or their numbers",
-                )
-
 
 def requested(amount: float, kind: str) -> str:
     """Return the beginning of a sentence: how many of a kind are requested."""
@@ -79,8 +79,22 @@ def requested(amount: float, kind: str) -> str:
 
 
 def cores_for(settings: RaySettings) -> float:
-    """Return the number of cores that all learners and engines request."""
-    return settings.cpus_per_learner * settings.learners + settings.cpus_per_engine * settings.engines
+    """Return the number of cores that all learners, engines and collectors request."""
+    learners = settings.cpus_per_learner * settings.learners
+    engines = settings.cpus_per_engine * settings.engines
+    return learners + engines + settings.cpus_per_collector * settings.collectors
+
+
+def _check(bundles: list[dict[str, float]]) -> None:
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    for kind, fields in FIELDS.items():
+        wanted = sum(bundle.get(kind, 0) for bundle in bundles)
+        if wanted > there.get(kind, 0):
+            raise InputError(
+                "ray",
+                f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
+                f"Lower {fields} or their numbers",
+            )
 
 
 def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup | None:

@@ -24,6 +24,8 @@ class RaySettings(Settings):
     """Cores that Ray reserves for each learner."""
     gpus_per_learner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves for each learner."""
+    cpus_per_collector: float = Field(default=1.0, ge=0)
+    """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
     patience: float = Field(default=300.0, gt=0)
     """Seconds that an actor of the run may be unreachable before the run ends with an error."""
     max_restarts: int = Field(default=20, ge=0)
