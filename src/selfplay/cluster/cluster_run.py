@@ -9,6 +9,7 @@ from ray.exceptions import RayError
 from rich.console import Console
 
 from selfplay.cluster.connect import head_address, in_our_words
+from selfplay.cluster.engines.start import engine_names
 from selfplay.cluster.health import Health
 from selfplay.cluster.placement import Placement
 from selfplay.config.settings import Config
@@ -54,7 +55,8 @@ class ClusterRun(ABC, Generic[Parts]):
                 f"the cluster already has actors of a run {self.directory.path.name}",
                 "Wait until they have ended, or choose another name",
             ) from error
-        self.health = Health(parts.by_name(), self.config.ray.patience, head_address(self.config.ray))
+        settings, engines = self.config.ray, engine_names(self.config)
+        self.health = Health(parts.by_name(), settings.patience, head_address(settings), engines)
         try:
             await self._run(parts)
         finally:

@@ -16,7 +16,7 @@ from selfplay.cluster.actors import (
 )
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine, start_engines
-from selfplay.cluster.handles import found
+from selfplay.cluster.handles import found, still_there
 from selfplay.cluster.learners.service import LearnerService
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.services.buffer import Demand
@@ -45,7 +45,7 @@ class ConfigCollectorActor(CollectorService):
         super().__init__(
             f"Collector-{number}",
             EngineClient(
-                [found(engine) for engine in engines],
+                still_there(engines),
                 patience=config.ray.patience,
                 calls_per_engine=calls_per_engine(config),
             ),

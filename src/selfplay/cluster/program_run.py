@@ -147,7 +147,8 @@ class ProgramRun(ClusterRun[ProgramParts]):
         self.answers = answer_figures(one for of_policy in records.values() for one in of_policy)
         self.tracker.log(self.answers)
         self.source.log()
-        await self._log_engines(parts)
+        for name, load in (await self.client.loads()).items():
+            self.tracker.log_inference(name, [], load)
         state: dict[str, Any] = {
             "source": self.source.state_dict(),
             "tracker": self.tracker.state_dict(),
@@ -181,11 +182,6 @@ class ProgramRun(ClusterRun[ProgramParts]):
         progress.warn(saved.step, self.tracker.flush(saved.step))
         if ends or saved.step % config.run.save_every == 0:
             await self._keep_checkpoint()
-
-    async def _log_engines(self, parts: ProgramParts) -> None:
-        for number, engine in enumerate(parts.engines):
-            load = await engine.load.options(max_task_retries=-1).remote()  # it may only be away for a moment
-            self.tracker.log_inference(f"Engine-{number}", [], load)
 
     async def _show_who_is_away(self, progress: RunProgress) -> None:
         said = ""

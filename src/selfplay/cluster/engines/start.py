@@ -9,18 +9,23 @@ from selfplay.cluster.placement import Placement
 from selfplay.config.settings import Config
 
 
+def engine_names(config: Config) -> list[str]:
+    """Return the names of a run's inference actors, by number."""
+    return [f"Engine-{number}" for number in range(config.ray.engines)]
+
+
 def start_engines(config: Config, placement: Placement, tracker: Any) -> list[Any]:
     """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
     settings = config.ray
     return [
         EngineForm.options(
-            name=f"Engine-{number}",
+            name=name,
             num_cpus=settings.cpus_per_engine,
             num_gpus=settings.gpus_per_engine,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(engine_settings(config), f"Engine-{number}", tracker)
-        for number in range(settings.engines)
+        ).remote(engine_settings(config), name, tracker)
+        for number, name in enumerate(engine_names(config))
     ]
 
 
