@@ -13,6 +13,7 @@ from selfplay.cluster import health
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.link import SILENCE_SECONDS
 from selfplay.cluster.engines.service import EngineService
+from selfplay.cluster.engines.start import EngineStarts
 from selfplay.cluster.handles import LocalHandle, Named, still_there
 from selfplay.core import Arena, InputError, ModelResponse, Role, SelfplayError
 from selfplay.core.context import EpisodeContext, current_episode
@@ -395,3 +396,78 @@ def test_a_named_actor_that_died_for_good_is_left_out(monkeypatch):
     monkeypatch.setattr(ray, "get_actor", get_actor)
     named = [Named(f"Engine-{number}", "run") for number in range(3)]
     assert still_there(named) == ["handle of Engine-0", "handle of Engine-2"]
+
+
+class SlowToStart(SimulatedHost):
+    """Needs this long to start, or fails."""
+
+    def __init__(self, seconds: float, error: SelfplayError | None = None) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.error = error
+
+    async def start(self) -> None:
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+
+def starting(*hosts: SimulatedHost) -> tuple[EngineStarts, list[str]]:
+    said: list[str] = []
+    engines = {f"Engine-{number}": LocalHandle(EngineService(host)) for number, host in enumerate(hosts)}
+    return EngineStarts(engines, said.append), said
+
+
+def test_a_run_starts_with_its_least_number_of_engines_and_tells_when_others_join():
+    async def scenario() -> None:
+        starts, said = starting(SlowToStart(1.0), SlowToStart(50.0), SlowToStart(2.0))
+        await starts.enough(2, patience=20.0)
+        assert asyncio.get_running_loop().time() == 2.0
+        assert said == ["Engine-1 is not there yet; the run starts without it"]
+        await asyncio.sleep(60.0)
+        assert said[1:] == ["Engine-1 has joined the run"]
+
+    run_on_virtual_time(scenario())
+
+
+def test_too_few_engines_within_the_patience_are_an_error_in_one_line():
+    async def scenario() -> None:
+        starts, _ = starting(SlowToStart(1.0), SlowToStart(50.0), SlowToStart(1e9))
+        with pytest.raises(SelfplayError, match="only 1 of 2 engines started within 20 s"):
+            await starts.enough(2, patience=20.0)
+        assert asyncio.get_running_loop().time() == 20.0
+        starts.cancel()
+
+    run_on_virtual_time(scenario())
+
+
+def test_engines_that_cannot_start_are_an_error_only_if_too_few_are_left():
+    full = SelfplayError("the GPU's memory is full")
+
+    async def scenario() -> None:
+        starts, said = starting(SlowToStart(1.0, full), SlowToStart(2.0), SlowToStart(3.0))
+        await starts.enough(2, patience=20.0)
+        await asyncio.sleep(0)
+        assert said == ["Engine-0 cannot start, and the run goes on without it: the GPU's memory is full"]
+        starts, _ = starting(SlowToStart(1.0, full), SlowToStart(2.0), SlowToStart(1e9))
+        with pytest.raises(SelfplayError, match="memory is full"):
+            await starts.enough(3, patience=20.0)
+        assert asyncio.get_running_loop().time() == 4.0  # at once
+        starts.cancel()
+
+    run_on_virtual_time(scenario())
+
+
+def test_an_engine_that_is_killed_while_it_starts_is_waited_for():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SlowToStart(5.0)))
+        starts = EngineStarts({"Engine-0": engine}, lambda line: None)
+        waiting = asyncio.create_task(starts.enough(1, patience=60.0))
+        await asyncio.sleep(2.0)
+        engine.kill()
+        await asyncio.sleep(2.0)
+        engine.restart()
+        await waiting
+        assert asyncio.get_running_loop().time() >= 9.0
+
+    run_on_virtual_time(scenario())

@@ -84,7 +84,7 @@ def neighbours(actor: Any) -> tuple[str, int, int]:
 
 
 def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
-    placement = Placement(configured(engines=3, cpus_per_collector=0))
+    placement = Placement(configured(engines=3, cpus_per_collector=0), pytest.fail)
     form = ActorForm(RemoteLogger, num_cpus=1)
     engines = [form.options(**placement.engine(number)).remote(None) for number in range(3)]
     learner = form.options(**placement.learner()).remote(None)
@@ -103,11 +103,34 @@ def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
         placement.remove()
 
 
-def test_collectors_request_cores_too(nodes):
+def test_what_the_cluster_does_not_have_is_waited_for_and_then_an_error_in_one_line(nodes):
+    said: list[str] = []
     with pytest.raises(InputError) as caught:
-        Placement(configured(engines=2, collectors=2))
+        Placement(configured(address=nodes.address, engines=2, collectors=2, patience=1.0), said.append)
+    assert said == ["5 CPUs are requested and the cluster has 4 now; waiting up to 1 s for more"]
     assert str(caught.value).startswith("ray: 5 CPUs are requested and the cluster has 4. Lower ")
     assert "ray.cpus_per_collector" in str(caught.value)
+
+
+def test_a_cluster_of_this_machine_alone_is_not_waited_for(nodes):
+    with pytest.raises(InputError, match="1 GPU is requested and the cluster has 0"):
+        Placement(configured(engines=2, min_engines=1, gpus_per_engine=1), pytest.fail)
+
+
+def test_engines_beyond_the_least_number_are_placed_when_the_cluster_grows(nodes):
+    settings = {"engines": 4, "min_engines": 2, "cpus_per_collector": 0}
+    placement = Placement(configured(address=nodes.address, **settings), pytest.fail)
+    try:
+        form = ActorForm(RemoteLogger, num_cpus=1)
+        engines = [form.options(**placement.engine(number)).remote(None) for number in range(4)]
+        _, waiting = ray.wait([one.__ray_ready__.remote() for one in engines], num_returns=3)
+        assert ray.wait(waiting, timeout=0.5)[0] == []
+        nodes.add_node(num_cpus=1)
+        assert len(ray.wait(waiting, timeout=60.0)[0]) == 1
+    finally:
+        for actor in engines:
+            ray.kill(actor)
+        placement.remove()
 
 
 def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):

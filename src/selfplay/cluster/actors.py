@@ -42,7 +42,8 @@ class ActorForm:
     time: a service never runs two calls in parallel.
 
     Before anything is started, ``check`` sees the arguments, and a request for GPUs that no node has is
-    rejected: Ray would wait for them forever.
+    rejected, because Ray would wait for them forever. An actor with a ``scheduling_strategy`` may wait:
+    :class:`Placement` has requested its resources.
 
     Args:
         cls: the class.
@@ -82,7 +83,7 @@ class ActorForm:
             self.check(*args, **kwargs)
         wanted = self._options.get("num_gpus") or 0
         there = gpus_of_cluster()
-        if wanted > there:
+        if wanted > there and "scheduling_strategy" not in self._options:
             raise InputError(
                 "num_gpus", f"{requested(wanted, 'GPU')} and the cluster has {there:g}", "Request fewer"
             )

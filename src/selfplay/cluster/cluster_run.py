@@ -9,13 +9,14 @@ from ray.exceptions import RayError
 from rich.console import Console
 
 from selfplay.cluster.connect import head_address, in_our_words
-from selfplay.cluster.engines.start import engine_names
+from selfplay.cluster.engines.start import EngineStarts, engine_names
 from selfplay.cluster.health import Health
 from selfplay.cluster.placement import Placement
 from selfplay.config.settings import Config
 from selfplay.core import InputError
 from selfplay.training import assembly
 from selfplay.training.progress import RunProgress
+from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 
 
@@ -45,7 +46,7 @@ class ClusterRun(ABC, Generic[Parts]):
 
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
-        placement = await asyncio.to_thread(Placement, self.config)
+        placement = await asyncio.to_thread(Placement, self.config, self._say)
         try:
             parts = await asyncio.to_thread(self.build_parts, placement)
         except ValueError as error:  # Ray's error for a name that is taken
@@ -57,9 +58,11 @@ class ClusterRun(ABC, Generic[Parts]):
             ) from error
         settings, engines = self.config.ray, engine_names(self.config)
         self.health = Health(parts.by_name(), settings.patience, head_address(settings), engines)
+        self.starts = EngineStarts(dict(zip(engines, parts.engines, strict=True)), self._say)
         try:
             await self._run(parts)
         finally:
+            self.starts.cancel()
             if not self.health.head_is_lost:
                 parts.end()
                 placement.remove()
@@ -77,7 +80,7 @@ class ClusterRun(ABC, Generic[Parts]):
         """Print how the run ended."""
 
     async def prepare(self, parts: Parts) -> None:
-        """Called when every actor is ready and every engine has its model."""
+        """Called when every actor is ready and enough engines have their model."""
 
     def stop(self, parts: Parts) -> None:
         """Called to end the run after the current update."""
@@ -94,9 +97,11 @@ class ClusterRun(ABC, Generic[Parts]):
 
     async def _start(self, parts: Parts) -> None:
         await self.health.ready()
-        starts = (engine.start.options(max_task_retries=-1).remote() for engine in parts.engines)
-        await asyncio.gather(*starts)
+        await self.starts.enough(self.config.ray.least_engines, self.config.ray.patience)
         await self.prepare(parts)
+
+    def _say(self, line: str) -> None:
+        print_line(self.console, line)
 
     async def _guard(self, work: Any) -> None:
         """Do ``work`` for as long as every actor responds."""

@@ -45,12 +45,13 @@ class Health:
         self._lost: set[str] = set()
 
     async def ready(self) -> None:
-        """Wait until all actors have answered once.
+        """Wait until all actors except the engines have answered once.
 
         Raises:
             SelfplayError: an actor cannot be built, or not in time.
         """
-        await asyncio.gather(*(self._ready(name, actor) for name, actor in self.actors.items()))
+        others = (name for name in self.actors if name not in self.engines)
+        await asyncio.gather(*(self._ready(name, self.actors[name]) for name in others))
 
     async def _ready(self, name: str, actor: Any) -> None:
         try:

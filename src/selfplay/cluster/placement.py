@@ -2,10 +2,16 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
@@ -13,6 +19,7 @@ from selfplay.config.ray import RaySettings
 from selfplay.config.settings import Config
 from selfplay.core import InputError
 
+LOOK_SECONDS = 0.1
 FIELDS = {
     "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
     "GPU": "ray.gpus_per_engine, ray.gpus_per_learner",
@@ -22,33 +29,40 @@ FIELDS = {
 class Placement:
     """Placement groups: one for all learners and one for each engine. Ray moves them if a node dies.
 
+    A run starts when its learners and its least number of engines have their groups. The other groups stay
+    requested, so a cluster that scales by itself grows for them.
+
     Actors that request neither cores nor GPUs have no group, and Ray places them. Collectors have no group
     either: each requests its cores where there are some.
 
     Args:
         config: the run's configuration.
+        say: called with a line if the run waits for a cluster that is too small now.
 
     Raises:
-        InputError: the cluster does not have the requested resources, or does not grant them in time.
+        InputError: the cluster does not grant what the run needs in time, or is this machine and does not
+            have it.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         settings = config.ray
+        shortage = shortage_of(config)
+        if shortage is not None and settings.address is None:  # this machine does not grow
+            raise shortage
         learner = _bundle(settings.cpus_per_learner, settings.gpus_per_learner)
         engine = _bundle(settings.cpus_per_engine, settings.gpus_per_engine)
-        bundles = [*[learner] * settings.learners, *[engine] * settings.engines]
-        collectors = settings.collectors if config.program is None else 0
-        _check([*bundles, *[_bundle(settings.cpus_per_collector, 0)] * collectors])
         run = uuid.uuid4().hex
         self.learners = _group([learner] * settings.learners, group_name(run, "learners"))
         self.engines = [
             _group([engine], group_name(run, "engine", number)) for number in range(settings.engines)
         ]
-        if not self._granted_within(settings.patience):
+        if shortage is not None:
+            say(f"{shortage.problem} now; waiting up to {settings.patience:g} s for more")
+        if not self._granted_within(settings.patience, config):
             self.remove()
-            raise InputError(
+            raise shortage_of(config) or InputError(
                 "ray",
-                f"the cluster did not grant {_words(bundles)} in {settings.patience:g} s",
+                f"other work takes what the run requests of the cluster, for {settings.patience:g} s now",
                 "Wait until it is free, or request less",
             )
 
@@ -62,20 +76,46 @@ class Placement:
 
     def remove(self) -> None:
         """Release everything."""
-        for group in self._groups():
-            remove_placement_group(group)
+        for group in (self.learners, *self.engines):
+            if group is not None:
+                remove_placement_group(group)
 
-    def _groups(self) -> list[PlacementGroup]:
-        return [group for group in (self.learners, *self.engines) if group is not None]
+    def _granted_within(self, seconds: float, config: Config) -> bool:
+        """Wait for the groups that the run needs to start, and for room for its collectors."""
+        deadline, least = time.monotonic() + seconds, config.ray.least_engines
+        while not (_granted(self.learners) and sum(map(_granted, self.engines)) >= least) or shortage_of(
+            config
+        ):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
-    def _granted_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        return all(group.wait(max(0.0, deadline - time.monotonic())) for group in self._groups())
+
+def shortage_of(config: Config) -> InputError | None:
+    """Return what the cluster does not have of what a run needs to start; ``None`` if it has everything."""
+    settings = config.ray
+    collectors = settings.collectors if config.program is None else 0
+    bundles = [
+        *[_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners,
+        *[_bundle(settings.cpus_per_engine, settings.gpus_per_engine)] * settings.least_engines,
+        *[_bundle(settings.cpus_per_collector, 0)] * collectors,
+    ]
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    for kind, fields in FIELDS.items():
+        wanted = sum(bundle.get(kind, 0) for bundle in bundles)
+        if wanted > there.get(kind, 0):
+            return InputError(
+                "ray",
+                f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
+                f"Lower {fields} or their numbers",
+            )
+    return None
 
 
 def requested(amount: float, kind: str) -> str:
     """Return the beginning of a sentence: how many of a kind are requested."""
-    return f"{_counted(amount, kind)} {'is' if amount == 1 else 'are'} requested"
+    return f"{amount:g} {kind}{' is' if amount == 1 else 's are'} requested"
 
 
 def cores_for(settings: RaySettings) -> float:
@@ -85,20 +125,12 @@ def cores_for(settings: RaySettings) -> float:
     return learners + engines + settings.cpus_per_collector * settings.collectors
 
 
-def _check(bundles: list[dict[str, float]]) -> None:
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    for kind, fields in FIELDS.items():
-        wanted = sum(bundle.get(kind, 0) for bundle in bundles)
-        if wanted > there.get(kind, 0):
-            raise InputError(
-                "ray",
-                f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
-                f"Lower {fields} or their numbers",
-            )
-
-
 def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup | None:
     return placement_group(bundles, strategy="PACK", name=name) if all(bundles) else None
+
+
+def _granted(group: PlacementGroup | None) -> bool:
+    return group is None or placement_group_table(group).get("state") == "CREATED"
 
 
 def _inside(group: PlacementGroup | None) -> dict[str, Any]:
@@ -110,12 +142,3 @@ def _inside(group: PlacementGroup | None) -> dict[str, Any]:
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:
     return {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-
-
-def _words(bundles: list[dict[str, float]]) -> str:
-    cpus, gpus = (sum(bundle.get(kind, 0) for bundle in bundles) for kind in ("CPU", "GPU"))
-    return f"{_counted(cpus, 'CPU')} and {_counted(gpus, 'GPU')}"
-
-
-def _counted(amount: float, kind: str) -> str:
-    return f"{amount:g} {kind}{'' if amount == 1 else 's'}"

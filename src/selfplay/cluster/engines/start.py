@@ -1,12 +1,20 @@
-"""Start the inference actors of a run."""
+"""Start the inference actors of a run, and wait for as many as it needs."""
 
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
 from selfplay.cluster.actors import EngineForm
+from selfplay.cluster.connect import in_our_words
+from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.placement import Placement
 from selfplay.config.settings import Config
+from selfplay.core import SelfplayError
 
 
 def engine_names(config: Config) -> list[str]:
@@ -27,6 +35,80 @@ def start_engines(config: Config, placement: Placement, tracker: Any) -> list[An
         ).remote(engine_settings(config), name, tracker)
         for number, name in enumerate(engine_names(config))
     ]
+
+
+class EngineStarts:
+    """Waits until enough engines have their model, and tells when others follow or cannot.
+
+    Args:
+        engines: handles of :class:`EngineService`, by name.
+        say: called with each line to show.
+    """
+
+    def __init__(self, engines: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self.engines = engines
+        self.say = say
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def enough(self, least: int, patience: float) -> None:
+        """Start all engines; return when ``least`` of them have started.
+
+        Raises:
+            SelfplayError: too many engines cannot start, or not within ``patience`` seconds.
+        """
+        self._tasks = {
+            name: asyncio.create_task(_started(name, engine)) for name, engine in self.engines.items()
+        }
+        try:
+            async with asyncio.timeout(patience):
+                await self._until(least)
+        except TimeoutError:
+            count = len(self._started())
+            raise SelfplayError(f"only {count} of {least} engines started within {patience:g} s") from None
+        for name, task in self._tasks.items():
+            if not task.done():
+                self.say(f"{name} is not there yet; the run starts without it")
+            task.add_done_callback(functools.partial(self._tell, name, late=not task.done()))
+
+    def cancel(self) -> None:
+        """Wait no more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _until(self, least: int) -> None:
+        while len(self._started()) < least:
+            failed = [task for task in self._tasks.values() if task.done() and task.exception() is not None]
+            if len(self._tasks) - len(failed) < least:
+                await failed[-1]
+            waiting = [task for task in self._tasks.values() if not task.done()]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    def _started(self) -> list[str]:
+        return [name for name, task in self._tasks.items() if task.done() and task.exception() is None]
+
+    def _tell(self, name: str, task: "asyncio.Task[None]", *, late: bool) -> None:
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            self.say(f"{name} cannot start, and the run goes on without it: {task.exception()}")
+        elif late:
+            self.say(f"{name} has joined the run")
+
+
+async def _started(name: str, engine: Any) -> None:
+    """Return when an engine has its model, also if it is killed meanwhile.
+
+    Raises:
+        SelfplayError: it cannot start.
+    """
+    while True:
+        try:
+            await engine.start.remote()
+            return
+        except (RayTaskError, ActorDiedError) as error:
+            raise in_our_words(error, name) from error
+        except RayError:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def calls_per_engine(config: Config) -> int:
