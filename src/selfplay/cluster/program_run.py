@@ -12,6 +12,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.learners.program_learner import SavedStep, step_directory
+from selfplay.cluster.packing import Records
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.program_actors import ProgramParts
 from selfplay.config.settings import Config
@@ -236,6 +237,6 @@ class ProgramRun(ClusterRun[ProgramParts]):
         copy_directory(saved, self.directory.checkpoint(self.saved.step))
 
 
-def to_learn_from(records: dict[str, list[TrainingRecord]]) -> dict[str, list[TrainingRecord]]:
+def to_learn_from(records: dict[str, list[TrainingRecord]]) -> Records:
     """Return records without the program's own notes, whose classes another process may not know."""
-    return {policy: [replace(one, meta={}) for one in some] for policy, some in records.items()}
+    return Records({policy: [replace(one, meta={}) for one in some] for policy, some in records.items()})
