@@ -1,5 +1,6 @@
 """Where a run's engines and learners are, and what they have there."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,13 +9,15 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
-from selfplay.cluster.actors import ActorForm
+from selfplay.cluster.actors import ActorForm, AdapterFilesActor
+from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.remote_logger import RemoteLogger
 from selfplay.config import load_config
 from selfplay.config.settings import Config
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
+from selfplay.inference.delivery import ADAPTER_FILE
 
 
 def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:
@@ -139,3 +142,16 @@ def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):
     assert len(set(ray.get([one.__ray_call__.remote(node) for one in forms]))) == 2
     for one in forms:
         ray.kill(one)
+
+
+def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ADAPTER_FILE).write_bytes(b"weights" * 1_000_000)
+    files = ActorForm(AdapterFilesActor).options(**beside_command()).remote()
+    cache = AdapterCache(files, tmp_path / "cache")
+    place = asyncio.run(cache.fetch(str(tmp_path / "run")))
+    assert (place / ADAPTER_FILE).read_bytes() == b"weights" * 1_000_000
+    with pytest.raises(SelfplayError, match=r"^there is no adapter at /nowhere") as caught:
+        asyncio.run(cache.fetch("/nowhere"))
+    assert "\n" not in str(caught.value)
+    ray.kill(files)

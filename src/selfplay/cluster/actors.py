@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import ray
 from ray.actor import ActorHandle
 
+from selfplay.cluster.engines.adapter_files import AdapterFiles
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Named, found
@@ -220,15 +221,24 @@ class ModelPoolActor(PoolService):
 class EngineActor(EngineService):
     """An inference actor. The first request or :meth:`start` loads its model."""
 
-    def __init__(self, settings: EngineSettings, name: str, tracker: Any = None) -> None:
+    def __init__(
+        self, settings: EngineSettings, name: str, tracker: Any = None, adapter_files: Any = None
+    ) -> None:
         raise_collection_thresholds()
         super().__init__(
-            settings.build_host(),
+            settings.build_host(found(adapter_files)),
             name,
             found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
             settings.temperature,
         )
+
+
+class AdapterFilesActor(AdapterFiles):
+    """:class:`AdapterFiles` as an actor."""
+
+    def __init__(self) -> None:
+        super().__init__(ray.put)
 
 
 def state_directory(run: str | None, kind: str) -> str | None:

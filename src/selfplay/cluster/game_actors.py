@@ -15,10 +15,15 @@ from selfplay.cluster.actors import (
     TrackerActor,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine, start_engines
+from selfplay.cluster.engines.start import (
+    calls_of_each_client,
+    calls_per_engine,
+    start_adapter_files,
+    start_engines,
+)
 from selfplay.cluster.handles import found, still_there
 from selfplay.cluster.learners.service import LearnerService
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.buffer import Demand
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
@@ -183,7 +188,7 @@ class GameParts:
         restarts: dict[str, Any] = {"max_restarts": settings.max_restarts}
         self.tracker = (
             ActorForm(TrackerActor, **restarts)
-            .options(name="Tracker")
+            .options(name="Tracker", **beside_command())
             .remote(
                 run.name,
                 config.tracking.wandb_project,
@@ -197,7 +202,7 @@ class GameParts:
         kind = StepBufferActor if config.buffer.type == "step" else EpisodeBufferActor
         self.buffer = (
             ActorForm(kind, **restarts)
-            .options(name="Buffer")
+            .options(name="Buffer", **beside_command())
             .remote(
                 config.buffer.max_size,
                 self.tracker,
@@ -215,7 +220,7 @@ class GameParts:
         population = config.population
         self.pool = (
             ActorForm(ModelPoolActor, **restarts)
-            .options(name="ModelPool")
+            .options(name="ModelPool", **beside_command())
             .remote(
                 population.sample_mode,
                 population.max_active_lora,
@@ -226,7 +231,8 @@ class GameParts:
                 epoch=epoch,
             )
         )
-        self.engines = start_engines(config, placement, self.tracker)
+        self.adapter_files = start_adapter_files(config)
+        self.engines = start_engines(config, placement, self.tracker, self.adapter_files)
         self.learner = (
             ActorForm(ConfigLearnerActor, **restarts)
             .options(
@@ -261,6 +267,7 @@ class GameParts:
         many = {f"Engine-{n}": one for n, one in enumerate(self.engines)}
         many |= {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
         few = {
+            "AdapterFiles": self.adapter_files,
             "Tracker": self.tracker,
             "Buffer": self.buffer,
             "ModelPool": self.pool,

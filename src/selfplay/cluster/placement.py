@@ -12,7 +12,7 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
 from selfplay.config.ray import RaySettings
@@ -123,6 +123,12 @@ def cores_for(settings: RaySettings) -> float:
     learners = settings.cpus_per_learner * settings.learners
     engines = settings.cpus_per_engine * settings.engines
     return learners + engines + settings.cpus_per_collector * settings.collectors
+
+
+def beside_command() -> dict[str, Any]:
+    """Return Ray's options for an actor on this node, which sees the run's directory."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
 def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup | None:

@@ -8,7 +8,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from selfplay.cluster.actors import ActorForm
-from selfplay.cluster.engines.start import start_engines
+from selfplay.cluster.engines.start import start_adapter_files, start_engines
 from selfplay.cluster.learners.program_learner import ProgramLearner
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.placement import Placement
@@ -48,7 +48,8 @@ class ProgramParts:
         self, config: Config, run: Path, placement: Placement, policies: list[str], epoch: Epoch | None
     ) -> None:
         settings = config.ray
-        self.engines = start_engines(config, placement, None)
+        self.adapter_files = start_adapter_files(config)
+        self.engines = start_engines(config, placement, None, self.adapter_files)
         self.learner = (
             ActorForm(ProgramLearnerActor, max_restarts=settings.max_restarts)
             .options(
@@ -68,7 +69,8 @@ class ProgramParts:
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
-        return {"Learner": self.learner} | {f"Engine-{n}": one for n, one in enumerate(self.engines)}
+        few = {"Learner": self.learner, "AdapterFiles": self.adapter_files}
+        return few | {f"Engine-{n}": one for n, one in enumerate(self.engines)}
 
     def end(self) -> None:
         """Kill all actors."""

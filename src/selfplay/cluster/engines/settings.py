@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
+from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
 from selfplay.cluster.node_cores import Sharing, cores_here
 from selfplay.core import InputError
+from selfplay.learning.model_files import cache_directory
 
 if TYPE_CHECKING:
     from selfplay.inference.vllm_engine import VLLMEngine
@@ -41,10 +43,13 @@ class EngineSettings:
     max_batch: int = 256
     gpu_memory: float = 0.9
 
-    def build_host(self) -> EngineHost:
-        """Build the engine, not started."""
+    def build_host(self, adapter_files: Any = None) -> EngineHost:
+        """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
+        copies = None
+        if adapter_files is not None:
+            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
         if self.engine == "vllm":
-            return VLLMHost(functools.partial(_vllm_engine, self))
+            return VLLMHost(functools.partial(_vllm_engine, self), copies)
         return EmbeddedHost(
             functools.partial(_policy_model, self),
             max_tokens=self.max_tokens,
@@ -52,6 +57,7 @@ class EngineSettings:
             max_queue=self.max_queue,
             max_cached_tokens=self.max_cached_tokens,
             max_adapters=self.max_adapters,
+            copies=copies,
         )
 
 

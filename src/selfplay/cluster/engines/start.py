@@ -7,12 +7,12 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from selfplay.cluster.actors import EngineForm
+from selfplay.cluster.actors import ActorForm, AdapterFilesActor, EngineForm
 from selfplay.cluster.connect import in_our_words
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.node_cores import Sharing
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.placement import Placement, beside_command
 from selfplay.config.settings import Config
 from selfplay.core import SelfplayError
 
@@ -22,7 +22,13 @@ def engine_names(config: Config) -> list[str]:
     return [f"Engine-{number}" for number in range(config.ray.engines)]
 
 
-def start_engines(config: Config, placement: Placement, tracker: Any) -> list[Any]:
+def start_adapter_files(config: Config) -> Any:
+    """Start the actor that gives adapters to engines on other nodes."""
+    form = ActorForm(AdapterFilesActor, max_restarts=config.ray.max_restarts)
+    return form.options(name="AdapterFiles", **beside_command()).remote()
+
+
+def start_engines(config: Config, placement: Placement, tracker: Any, adapter_files: Any) -> list[Any]:
     """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
     settings = config.ray
     return [
@@ -32,7 +38,7 @@ def start_engines(config: Config, placement: Placement, tracker: Any) -> list[An
             num_gpus=settings.gpus_per_engine,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(engine_settings(config), name, tracker)
+        ).remote(engine_settings(config), name, tracker, adapter_files)
         for number, name in enumerate(engine_names(config))
     ]
 
