@@ -69,8 +69,8 @@ def nodes() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def configured(**settings: Any) -> Config:
-    given = {f"ray.{name}": value for name, value in settings.items()}
+def configured(more: dict[str, Any] | None = None, **settings: Any) -> Config:
+    given = {f"ray.{name}": value for name, value in settings.items()} | (more or {})
     return load_config("quickstart", {"run.runtime": "ray", **given})
 
 
@@ -134,6 +134,26 @@ def test_engines_beyond_the_least_number_are_placed_when_the_cluster_grows(nodes
         for actor in engines:
             ray.kill(actor)
         placement.remove()
+
+
+def test_an_engine_on_two_gpus_has_a_group_of_its_own_on_one_node(nodes):
+    node = nodes.add_node(num_cpus=2, num_gpus=3)
+    settings = {"engines": 2, "min_engines": 1, "cpus_per_collector": 0, "gpus_per_engine": 0}
+    vllm = {"inference.engine": "vllm", "inference.tensor_parallel": 2}
+    try:
+        with pytest.raises(InputError, match="4 GPUs are requested and the cluster has 3"):
+            Placement(configured(**(settings | {"min_engines": 2}), more=vllm), pytest.fail)
+        placement = Placement(configured(**settings, more=vllm), pytest.fail)
+        groups = placement_group_table()
+        engines = [groups[group.id.hex()] for group in placement.engines]
+        bundles = [{"CPU": 1.0, "GPU": 1.0}, {"GPU": 1.0}]
+        assert [list(engine["bundles"].values()) for engine in engines] == [bundles] * 2
+        assert sorted(engine["state"] for engine in engines) == ["CREATED", "PENDING"]
+        (there,) = [engine for engine in engines if engine["state"] == "CREATED"]
+        assert set(there["bundles_to_node_id"].values()) == {node.node_id}
+        placement.remove()
+    finally:
+        nodes.remove_node(node)
 
 
 def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):

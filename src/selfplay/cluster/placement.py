@@ -22,7 +22,7 @@ from selfplay.core import InputError
 LOOK_SECONDS = 0.1
 FIELDS = {
     "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
-    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner",
+    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner, inference.tensor_parallel",
 }
 
 
@@ -31,6 +31,9 @@ class Placement:
 
     A run starts when its learners and its least number of engines have their groups. The other groups stay
     requested, so a cluster that scales by itself grows for them.
+
+    An engine with ``inference.tensor_parallel`` GPUs has a bundle for each of them, on one node. The actor is
+    in the first bundle without a GPU of its own; the processes that vLLM starts take the GPUs.
 
     Actors that request neither cores nor GPUs have no group, and Ray places them. Collectors have no group
     either: each requests its cores where there are some.
@@ -49,12 +52,12 @@ class Placement:
         shortage = shortage_of(config)
         if shortage is not None and settings.address is None:  # this machine does not grow
             raise shortage
-        learner = _bundle(settings.cpus_per_learner, settings.gpus_per_learner)
-        engine = _bundle(settings.cpus_per_engine, settings.gpus_per_engine)
+        learners, engine = _learner_bundles(settings), _engine_bundles(config)
         run = uuid.uuid4().hex
-        self.learners = _group([learner] * settings.learners, group_name(run, "learners"))
+        self.learners = _group(learners, "PACK", group_name(run, "learners"))
         self.engines = [
-            _group([engine], group_name(run, "engine", number)) for number in range(settings.engines)
+            _group(engine, "STRICT_PACK", group_name(run, "engine", number))
+            for number in range(settings.engines)
         ]
         if shortage is not None:
             say(f"{shortage.problem} now; waiting up to {settings.patience:g} s for more")
@@ -72,7 +75,7 @@ class Placement:
 
     def engine(self, number: int) -> dict[str, Any]:
         """Return Ray's options for an engine."""
-        return _inside(self.engines[number])
+        return _inside(self.engines[number], with_children=True)
 
     def remove(self) -> None:
         """Release everything."""
@@ -97,8 +100,8 @@ def shortage_of(config: Config) -> InputError | None:
     settings = config.ray
     collectors = settings.collectors if config.program is None else 0
     bundles = [
-        *[_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners,
-        *[_bundle(settings.cpus_per_engine, settings.gpus_per_engine)] * settings.least_engines,
+        *_learner_bundles(settings),
+        *_engine_bundles(config) * settings.least_engines,
         *[_bundle(settings.cpus_per_collector, 0)] * collectors,
     ]
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -131,19 +134,30 @@ def beside_command() -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
-def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup | None:
-    return placement_group(bundles, strategy="PACK", name=name) if all(bundles) else None
+def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
+    return [_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners
+
+
+def _engine_bundles(config: Config) -> list[dict[str, float]]:
+    """Return the bundles of one engine."""
+    settings, gpus = config.ray, config.inference.tensor_parallel
+    first = _bundle(settings.cpus_per_engine, settings.gpus_per_engine if gpus == 1 else 1)
+    return [first, *[_bundle(0, 1)] * (gpus - 1)]
+
+
+def _group(bundles: list[dict[str, float]], strategy: str, name: str) -> PlacementGroup | None:
+    return placement_group(bundles, strategy=strategy, name=name) if all(bundles) else None
 
 
 def _granted(group: PlacementGroup | None) -> bool:
     return group is None or placement_group_table(group).get("state") == "CREATED"
 
 
-def _inside(group: PlacementGroup | None) -> dict[str, Any]:
-    """Return Ray's options for an actor in the first bundle of a group."""
+def _inside(group: PlacementGroup | None, *, with_children: bool = False) -> dict[str, Any]:
+    """Return Ray's options for an actor, and perhaps those that it starts, in the bundles of a group."""
     if group is None:
         return {}
-    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0, with_children)}
 
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:

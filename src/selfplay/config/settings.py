@@ -101,6 +101,9 @@ class InferenceSettings(Settings):
     """Maximum number of requests that vLLM computes together."""
     gpu_memory: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory that vLLM may use."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of GPUs of one machine over which vLLM spreads the model. If it is more than 1, Ray reserves as
+    many GPUs for each inference actor, whatever `ray.gpus_per_engine` is."""
 
 
 class CollectionSettings(Settings):
@@ -420,6 +423,12 @@ class Config(Settings):
     def _runtime_can(self) -> "Config":
         if self.run.runtime == "local" and self.inference.engine == "vllm":
             raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
+        if self.inference.tensor_parallel > 1 and self.inference.engine != "vllm":
+            raise InputError(
+                "inference.tensor_parallel",
+                "only vLLM spreads a model over several GPUs",
+                'Set inference.engine = "vllm", or leave it out',
+            )
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError(
                 "ray",

@@ -42,6 +42,7 @@ class EngineSettings:
     max_adapters: int = 8
     max_batch: int = 256
     gpu_memory: float = 0.9
+    tensor_parallel: int = 1
 
     def build_host(self, adapter_files: Any = None) -> EngineHost:
         """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
@@ -153,4 +154,5 @@ def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
         max_lora_rank=settings.lora_rank,
         dtype=settings.dtype,
         gpu_memory=settings.gpu_memory,
+        tensor_parallel=settings.tensor_parallel,
     )

@@ -35,7 +35,7 @@ def start_engines(config: Config, placement: Placement, tracker: Any, adapter_fi
         EngineForm.options(
             name=name,
             num_cpus=settings.cpus_per_engine,
-            num_gpus=settings.gpus_per_engine,
+            num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
         ).remote(engine_settings(config), name, tracker, adapter_files)
@@ -148,4 +148,5 @@ def engine_settings(config: Config) -> EngineSettings:
         max_adapters=inference.max_adapters,
         max_batch=inference.max_batch,
         gpu_memory=inference.gpu_memory,
+        tensor_parallel=inference.tensor_parallel,
     )
