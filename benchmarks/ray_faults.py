@@ -44,6 +44,8 @@ VICTIMS = [*ACTORS, "node", "driver", "lost"]
 UPDATES = 20
 KILLS_OF_A_RUN = 5
 SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+CROWDED = "--ray.cpus_per_collector=0"
+"""Lets collectors share the CPUs of the other actors, where a kill leaves too few for all."""
 QUIET = {"log_to_driver": False, "logging_level": 40}
 LIMIT_SECONDS = 900.0
 
@@ -231,7 +233,7 @@ class Faults:
 
     def kill_node(self, kills: int, staleness: int) -> None:
         """Kill one of the nodes other than the head several times in one run, and add a new one each time."""
-        command = self.train(staleness, "--ray.engines=2", "--ray.collectors=2")
+        command = self.train(staleness, "--ray.engines=2", "--ray.collectors=2", CROWDED)
         names = [*ACTORS.values(), "Engine-1", "Collector-1"]
         for moment in self.moments(kills):
             if not self.wait_for_moment(command, moment):
@@ -264,7 +266,7 @@ class Faults:
         """Kill the only node with CPUs; the command must report it and end, and the run must be resumable."""
         self.start_cluster(0, 2)
         try:
-            command = self.train(staleness, "--ray.patience=60")
+            command = self.train(staleness, "--ray.patience=60", CROWDED)
             self.wait_for_moment(command, self.moments(1)[0])
             killed = time.monotonic()
             self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)

@@ -6,13 +6,15 @@ import math
 import pickle
 import random
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
+from selfplay.cluster.packing import PackedRecords
 from selfplay.cluster.services.buffer import BufferService, Demand, FinishedGame, Games
-from selfplay.core import Rollout, SelfplayError, Step, Trajectory
+from selfplay.core import Rollout, SelfplayError, Step, TrainingRecord, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
@@ -221,13 +223,76 @@ def test_games_that_arrive_pickled_together_are_in_the_journal_once(tmp_path):
     assert again.state_dict() == buffer.state_dict()
 
 
-def test_a_game_that_cannot_be_saved_is_reported_in_one_line(tmp_path):
+@pytest.mark.parametrize("learned", [False, True])
+def test_info_that_json_does_not_have_is_saved_as_its_text(tmp_path, learned):
     buffer = service(tmp_path)
     odd = game(0)
-    odd.trajectories[0].steps[0].info["board"] = {(0, 1): "x"}
+    odd.trajectories[0].steps[0].info |= {"board": {(0, 1): "x"}, "piece": complex(1, 2)}
     buffer.add_games([odd])
-    with pytest.raises(SelfplayError, match="keys must be text or numbers"):
+    if learned:
         buffer.learned_batch(1)
+    (first, _) = draw(service(tmp_path), 2, Demand(games=1)).steps
+    assert first.info["piece"] == "(1+2j)"
+    assert list(first.info["board"].values()) == ["x"]
+
+
+@pytest.mark.parametrize("kind", [StepBuffer, EpisodeBuffer])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_large_snapshot_is_written_beside_the_service_and_restores_it(tmp_path, kind, in_order):
+    buffer = service(tmp_path, kind, in_order=in_order)
+    buffer.add_games([game(index) for index in range(400)])
+    assert len(draw(buffer, 1, Demand(batch_size=100, games=400)).steps) >= 100
+    buffer.add_games([game(index) for index in range(400, 800)])
+    buffer.learned_batch(1)  # begins the snapshot
+    buffer.add_games([game(index) for index in range(800, 900)])
+    drawn = draw(buffer, 2, Demand(batch_size=150, games=100))
+    while not any(tmp_path.glob("snapshot-*.json")):
+        pass
+    again = service(tmp_path, kind, in_order=in_order)
+    assert draw(again, 2, Demand(games=1)) == drawn
+    assert again.counts() == buffer.counts()
+    assert again.games() == 900
+
+
+def test_numbers_of_other_libraries_stay_numbers_in_a_batch_that_is_sent(tmp_path):
+    buffer = service(tmp_path)
+    odd = game(0)
+    odd.trajectories[0].steps[0].info |= {"moves": np.int64(3), "score": np.float32(0.5)}
+    buffer.add_games([odd])
+    drawn = draw(buffer, 1, Demand(games=1))
+    drawn.steps[0].reward = np.float32(0.25)
+    sent = pickle.loads(pickle.dumps(drawn))
+    assert type(sent.steps[0].reward) is float
+    assert sent.steps[0].reward == 0.25
+    assert sent.steps[0].info["moves"] == 3
+    assert sent.steps[0].info["score"] == 0.5
+
+
+def test_records_for_a_learner_are_sent_as_msgpack_and_are_the_same_there():
+    record = TrainingRecord(
+        role_id="player_0",
+        rollout_id="train-1",
+        prompt_token_ids=[1, 2],
+        completion_token_ids=[3],
+        logprobs=[-0.5],
+        reward=1.0,
+        advantage=0.25,
+        alternatives=[[4, 5]],
+        policy_version=7,
+        meta={"pid": 0},
+    )
+    sent = pickle.dumps(PackedRecords({"default": [record]}))
+    assert pickle.loads(sent) == {"default": [record]}
+    assert b"TrainingRecord" not in sent
+
+
+def test_a_batch_is_sent_as_msgpack_and_is_the_same_there():
+    buffer = service()
+    buffer.add_games([game(index) for index in range(4)])
+    drawn = draw(buffer, 1, Demand(games=4))
+    sent = pickle.dumps(drawn)
+    assert pickle.loads(sent) == drawn
+    assert b"Step" not in sent  # no class but that of the batch is pickled
 
 
 CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again", "clear"]), max_size=30)

@@ -1,58 +1,23 @@
 """Requests to engines in batches, even while engines are killed. Only Ray's errors are used, not Ray."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
 
-from ray_simulation import SimulatedHost, VirtualTimeLoop
-from selfplay.cluster.engines.client import SHARES, EngineClient
+from ray_simulation import SimulatedHost
+from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.link import SHARES
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
+from selfplay.cluster.engines.start import calls_of_each_client
 from selfplay.cluster.handles import LocalHandle
+from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.delivery import DeliveryError
+from simulated_engines import KillableHandle, RememberingHost, run_on_virtual_time
 
 PROMPT = [{"role": "user", "content": "your move"}]
-
-
-class KillableHandle:
-    """An engine that Ray restarts and whose calls fail meanwhile (``max_task_retries=0``)."""
-
-    def __init__(self, build: Callable[[], EngineService]) -> None:
-        self.build = build
-        self.service: EngineService | None = build()
-        self.calls: dict[str, int] = {}
-        self._attempts: set[asyncio.Task[Any]] = set()
-
-    def kill(self) -> None:
-        self.service = None
-        for attempt in self._attempts:
-            attempt.cancel()
-
-    def restart(self) -> None:
-        self.service = self.build()
-
-    def __getattr__(self, name: str) -> Any:
-        class Method:
-            remote = staticmethod(lambda *args: asyncio.create_task(self._call(name, args)))
-
-        return Method
-
-    async def _call(self, name: str, args: tuple[Any, ...]) -> Any:
-        self.calls[name] = self.calls.get(name, 0) + 1
-        if self.service is None:
-            raise RayActorError
-        attempt = asyncio.create_task(getattr(self.service, name)(*args))
-        self._attempts.add(attempt)
-        try:
-            return await attempt
-        except asyncio.CancelledError:
-            raise RayActorError from None
-        finally:
-            self._attempts.discard(attempt)
 
 
 class FailingHost(SimulatedHost):
@@ -62,11 +27,6 @@ class FailingHost(SimulatedHost):
 
     async def complete(self, *args: Any) -> Any:
         raise self.error
-
-
-def run(work: Any) -> Any:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(work)
 
 
 def test_simultaneous_requests_are_sent_in_one_call():
@@ -79,7 +39,7 @@ def test_simultaneous_requests_are_sent_in_one_call():
         assert engine.calls["poll"] < 10
         await client.close()
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 @pytest.mark.parametrize(("games", "calls"), [(200, 1 + SHARES), (600, 2)])
@@ -95,7 +55,7 @@ def test_a_few_games_send_their_requests_in_shares_without_waiting_for_the_last_
         assert calls <= engine.calls["submit"] <= 2 * calls
         await client.close()
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 def test_requests_to_a_killed_engine_are_resent_and_all_are_answered():
@@ -114,7 +74,7 @@ def test_requests_to_a_killed_engine_are_resent_and_all_are_answered():
         assert len(answers) == 50
         return host.calls
 
-    assert run(scenario()) > 50
+    assert run_on_virtual_time(scenario()) > 50
 
 
 def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
@@ -130,7 +90,43 @@ def test_requests_to_an_engine_killed_before_its_first_answer_are_resent():
         assert engine.calls["submit"] == 2
         await client.close()
 
-    run(scenario())
+    run_on_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("engines", [1, 2, 8])
+def test_calls_in_flight_grow_with_engines_and_no_engine_gets_more_than_its_limit(engines):
+    async def scenario() -> list[int]:
+        hosts = [RememberingHost(1.0) for _ in range(engines)]
+        client = EngineClient([LocalHandle(EngineService(host)) for host in hosts], calls_per_engine=10)
+        await asyncio.gather(*(client.complete(PROMPT, seed=seed) for seed in range(40 * engines)))
+        await client.close()
+        assert sum(host.calls for host in hosts) == 40 * engines
+        return [host.most for host in hosts]
+
+    assert run_on_virtual_time(scenario()) == [10] * engines
+
+
+def test_requests_beyond_the_limit_are_sent_again_too_when_the_engine_is_killed():
+    async def scenario() -> None:
+        engine = KillableHandle(lambda: EngineService(SimulatedHost(1.0)))
+        client = EngineClient([engine], calls_per_engine=10)
+        asked = [asyncio.create_task(client.complete(PROMPT, seed=seed)) for seed in range(50)]
+        await asyncio.sleep(1.5)
+        engine.kill()
+        engine.restart()
+        async with asyncio.timeout(60.0):
+            assert len(await asyncio.gather(*asked)) == 50
+        await client.close()
+
+    run_on_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("engines", [1, 4, 64])
+def test_the_calls_of_all_clients_together_fill_every_engine_and_overfill_none(engines):
+    config = load_config("quickstart", {"run.runtime": "ray", "ray.engines": engines, "ray.collectors": 16})
+    clients = config.ray.collectors + 1  # and the evaluation
+    assert clients * calls_of_each_client(config) <= engines * config.inference.max_queue
+    assert clients * calls_of_each_client(config) > 0.99 * engines * config.inference.max_queue
 
 
 def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
@@ -145,7 +141,7 @@ def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
         assert client.fatal is not None
         await client.close()
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +165,7 @@ def test_an_error_of_an_engine_reaches_its_caller(error, is_fatal):
             assert "Engine-3 failed: ZeroDivisionError" in str(caught.value)
         assert (client.fatal is not None) == is_fatal
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 def test_a_nonsensical_answer_of_an_engine_fails_its_requests():
@@ -183,7 +179,7 @@ def test_a_nonsensical_answer_of_an_engine_fails_its_requests():
             await client.complete(PROMPT)
         assert client.fatal is not None
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 def test_the_newest_weights_answer_and_name_their_version():
@@ -202,7 +198,7 @@ def test_the_newest_weights_answer_and_name_their_version():
         await client.close()
         return versions
 
-    assert run(scenario()) == [0, 3, 3, 1, 0]
+    assert run_on_virtual_time(scenario()) == [0, 3, 3, 1, 0]
 
 
 def test_a_client_that_has_left_is_forgotten_and_its_requests_are_cancelled():
@@ -221,7 +217,7 @@ def test_a_client_that_has_left_is_forgotten_and_its_requests_are_cancelled():
         assert service.load()["running"] == 0
         assert await service.submit(client.name, []) != before
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 def test_after_a_long_silence_a_request_is_sent_once():
@@ -234,7 +230,7 @@ def test_after_a_long_silence_a_request_is_sent_once():
         await client.close()
         return host.calls
 
-    assert run(scenario()) == 21
+    assert run_on_virtual_time(scenario()) == 21
 
 
 @pytest.mark.parametrize("model", [None, "default", "vendor/model", "seker"])
@@ -247,7 +243,7 @@ def test_with_adapters_only_other_names_are_rejected(model):
             await client.complete(PROMPT, model=model)
         await client.close()
 
-    run(scenario())
+    run_on_virtual_time(scenario())
 
 
 class BlockingHost(SimulatedHost):
@@ -270,4 +266,4 @@ def test_a_client_that_was_forgotten_by_mistake_resends_its_requests():
         await client.close()
         assert host.calls == 2  # the first time for a client that was forgotten
 
-    run(scenario())
+    run_on_virtual_time(scenario())

@@ -95,6 +95,17 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_re
     assert problems_of(command.directory) == []
 
 
+def test_a_run_starts_with_the_engines_that_have_room_and_loses_one_for_good(faults):
+    command = faults.train(1, *QUICK, "--ray.engines=3", "--ray.min_engines=2", updates=6)
+    assert command.wait_until(lambda: command.saved() > 1)
+    ray.kill(ray.get_actor("Engine-0", namespace=command.namespace))
+    said = command.end()
+    assert command.process.returncode == 0, said
+    assert "Engine-2 is not there yet; the run starts without it" in said
+    assert problems_of(command.directory) == []
+    assert "Traceback" not in said
+
+
 async def test_games_are_not_given_to_a_collector_that_died_while_it_waited_for_them():
     pool = PoolService("mirror", 1)
     pool.add_checkpoint(None, 0)

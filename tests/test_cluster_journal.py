@@ -1,7 +1,6 @@
 """A service loads all entries that it has written, wherever a kill has truncated the file."""
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
 
@@ -107,6 +106,99 @@ def test_a_write_truncated_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
     assert Journal(directory).load() == (state, entries)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    actions=st.lists(
+        st.tuples(
+            st.sampled_from(["append", "append", "snapshot", "settle", "restart"]), st.integers(0, 400)
+        ),
+        max_size=12,
+    )
+)
+def test_entries_that_come_while_a_large_snapshot_is_written_are_loaded_after_it(tmp_path_factory, actions):
+    directory = tmp_path_factory.mktemp("run") / "journal"
+    journal, state, entries = written(directory, []), None, []
+    for action, number in actions:
+        if action == "append":
+            journal.append(number)
+            entries.append(number)
+        elif action == "snapshot":
+            journal.snapshot({"number": number}, {"rows": list(range(number)), "none": []})
+            state, entries = {"number": number, "rows": list(range(number)), "none": []}, []
+        elif action == "settle":
+            journal.settle()
+            assert not journal.is_writing
+        else:
+            journal.settle()
+            journal = Journal(directory)
+            assert journal.load() == (state, entries)
+    journal.settle()
+    assert Journal(directory).load() == (state, entries)
+
+
+@settings(max_examples=40, deadline=None)
+@given(before=ENTRIES, after=st.lists(VALUES, min_size=1, max_size=6), cut=st.booleans())
+def test_a_kill_while_a_large_snapshot_is_written_loses_no_entry(tmp_path_factory, before, after, cut):
+    directory = tmp_path_factory.mktemp("run") / "journal"
+    journal = written(directory, before, snapshot="first")
+    kept = shutil.copytree(directory, directory.with_name("kept"))
+    journal.snapshot({}, {"rows": list(range(1000))})
+    for entry in after:
+        journal.append(entry)
+    journal.settle()
+    shutil.copy(directory / "entries-000002.jsonl", kept)  # as if the snapshot were not in place yet
+    if cut:
+        with (kept / "entries-000002.jsonl").open("ab") as file:
+            file.write(b'{"half')
+    killed = Journal(kept)
+    assert killed.load() == ("first", before + after)
+    killed.append("next")
+    assert Journal(kept).load() == ("first", [*before, *after, "next"])
+    killed.snapshot("second")
+    assert Journal(kept).load() == ("second", [])
+
+
+def test_a_large_snapshot_that_fails_is_reported_by_the_next_one_and_loses_nothing(directory):
+    journal = written(directory, ["old"], snapshot="first")
+    with nearly_full_disk(directory, 100, new=True):
+        journal.snapshot({}, {"rows": list(range(1000))})
+        while journal.is_writing:
+            pass
+    journal.append("new")
+    with pytest.raises(OSError, match="too large"):
+        journal.snapshot("third")
+    assert Journal(directory).load() == ("first", ["old", "new"])
+    journal.snapshot("fourth")
+    assert Journal(directory).load() == ("fourth", [])
+
+
+def test_a_failed_entry_in_the_file_before_an_empty_one_is_removed(directory):
+    journal = written(directory, ["good", "fails"], snapshot="first")
+    (directory / "entries-000002.jsonl").touch()
+    journal = Journal(directory)
+
+    def do(entry: str) -> None:
+        if entry == "fails":
+            raise SelfplayError("not done")
+
+    with pytest.raises(SelfplayError, match="not done"):
+        journal.replay(journal.load()[1], do)
+    journal.append("next")
+    assert Journal(directory).load() == ("first", ["good", "next"])
+
+
+def test_what_is_written_in_snapshots_is_never_more_than_what_is_written_in_entries(directory):
+    journal = written(directory, [])
+    journal.snapshot({}, {"rows": ["x" * 10] * 5000})
+    journal.settle()
+    size = next(directory.glob("snapshot-*.json")).stat().st_size
+    appended = 0
+    while not journal.is_long(10):
+        journal.append("y" * 997)
+        appended += 1000
+    assert size <= appended < size + 1000
+
+
 def test_an_entry_whose_execution_fails_is_removed(directory):
     journal = written(directory, ["before"])
     with pytest.raises(SelfplayError, match="not done"), journal.noted("refused"):
@@ -147,7 +239,7 @@ def test_a_kill_before_the_old_files_are_deleted_does_not_bring_them_back(direct
 def test_snapshots_are_ordered_by_number_and_not_by_name(directory):
     written(directory, [])
     for number in (999_999, 1_000_000):
-        (directory / f"snapshot-{number:06d}.json").write_text(str(number))
+        (directory / f"snapshot-{number:06d}.json").write_text(f"[0, [], {number}]\n")
     assert Journal(directory).load() == (1_000_000, [])
 
 
@@ -168,7 +260,7 @@ def test_a_damaged_line_that_is_not_the_last_is_an_error_that_names_the_file(tmp
 def test_a_damaged_snapshot_is_an_error_that_names_the_file(directory):
     written(directory, [], snapshot={"a": 1})
     file = directory / "snapshot-000001.json"
-    file.write_text(json.dumps({"a": 1})[:-1])
+    file.write_text(file.read_text()[:-3])
     with pytest.raises(InputError, match=r"snapshot-000001\.json is damaged"):
         Journal(directory).load()
 

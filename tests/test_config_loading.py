@@ -240,3 +240,18 @@ def test_every_field_is_documented():
     for field in config_fields():
         for model in models_in(field.info.annotation):
             assert model.__doc__
+
+
+def test_a_run_cannot_start_with_more_engines_than_it_has():
+    two = {"run.runtime": "ray", "ray.engines": 2}
+    assert load_config("quickstart", two).ray.least_engines == 2
+    assert load_config("quickstart", two | {"ray.min_engines": 1}).ray.least_engines == 1
+    assert problem(two | {"ray.min_engines": 3}).startswith(
+        "ray.min_engines: 3 is more than ray.engines, which is 2"
+    )
+
+
+def test_only_vllm_spreads_a_model_over_gpus():
+    spread = {"run.runtime": "ray", "inference.tensor_parallel": 2}
+    assert load_config("quickstart", spread | {"inference.engine": "vllm"}).inference.tensor_parallel == 2
+    assert problem(spread).startswith("inference.tensor_parallel: only vLLM spreads a model")

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from family_models import family_model
-from selfplay.cluster.engines.start import cores_of_each
+from selfplay.cluster.node_cores import Sharing
 from selfplay.config import load_config
 from selfplay.config.settings import ModelSettings
 from selfplay.training.single_process import resume, train
@@ -107,4 +107,4 @@ def test_a_resumed_run_keeps_its_number_of_threads(tmp_path):
 )
 def test_actors_that_compute_at_the_same_time_share_the_cores(settings, sharing):
     config = load_config("quickstart", settings | {"run.runtime": "ray"})
-    assert cores_of_each(config) == max(1, available_cores() // sharing)
+    assert Sharing.of(config).cores(available_cores()) == max(1, available_cores() // sharing)

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import ray
 from ray.actor import ActorHandle
 
+from selfplay.cluster.engines.adapter_files import AdapterFiles
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Named, found
@@ -42,7 +43,8 @@ class ActorForm:
     time: a service never runs two calls in parallel.
 
     Before anything is started, ``check`` sees the arguments, and a request for GPUs that no node has is
-    rejected: Ray would wait for them forever.
+    rejected, because Ray would wait for them forever. An actor with a ``scheduling_strategy`` may wait:
+    :class:`Placement` has requested its resources.
 
     Args:
         cls: the class.
@@ -82,7 +84,7 @@ class ActorForm:
             self.check(*args, **kwargs)
         wanted = self._options.get("num_gpus") or 0
         there = gpus_of_cluster()
-        if wanted > there:
+        if wanted > there and "scheduling_strategy" not in self._options:
             raise InputError(
                 "num_gpus", f"{requested(wanted, 'GPU')} and the cluster has {there:g}", "Request fewer"
             )
@@ -219,15 +221,24 @@ class ModelPoolActor(PoolService):
 class EngineActor(EngineService):
     """An inference actor. The first request or :meth:`start` loads its model."""
 
-    def __init__(self, settings: EngineSettings, name: str, tracker: Any = None) -> None:
+    def __init__(
+        self, settings: EngineSettings, name: str, tracker: Any = None, adapter_files: Any = None
+    ) -> None:
         raise_collection_thresholds()
         super().__init__(
-            settings.build_host(),
+            settings.build_host(found(adapter_files)),
             name,
             found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
             settings.temperature,
         )
+
+
+class AdapterFilesActor(AdapterFiles):
+    """:class:`AdapterFiles` as an actor."""
+
+    def __init__(self) -> None:
+        super().__init__(ray.put)
 
 
 def state_directory(run: str | None, kind: str) -> str | None:

@@ -10,7 +10,7 @@ from rich.console import Group
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.start import calls_of_each_client
+from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
 from selfplay.cluster.run_actors import RunActors
@@ -75,7 +75,8 @@ class ClusterGames:
             add_every=config.population.add_every,
             opponent_path=self._opponent_path,
         )
-        self.client = EngineClient(actors.engines, patience=config.ray.patience)
+        calls, patience = calls_per_engine(config), config.ray.patience
+        self.client = EngineClient(actors.engines, patience=patience, calls_per_engine=calls)
         self.ratings = HeldRatings()
         self.evaluations = self._evaluations()
         self._collecting: list[asyncio.Task[Any]] = []

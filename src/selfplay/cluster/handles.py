@@ -1,7 +1,9 @@
 """Handles: how services call each other, in one process and on a cluster alike."""
 
 import asyncio
+import contextlib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,18 @@ def found(argument: Any) -> Any:
     import ray
 
     return ray.get_actor(argument.name, argument.namespace)
+
+
+def still_there(arguments: Sequence[Any]) -> list[Any]:
+    """Return the handles of those named actors that exist; other arguments unchanged.
+
+    An actor that has died for good is not found any more.
+    """
+    handles = []
+    for argument in arguments:
+        with contextlib.suppress(ValueError):  # Ray's error for an unknown name
+            handles.append(found(argument))
+    return handles
 
 
 class LocalHandle:

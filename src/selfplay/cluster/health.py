@@ -1,6 +1,7 @@
 """Health: checks that every actor of a run answers, and measures how long one has not."""
 
 import asyncio
+from collections.abc import Collection
 from time import monotonic
 from typing import Any
 
@@ -22,22 +23,35 @@ class Health:
         actors: handles by name.
         patience: maximum seconds that an actor may be away.
         head: address of the cluster's head; ``None`` does not check the head.
+        engines: names of the actors that do the work of one another: the run goes on while one is left.
+
+    Attributes:
+        away: seconds since an actor that does not answer was heard, by name.
     """
 
-    def __init__(self, actors: dict[str, Any], patience: float, head: str | None = None) -> None:
+    def __init__(
+        self,
+        actors: dict[str, Any],
+        patience: float,
+        head: str | None = None,
+        engines: Collection[str] = (),
+    ) -> None:
         self.actors = actors
         self.patience = patience
         self.head = head
+        self.engines = set(engines)
         self.head_is_lost = False
         self.away: dict[str, float] = {}
+        self._lost: set[str] = set()
 
     async def ready(self) -> None:
-        """Wait until all actors have answered once.
+        """Wait until all actors except the engines have answered once.
 
         Raises:
             SelfplayError: an actor cannot be built, or not in time.
         """
-        await asyncio.gather(*(self._ready(name, actor) for name, actor in self.actors.items()))
+        others = (name for name in self.actors if name not in self.engines)
+        await asyncio.gather(*(self._ready(name, self.actors[name]) for name in others))
 
     async def _ready(self, name: str, actor: Any) -> None:
         try:
@@ -51,8 +65,8 @@ class Health:
         """Poll all actors; end only with an error.
 
         Raises:
-            SelfplayError: an actor is permanently dead, or away for longer than ``patience``, or the head is
-                lost, after which no call to Ray can succeed.
+            SelfplayError: an actor is permanently dead, or away for longer than ``patience``; of the engines,
+                all are. Or the head is lost, after which no call to Ray can succeed.
         """
         watches = [self._watch(name, actor) for name, actor in self.actors.items()]
         if self.head is not None:
@@ -80,10 +94,22 @@ class Health:
                 await asyncio.wait_for(actor.__ray_ready__.remote(), self.patience)
                 last = monotonic()
                 self.away.pop(name, None)
-            except ActorDiedError as error:
-                raise in_our_words(error, name) from error
-            except (RayError, TimeoutError):
+                self._lost.discard(name)
+            except (RayError, TimeoutError) as error:
                 self.away[name] = monotonic() - last
-                if self.away[name] > self.patience:
-                    raise SelfplayError(f"{name} has not come back for {self.patience:g} s") from None
+                lost = self._loss_of(name, error)
+                if lost is not None and not self._goes_on_without(name):
+                    raise lost from error
             await asyncio.sleep(ASK_EVERY)
+
+    def _loss_of(self, name: str, error: Exception) -> SelfplayError | None:
+        """Return why an actor counts as lost; ``None`` while it may come back."""
+        if isinstance(error, ActorDiedError):
+            return in_our_words(error, name)
+        if self.away[name] > self.patience:
+            return SelfplayError(f"{name} has not come back for {self.patience:g} s")
+        return None
+
+    def _goes_on_without(self, lost: str) -> bool:
+        self._lost.add(lost)
+        return lost in self.engines and not self.engines <= self._lost

@@ -1,89 +1,164 @@
-"""Placement: reserve cores and GPUs for the learners and engines of a run, all together or not at all."""
+"""Placement: reserve cores and GPUs for the learners and engines of a run."""
 
+import time
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from selfplay.cluster.node_cores import group_name
 from selfplay.config.ray import RaySettings
+from selfplay.config.settings import Config
 from selfplay.core import InputError
+
+LOOK_SECONDS = 0.1
+FIELDS = {
+    "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
+    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner, inference.tensor_parallel",
+}
 
 
 class Placement:
-    """A placement group: a bundle for each learner, then one for each engine. Ray moves it if a node dies.
+    """Placement groups: one for all learners and one for each engine. Ray moves them if a node dies.
 
-    If neither cores nor GPUs are requested, nothing is reserved, and Ray places the actors.
+    A run starts when its learners and its least number of engines have their groups. The other groups stay
+    requested, so a cluster that scales by itself grows for them.
+
+    An engine with ``inference.tensor_parallel`` GPUs has a bundle for each of them, on one node. The actor is
+    in the first bundle without a GPU of its own; the processes that vLLM starts take the GPUs.
+
+    Actors that request neither cores nor GPUs have no group, and Ray places them. Collectors have no group
+    either: each requests its cores where there are some.
+
+    Args:
+        config: the run's configuration.
+        say: called with a line if the run waits for a cluster that is too small now.
 
     Raises:
-        InputError: the cluster does not have the requested resources, or does not grant them in time.
+        InputError: the cluster does not grant what the run needs in time, or is this machine and does not
+            have it.
     """
 
-    def __init__(self, settings: RaySettings) -> None:
-        self.settings = settings
-        learner = _bundle(settings.cpus_per_learner, settings.gpus_per_learner)
-        engine = _bundle(settings.cpus_per_engine, settings.gpus_per_engine)
-        bundles = [*[learner] * settings.learners, *[engine] * settings.engines]
-        self.group: PlacementGroup | None = None
-        if all(bundles):
-            self._check(bundles)
-            self.group = placement_group(bundles, strategy="PACK")
-            if not self.group.wait(settings.patience):
-                self.remove()
-                raise InputError(
-                    "ray",
-                    f"the cluster did not grant {_words(bundles)} in {settings.patience:g} s",
-                    "Wait until it is free, or request less",
-                )
+    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+        settings = config.ray
+        shortage = shortage_of(config)
+        if shortage is not None and settings.address is None:  # this machine does not grow
+            raise shortage
+        learners, engine = _learner_bundles(settings), _engine_bundles(config)
+        run = uuid.uuid4().hex
+        self.learners = _group(learners, "PACK", group_name(run, "learners"))
+        self.engines = [
+            _group(engine, "STRICT_PACK", group_name(run, "engine", number))
+            for number in range(settings.engines)
+        ]
+        if shortage is not None:
+            say(f"{shortage.problem} now; waiting up to {settings.patience:g} s for more")
+        if not self._granted_within(settings.patience, config):
+            self.remove()
+            raise shortage_of(config) or InputError(
+                "ray",
+                f"other work takes what the run requests of the cluster, for {settings.patience:g} s now",
+                "Wait until it is free, or request less",
+            )
 
     def learner(self) -> dict[str, Any]:
         """Return Ray's options for the first learner."""
-        return self._bundle_options(0)
+        return _inside(self.learners)
 
     def engine(self, number: int) -> dict[str, Any]:
         """Return Ray's options for an engine."""
-        return self._bundle_options(self.settings.learners + number)
+        return _inside(self.engines[number], with_children=True)
 
     def remove(self) -> None:
         """Release everything."""
-        if self.group is not None:
-            remove_placement_group(self.group)
+        for group in (self.learners, *self.engines):
+            if group is not None:
+                remove_placement_group(group)
 
-    def _bundle_options(self, index: int) -> dict[str, Any]:
-        if self.group is None:
-            return {}
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, index)}
+    def _granted_within(self, seconds: float, config: Config) -> bool:
+        """Wait for the groups that the run needs to start, and for room for its collectors."""
+        deadline, least = time.monotonic() + seconds, config.ray.least_engines
+        while not (_granted(self.learners) and sum(map(_granted, self.engines)) >= least) or shortage_of(
+            config
+        ):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
-    def _check(self, bundles: list[dict[str, float]]) -> None:
-        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        for kind in ("CPU", "GPU"):
-            wanted = sum(bundle.get(kind, 0) for bundle in bundles)
-            if wanted > there.get(kind, 0):
-                raise InputError(
-                    "ray",
-                    f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
-                    f"Lower ray.{kind.lower()}s_per_engine, ray.{kind.lower()}s_per_learner or their numbers",
-                )
+
+def shortage_of(config: Config) -> InputError | None:
+    """Return what the cluster does not have of what a run needs to start; ``None`` if it has everything."""
+    settings = config.ray
+    collectors = settings.collectors if config.program is None else 0
+    bundles = [
+        *_learner_bundles(settings),
+        *_engine_bundles(config) * settings.least_engines,
+        *[_bundle(settings.cpus_per_collector, 0)] * collectors,
+    ]
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    for kind, fields in FIELDS.items():
+        wanted = sum(bundle.get(kind, 0) for bundle in bundles)
+        if wanted > there.get(kind, 0):
+            return InputError(
+                "ray",
+                f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",
+                f"Lower {fields} or their numbers",
+            )
+    return None
 
 
 def requested(amount: float, kind: str) -> str:
     """Return the beginning of a sentence: how many of a kind are requested."""
-    return f"{_counted(amount, kind)} {'is' if amount == 1 else 'are'} requested"
+    return f"{amount:g} {kind}{' is' if amount == 1 else 's are'} requested"
 
 
 def cores_for(settings: RaySettings) -> float:
-    """Return the number of cores that all learners and engines request."""
-    return settings.cpus_per_learner * settings.learners + settings.cpus_per_engine * settings.engines
+    """Return the number of cores that all learners, engines and collectors request."""
+    learners = settings.cpus_per_learner * settings.learners
+    engines = settings.cpus_per_engine * settings.engines
+    return learners + engines + settings.cpus_per_collector * settings.collectors
+
+
+def beside_command() -> dict[str, Any]:
+    """Return Ray's options for an actor on this node, which sees the run's directory."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+
+
+def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
+    return [_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners
+
+
+def _engine_bundles(config: Config) -> list[dict[str, float]]:
+    """Return the bundles of one engine."""
+    settings, gpus = config.ray, config.inference.tensor_parallel
+    first = _bundle(settings.cpus_per_engine, settings.gpus_per_engine if gpus == 1 else 1)
+    return [first, *[_bundle(0, 1)] * (gpus - 1)]
+
+
+def _group(bundles: list[dict[str, float]], strategy: str, name: str) -> PlacementGroup | None:
+    return placement_group(bundles, strategy=strategy, name=name) if all(bundles) else None
+
+
+def _granted(group: PlacementGroup | None) -> bool:
+    return group is None or placement_group_table(group).get("state") == "CREATED"
+
+
+def _inside(group: PlacementGroup | None, *, with_children: bool = False) -> dict[str, Any]:
+    """Return Ray's options for an actor, and perhaps those that it starts, in the bundles of a group."""
+    if group is None:
+        return {}
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0, with_children)}
 
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:
     return {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-
-
-def _words(bundles: list[dict[str, float]]) -> str:
-    cpus, gpus = (sum(bundle.get(kind, 0) for bundle in bundles) for kind in ("CPU", "GPU"))
-    return f"{_counted(cpus, 'CPU')} and {_counted(gpus, 'GPU')}"
-
-
-def _counted(amount: float, kind: str) -> str:
-    return f"{amount:g} {kind}{'' if amount == 1 else 's'}"

@@ -9,6 +9,12 @@ from rich.console import Console
 
 from selfplay.cluster.connect import head_address, in_our_words
 from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.start import (
+    EngineStarts,
+    calls_of_each_client,
+    calls_per_engine,
+    engine_names,
+)
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners
@@ -21,7 +27,7 @@ from selfplay.core import InputError
 from selfplay.learning.adapter_names import TRAINED
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
-from selfplay.training.progress_views import working
+from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.source import Source
 from selfplay.training.trainer import Trainer
@@ -60,7 +66,7 @@ class ClusterRun:
 
     async def _run(self) -> None:
         policies = policies_of(self.program) if self.program is not None else [TRAINED]
-        placement = await asyncio.to_thread(Placement, self.config.ray)
+        placement = await asyncio.to_thread(Placement, self.config, self._say)
         try:
             actors = await asyncio.to_thread(
                 RunActors,
@@ -77,22 +83,27 @@ class ClusterRun:
                 f"the cluster already has actors of a run {self.directory.path.name}",
                 "Wait until they have ended, or choose another name",
             ) from error
-        self.health = Health(actors.by_name(), self.config.ray.patience, head_address(self.config.ray))
+        settings, engines = self.config.ray, engine_names(self.config)
+        self.health = Health(actors.by_name(), settings.patience, head_address(settings), engines)
+        self.starts = EngineStarts(dict(zip(engines, actors.engines, strict=True)), self._say)
         try:
             with working(self.console, "starting the actors"):
-                await self._guard(self._start(actors))
+                await self._guard(self._start())
             trainer = self._trainer(actors, policies)
             beside = [self._show_who_is_away(trainer), self._beat(trainer, actors)]
             await self._guard(trainer.run(), beside)
         finally:
+            self.starts.cancel()
             if not self.health.head_is_lost:
                 actors.end()
                 placement.remove()
 
-    async def _start(self, actors: RunActors) -> None:
+    async def _start(self) -> None:
         await self.health.ready()
-        starts = (engine.start.options(max_task_retries=-1).remote() for engine in actors.engines)
-        await asyncio.gather(*starts)
+        await self.starts.enough(self.config.ray.least_engines, self.config.ray.patience)
+
+    def _say(self, line: str) -> None:
+        print_line(self.console, line)
 
     def _trainer(self, actors: RunActors, policies: list[str]) -> Trainer:
         config, directory = self.config, self.directory
@@ -102,9 +113,15 @@ class ClusterRun:
         if self.program is None:
             source = ClusterGames(config, directory, metrics, actors, self.namespace, learners.results)
         else:
-            client = EngineClient(actors.engines, patience=config.ray.patience, adapters_only=True)
-            serving = ClusterServing(actors.engines, client, policies, learners.results)
-            source = ProgramSource(config, directory, metrics, self.program, client, serving)
+            client = EngineClient(
+                actors.engines,
+                patience=config.ray.patience,
+                calls_per_engine=calls_per_engine(config),
+                adapters_only=True,
+            )
+            serving = ClusterServing(client, policies, learners.results)
+            calls = calls_of_each_client(config)
+            source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)
 
     async def _guard(self, work: Any, beside: list[Any] | None = None) -> None:

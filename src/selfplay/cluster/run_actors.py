@@ -15,10 +15,15 @@ from selfplay.cluster.actors import (
     TrackerActor,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import calls_of_each_client, start_engines
-from selfplay.cluster.handles import found
+from selfplay.cluster.engines.start import (
+    calls_of_each_client,
+    calls_per_engine,
+    start_adapter_files,
+    start_engines,
+)
+from selfplay.cluster.handles import found, still_there
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.config.settings import Config
@@ -39,7 +44,11 @@ class ConfigCollectorActor(CollectorService):
         collection = config.collection
         super().__init__(
             f"Collector-{number}",
-            EngineClient([found(engine) for engine in engines], patience=config.ray.patience),
+            EngineClient(
+                still_there(engines),
+                patience=config.ray.patience,
+                calls_per_engine=calls_per_engine(config),
+            ),
             found(step_buffer),
             found(model_pool),
             found(tracker),
@@ -132,7 +141,8 @@ class RunActors:
             directory=str(run),
             tensorboard=config.tracking.tensorboard,
         )
-        self.engines = start_engines(config, placement, self.tracker)
+        self.adapter_files = start_adapter_files(config)
+        self.engines = start_engines(config, placement, self.tracker, self.adapter_files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if config.program is None:
@@ -140,7 +150,7 @@ class RunActors:
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
-        actors = {"Tracker": self.tracker, "Learner": self.learner}
+        actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
         if self.collectors:
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
         actors |= {f"Engine-{n}": one for n, one in enumerate(self.engines)}
@@ -152,7 +162,8 @@ class RunActors:
             ray.kill(actor)
 
     def _start(self, cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-        form = ActorForm(cls, max_restarts=self._config.ray.max_restarts).options(name=name)
+        form = ActorForm(cls, max_restarts=self._config.ray.max_restarts)
+        form = form.options(name=name, **beside_command())
         return form.remote(*args, **kwargs, epoch=self._epoch)
 
     def _start_learner(self, placement: Placement, policies: list[str]) -> Any:
@@ -163,7 +174,7 @@ class RunActors:
             num_gpus=settings.gpus_per_learner,
             **placement.learner(),
         )
-        workers = placement.group if settings.learners > 1 else None
+        workers = placement.learners if settings.learners > 1 else None
         return form.remote(self._config, str(self._run), policies, workers, self._epoch)
 
     def _start_games(self) -> None:
@@ -191,7 +202,12 @@ class RunActors:
             seed=derive_seed(config.seed, "pool"),
             run=run,
         )
-        form = ActorForm(ConfigCollectorActor, max_restarts=config.ray.max_restarts)
+        form = ActorForm(
+            ConfigCollectorActor,
+            max_restarts=config.ray.max_restarts,
+            num_cpus=config.ray.cpus_per_collector,
+            scheduling_strategy="SPREAD",
+        )
         self.collectors = [
             form.options(name=f"Collector-{number}").remote(
                 config, number, tuple(self.engines), self.buffer, self.pool, self.tracker

@@ -1,7 +1,6 @@
 """The engines of a cluster as a program uses them: they load adapters by path."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
@@ -14,7 +13,6 @@ class ClusterServing:
     """See :class:`selfplay.training.serving.Serving`.
 
     Args:
-        engines: their handles.
         client: the client of the engines.
         policies: the names of the policies.
         result_paths: returns the directory of the adapter that training produces, by policy.
@@ -22,12 +20,10 @@ class ClusterServing:
 
     def __init__(
         self,
-        engines: list[Any],
         client: EngineClient,
         policies: list[str],
         result_paths: Callable[[], Awaitable[dict[str, str | None]]],
     ) -> None:
-        self.engines = engines
         self.client = client
         self.results = {policy: f"result of {policy}" for policy in policies}
         self._result_paths = result_paths
@@ -56,10 +52,8 @@ class ClusterServing:
 
     async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
         """See ``Serving``. The engines also report to the tracker by themselves, every few seconds."""
-        for number, engine in enumerate(self.engines):
-            # Its answer is waited for: it may only be away for a moment.
-            load = await engine.load.options(max_task_retries=-1).remote()
-            metrics.log({f"inference/Engine-{number}/{name}": value for name, value in load.items()})
+        for engine, load in (await self.client.loads()).items():
+            metrics.log({f"inference/{engine}/{name}": value for name, value in load.items()})
 
     def reset(self) -> None:
         """See ``Serving``; the engines report to the tracker by themselves."""

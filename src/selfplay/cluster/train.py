@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from selfplay.cluster.connect import connected
-from selfplay.cluster.engines.start import cores_of_each
+from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config.settings import Config
@@ -19,14 +19,15 @@ from selfplay.training import run
 from selfplay.training.progress_views import working
 from selfplay.training.run import Work
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.threads import available_cores
 
 
 class Cluster:
     """See :class:`selfplay.training.run.Runtime`."""
 
-    def cores(self, config: Config) -> int:
+    def cores(self, config: Config) -> int | None:
         """See ``Runtime``."""
-        return cores_of_each(config)
+        return Sharing.of(config).cores(available_cores()) if config.ray.address is None else None
 
     @contextmanager
     def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:

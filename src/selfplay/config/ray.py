@@ -1,8 +1,9 @@
 """The configuration section for clusters."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
+from selfplay.core import InputError
 
 
 class RaySettings(Settings):
@@ -12,6 +13,9 @@ class RaySettings(Settings):
     """Address of an existing cluster (`auto`, `HOST:6379`); if not given, a local one is started."""
     engines: int = Field(default=1, ge=1)
     """Number of inference actors, each with a copy of the base model."""
+    min_engines: int | None = Field(default=None, ge=1)
+    """Number of inference actors with which a run starts; it takes in the others when the cluster has room
+    for them. If not given, it waits for all."""
     learners: int = Field(default=1, ge=1)
     """Number of learners, which share every batch."""
     collectors: int = Field(default=1, ge=1)
@@ -24,7 +28,25 @@ class RaySettings(Settings):
     """Cores that Ray reserves for each learner."""
     gpus_per_learner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves for each learner."""
+    cpus_per_collector: float = Field(default=1.0, ge=0)
+    """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
     patience: float = Field(default=300.0, gt=0)
-    """Seconds that an actor of the run may be unreachable before the run ends with an error."""
+    """Seconds that an actor of the run may be unreachable before the run ends with an error, and that a run
+    waits at its start for what it requests."""
     max_restarts: int = Field(default=20, ge=0)
     """Maximum number of times that Ray restarts each actor of the run."""
+
+    @property
+    def least_engines(self) -> int:
+        """Number of inference actors with which a run starts."""
+        return self.min_engines or self.engines
+
+    @model_validator(mode="after")
+    def _enough_engines(self) -> "RaySettings":
+        if self.least_engines > self.engines:
+            raise InputError(
+                "ray.min_engines",
+                f"{self.min_engines} is more than ray.engines, which is {self.engines}",
+                "Lower it, or raise ray.engines",
+            )
+        return self

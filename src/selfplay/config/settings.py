@@ -24,7 +24,8 @@ class ModelSettings(Settings):
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept."""
+    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept; with
+    `ray.address`, each engine and learner uses its share of the cores of its node."""
 
     @field_validator("device")
     @classmethod
@@ -90,7 +91,7 @@ class InferenceSettings(Settings):
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
     `max_cached_tokens`. If not given, the model's own limit applies."""
     max_queue: int = Field(default=16384, ge=1)
-    """Maximum number of requests in progress; further requests are rejected."""
+    """Maximum number of requests in progress at one engine; further requests are rejected."""
     max_cached_tokens: int = Field(default=32768, ge=64)
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
@@ -100,6 +101,9 @@ class InferenceSettings(Settings):
     """Maximum number of requests that vLLM computes together."""
     gpu_memory: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory that vLLM may use."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of GPUs of one machine over which vLLM spreads the model. If it is more than 1, Ray reserves as
+    many GPUs for each inference actor, whatever `ray.gpus_per_engine` is."""
 
 
 class CollectionSettings(Settings):
@@ -424,6 +428,12 @@ class Config(Settings):
     def _runtime_can(self) -> "Config":
         if self.run.runtime == "local" and self.inference.engine == "vllm":
             raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
+        if self.inference.tensor_parallel > 1 and self.inference.engine != "vllm":
+            raise InputError(
+                "inference.tensor_parallel",
+                "only vLLM spreads a model over several GPUs",
+                'Set inference.engine = "vllm", or leave it out',
+            )
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError(
                 "ray",

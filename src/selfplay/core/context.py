@@ -14,7 +14,7 @@ from typing import Any
 from selfplay.core.seeds import derive_seed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class EpisodeContext:
     """One execution of an episode.
 

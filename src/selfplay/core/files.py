@@ -7,8 +7,10 @@ the new content is in place.
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 PARTIAL = ".partial"
 """``.NAME.partial`` is still being written."""
@@ -22,14 +24,25 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: the file cannot be written; an existing file is unchanged.
     """
+    with replaced_file(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Let the body write a file, which replaces an existing one when the body has ended without an error.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
     scratch = path.with_name(f".{path.name}{PARTIAL}")
     try:
         with scratch.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
         raise

@@ -145,6 +145,8 @@ class VLLMEngine(InferenceClient):
             ``float16``.
         gpu_memory: share of the GPU's memory that vLLM may use; on a CPU it uses ``VLLM_CPU_KVCACHE_SPACE``
             GiB.
+        tensor_parallel: number of GPUs over which the model is spread. If it is more than 1, this process is
+            an actor in a Ray placement group with a bundle for each GPU.
         drain_seconds: maximum time that a new version waits for requests of older versions to end, if no
             further version fits.
 
@@ -164,6 +166,7 @@ class VLLMEngine(InferenceClient):
         max_lora_rank: int = 16,
         dtype: str = "auto",
         gpu_memory: float = 0.9,
+        tensor_parallel: int = 1,
         drain_seconds: float = 600.0,
     ) -> None:
         _check_installed()
@@ -176,6 +179,7 @@ class VLLMEngine(InferenceClient):
         self.max_lora_rank = min(rank for rank in LORA_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
         self.dtype = dtype
         self.gpu_memory = gpu_memory
+        self.tensor_parallel = tensor_parallel
         self.drain_seconds = drain_seconds
         self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
         self.tokens = load_chat_tokens(model)
@@ -396,6 +400,8 @@ class VLLMEngine(InferenceClient):
                 max_model_len=self.max_context,
                 max_num_seqs=self.max_batch,
                 gpu_memory_utilization=self.gpu_memory,
+                tensor_parallel_size=self.tensor_parallel,
+                distributed_executor_backend="ray" if self.tensor_parallel > 1 else None,
                 enforce_eager=on_cpu,
                 # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its
                 # generator. It cannot do so on a CPU, and would crash.

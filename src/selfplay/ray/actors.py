@@ -160,13 +160,13 @@ class CollectorActor(CollectorService):
         episodes = {env_of(env).key: episode_of(env) for env in [*training_envs, *evaluation_envs]}
         super().__init__(
             name,
-            EngineClient(self.engines),
+            EngineClient(self.engines, calls_per_engine=settings.max_queue),
             found(step_buffer),
             found(model_pool),
             tracker,
             play,
             episodes,
-            Limits(max_calls=settings.max_queue),
+            Limits(max_calls=num_actors * settings.max_queue),
             filter_opponent_invalid=filter_opponent_invalid,
         )
 

@@ -21,6 +21,8 @@ from selfplay.replay.transforms_step import StepRewardTransform
 
 Entry = TypeVar("Entry")
 
+GROUP = 16
+"""Steps of a step buffer that are saved together."""
 REWARD_STAGES = ("final", "final_transformed", "step", "sampled")
 
 
@@ -124,8 +126,11 @@ class BaseBuffer(ABC):
         """Set up an empty store."""
 
     @abstractmethod
-    def _stored_groups(self) -> list[list[Step]]:
-        """Return groups of steps; calling ``_insert`` on each restores the store in the same order."""
+    def stored_groups(self) -> list[list[Step]]:
+        """Return the stored steps in groups: the ``groups`` of a state with which a buffer stores the same.
+
+        The lists are not changed later, and neither are the steps.
+        """
 
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
         """Add one player's trajectory, then evict random entries while the buffer exceeds its size.
@@ -201,14 +206,15 @@ class BaseBuffer(ABC):
             "cleared": self.cleared,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_steps: bool = True) -> dict[str, Any]:
         """Return everything that later batches depend on, as plain JSON-able data.
 
+        Without steps, their ``groups`` must be added before the state is loaded: see :meth:`stored_groups`.
         ``stop()`` is a signal to the running process and not part of the state. ``info`` is restored as from
         JSON, with keys as strings and tuples as lists.
         """
         return {
-            "groups": msgspec.to_builtins(self._stored_groups(), str_keys=True),
+            "groups": msgspec.to_builtins(self.stored_groups() if with_steps else [], str_keys=True),
             "random": random_state(self._rng),
             "counts": {**self.counts(), "batches": self.batches},
             "by_turns": {turns: list(counts) for turns, counts in self._by_turns.items()},
@@ -363,7 +369,7 @@ class StepBuffer(BaseBuffer):
             InputError: ``batch_size`` is not positive.
             SelfplayError: fewer steps are stored, or a transform returned a reward that is not finite.
         """
-        return self._finish_batch(self._take(self._steps, batch_size))
+        return self._finish_batch([_own(step) for step in self._take(self._steps, batch_size)])
 
     def size(self) -> int:
         """Return the number of stored steps."""
@@ -387,8 +393,9 @@ class StepBuffer(BaseBuffer):
     def _remove_all(self) -> None:
         self._steps = []
 
-    def _stored_groups(self) -> list[list[Step]]:
-        return [self._steps]
+    def stored_groups(self) -> list[list[Step]]:
+        """See :meth:`BaseBuffer.stored_groups`."""
+        return [self._steps[first : first + GROUP] for first in range(0, len(self._steps), GROUP)]
 
 
 class EpisodeBuffer(BaseBuffer):
@@ -411,7 +418,8 @@ class EpisodeBuffer(BaseBuffer):
             SelfplayError: fewer episodes are stored, a transform returned a reward that is not finite, or it
                 returned a step that it was not given.
         """
-        episodes = self._take(self._episodes, batch_size)
+        taken = self._take(self._episodes, batch_size)
+        episodes = [[_own(step) for step in episode] for episode in taken]
         drawn = [step for episode in episodes for step in episode]
         self._size -= len(drawn)
         episode_of = {id(step): number for number, episode in enumerate(episodes) for step in episode}
@@ -449,8 +457,15 @@ class EpisodeBuffer(BaseBuffer):
         self._episodes = []
         self._size = 0
 
-    def _stored_groups(self) -> list[list[Step]]:
-        return self._episodes
+    def stored_groups(self) -> list[list[Step]]:
+        """See :meth:`BaseBuffer.stored_groups`."""
+        return list(self._episodes)
+
+
+def _own(step: Step) -> Step:
+    """Return a copy of a drawn step, whose rewards change while the stored one may still be saved."""
+    info = {**step.info, "reward_stages": dict(step.info["reward_stages"])}
+    return step.scored(step.reward, info, step.env_id)
 
 
 def _split(steps: list[Step], oldest_allowed: int) -> tuple[list[Step], list[Step]]:

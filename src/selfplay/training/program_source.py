@@ -40,7 +40,8 @@ from selfplay.training.serving import Serving
 class ProgramSource:
     """A :class:`Source` of programs. Each role trains the policy that it names.
 
-    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``.
+    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client takes up to
+    ``max_calls`` requests at once.
     """
 
     overlaps = False
@@ -53,6 +54,7 @@ class ProgramSource:
         arena: Arena,
         client: InferenceClient,
         serving: Serving,
+        max_calls: int,
     ) -> None:
         self.config = config
         self.directory = directory
@@ -62,7 +64,7 @@ class ProgramSource:
         self.arena = arena
         arena.client = client
         arena.model_without_role = BASE
-        arena.set_concurrency(min(self.config.collection.concurrency, self.config.inference.max_queue))
+        arena.set_concurrency(min(config.collection.concurrency, max_calls))
         self.policy_of = {role.id: role.policy for role in arena.roles.values()}
         self._trueskill = TrueSkillRatings()
         self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)

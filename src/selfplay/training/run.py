@@ -24,8 +24,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 class Runtime(Protocol):
     """Where a run takes place: in one process, or on a cluster."""
 
-    def cores(self, config: Config) -> int:
-        """Return how many cores an engine or a learner may use."""
+    def cores(self, config: Config) -> int | None:
+        """Return how many cores an engine or a learner may use; ``None`` if each decides for its own node."""
 
     def prepared(
         self, config: Config, directory: RunDirectory, console: Console
@@ -80,7 +80,9 @@ def _run(
     config: Config, directory: RunDirectory, console: Console, runtime: Runtime, *, changed: bool = False
 ) -> None:
     try:
-        settled = with_chosen_threads(config, runtime.cores(config), partial(print_line, console))
+        settled, cores = config, runtime.cores(config)
+        if cores is not None:
+            settled = with_chosen_threads(config, cores, partial(print_line, console))
         with runtime.prepared(settled, directory, console) as work:
             if changed or settled is not config or not directory.config_file.exists():
                 directory.write_config(dump_config(settled))

@@ -68,7 +68,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     metrics = LocalMetrics(tracker, lines)
     serving = EmbeddedServing(engine, {policy: learner.result for policy, learner in learners.items()})
     source: Source = (
-        ProgramSource(config, directory, metrics, program, engine, serving)
+        ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
         else GameSource(config, directory, tracker, metrics, model, serving)
     )

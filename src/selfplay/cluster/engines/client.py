@@ -1,53 +1,61 @@
-"""EngineClient: sends requests to the engines of a cluster in batches, and resends them after a kill."""
+"""EngineClient: the calls of a process to all engines of a cluster, which may come and go."""
 
 import asyncio
 import itertools
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
+from zlib import crc32
 
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_model
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.service import FORGET_SECONDS, Answer, Request, Requests
+from selfplay.cluster.engines.link import EngineLink
+from selfplay.cluster.engines.service import Answer, Request
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
-from selfplay.core.context import current_episode
+from selfplay.core.context import EpisodeContext, current_episode
 from selfplay.inference.delivery import DeliveryError
 
-QUIET_ROUNDS = 3
-SHARES, SMALLEST_SHARE, MANY = 4, 16, 256
-"""Fewer than ``MANY`` requests are sent in shares, because sending everything at once would make engine and
-games wait for each other in turn. More requests than that are sent all at once, which costs least."""
-RETRY_SECONDS = 0.5
-UNHEARD = -1
-"""A value that is no engine's incarnation."""
+JOIN_SECONDS = 2.0
+"""Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""
+LOOK_SECONDS = 1.0
+OVERLOAD, SLACK = 2, 32
+"""A game moves when its engine has more than ``OVERLOAD`` times the requests of another, and ``SLACK``."""
 
 
 @dataclass(eq=False)
-class _Engine:
-    """The state of one engine.
+class _Asked:
+    """A request that is not answered yet, and the game that it is for."""
 
-    ``waiting`` requests are still to be sent (``some`` is set), ``pending`` ones are not answered yet
-    (``asked`` is set). Nothing is sent before the engine's incarnation is ``known``: a kill would go
-    unnoticed. ``heard`` is the event loop's time of the last answer.
-    """
+    request: Request
+    future: "asyncio.Future[Answer]"
+    game: EpisodeContext | None
 
-    name: str
-    handle: Any
-    waiting: list[Request] = field(default_factory=list)
-    pending: dict[int, Request] = field(default_factory=dict)
-    incarnation: int | None = None
-    heard: float = 0.0
-    task: "asyncio.Task[None] | None" = None
-    some: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    known: asyncio.Event = field(default_factory=asyncio.Event)
+    @property
+    def key(self) -> int:
+        """A number that is the same for all requests of a game."""
+        name = str(self.request.number) if self.game is None else self.game.rollout_id
+        return crc32(name.encode())
 
 
 class EngineClient(InferenceClient):
-    """See the module. All calls of one game go to the same engine, which has cached its prompts.
+    """See the module.
+
+    A game begins at the less loaded of two engines, which its id determines. All its calls go to that engine,
+    which has cached its prompts, unless the engine is lost or clearly overloaded. The requests of a lost
+    engine go to the others: a request carries its seed and its adapter, so its answer is the same anywhere.
+    :class:`EngineLink` draws the states of an engine.
+
+    ::
+
+                     ┌── no engine is present ──► queue ── an engine came ──┐
+        a call ──────┤                                                      ├──► EngineLink ──► its answer
+                     └── the game's engine ─────────────────────────────────┘        │
+                             ▲                                                       │
+                             └───────────────── the engine left ─────────────────────┘
 
     ``policy`` answers calls for ``default``, also in games that began under another version; ``adapters``
     maps other names to adapters; a name that is not among them is a model behind an API or an adapter's
@@ -55,7 +63,9 @@ class EngineClient(InferenceClient):
 
     Args:
         engines: handles of :class:`EngineService`.
-        patience: seconds without any answer to pending requests after which an engine is given up.
+        patience: seconds without any engine after which calls fail.
+        calls_per_engine: maximum requests in progress at one engine; further ones wait here. ``None`` for no
+            limit.
         adapters_only: reject names that are not among ``adapters``, including ``default``.
     """
 
@@ -64,6 +74,7 @@ class EngineClient(InferenceClient):
         engines: list[Any],
         *,
         patience: float = 300.0,
+        calls_per_engine: int | None = None,
         adapters_only: bool = False,
     ) -> None:
         self.name = uuid.uuid4().hex
@@ -73,9 +84,25 @@ class EngineClient(InferenceClient):
         self.policy = AdapterRef("default", 0, None)
         self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
         self.fatal: SelfplayError | None = None
-        self._engines = [_Engine(f"Engine-{number}", handle) for number, handle in enumerate(engines)]
+        self._links = [
+            EngineLink(
+                f"Engine-{number}",
+                handle,
+                self.name,
+                calls_per_engine,
+                came=self._came,
+                left=self._left,
+                answered=self._take,
+            )
+            for number, handle in enumerate(engines)
+        ]
+        self._present: list[EngineLink] = []
+        self._joined = False
+        self._homes: WeakKeyDictionary[EpisodeContext, EngineLink] = WeakKeyDictionary()
         self._numbers = itertools.count()
-        self._futures: dict[int, asyncio.Future[Answer]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._queue: list[_Asked] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     def follow(self, policy: AdapterRef) -> None:
         """Use these weights from now on, unless newer ones are known."""
@@ -123,12 +150,21 @@ class EngineClient(InferenceClient):
         assert answer.scores is not None
         return answer.scores
 
+    async def loads(self) -> dict[str, dict[str, float]]:
+        """Return the load of each engine that answers, by name; see :meth:`EngineHost.stats`."""
+        loads = {}
+        for link in list(self._present):
+            try:
+                loads[link.name] = await asyncio.wait_for(link.handle.load.remote(), LOOK_SECONDS)
+            except (RayError, TimeoutError):
+                continue  # it is about to be seen as away
+        return loads
+
     async def close(self) -> None:
         """Stop sending requests."""
-        tasks = [engine.task for engine in self._engines if engine.task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _adapter(self, model: str | None) -> AdapterRef:
         if self.adapters_only and (model or "default") not in self.adapters:
@@ -148,130 +184,118 @@ class EngineClient(InferenceClient):
         return self._api_clients[model]
 
     async def _ask(self, request: Request) -> Answer:
+        if self.fatal is not None:
+            raise self.fatal
+        if not self._tasks:
+            self._start()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._futures[request.number] = future
-        engine = self._engine_for_this_game(request.number)
-        engine.waiting.append(request)
-        engine.some.set()
-        if engine.task is None:
-            engine.task = asyncio.create_task(self._serve(engine))
-            engine.task.add_done_callback(self._tell_failure)
+        asked = self._asked[request.number] = _Asked(request, future, current_episode.get())
+        self._route(asked)
         try:
             answer = await future
         finally:
-            del self._futures[request.number]
+            del self._asked[request.number]
         if answer.error is not None:
             if isinstance(answer.error, DeliveryError):
                 self.fatal = answer.error
             raise answer.error
         return answer
 
+    def _start(self) -> None:
+        self._tasks = [asyncio.create_task(link.serve()) for link in self._links]
+        self._tasks.append(asyncio.create_task(self._watch()))
+        for task in self._tasks:
+            task.add_done_callback(self._tell_failure)
+
     def _tell_failure(self, task: "asyncio.Task[None]") -> None:
         """Fail all pending requests if serving an engine broke."""
-        if task.cancelled() or task.exception() is None:
-            return
-        self.fatal = SelfplayError(f"a request to an engine failed: {task.exception()!r}")
-        for future in self._futures.values():
-            if not future.done():
-                future.set_exception(self.fatal)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(SelfplayError(f"a request to an engine failed: {task.exception()!r}"))
 
-    def _engine_for_this_game(self, number: int) -> _Engine:
-        episode = current_episode.get()
-        game = number if episode is None else hash(episode.rollout_id)
-        return self._engines[game % len(self._engines)]
-
-    async def _serve(self, engine: _Engine) -> None:
-        """Send requests and fetch answers for as long as the client lives."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send(engine, tasks))
-            tasks.create_task(self._fetch(engine))
-
-    async def _send(self, engine: _Engine, tasks: asyncio.TaskGroup) -> None:
-        while True:
-            await engine.some.wait()
-            await self._let_others_ask(engine)
-            engine.some.clear()
-            requests, engine.waiting = engine.waiting, []
-            if not engine.pending and self._silence(engine) > FORGET_SECONDS / 2:
-                engine.incarnation = None  # it may have forgotten this client, and answer with another
-                engine.known.clear()
-            engine.pending |= {request.number: request for request in requests}
-            engine.asked.set()
-            await engine.known.wait()
-            tasks.create_task(self._hand_over(engine, requests))
-
-    async def _hand_over(self, engine: _Engine, requests: list[Request]) -> None:
-        try:
-            await engine.handle.submit.remote(self.name, Requests(requests))
-        except RayError:
-            await asyncio.sleep(RETRY_SECONDS)
-            engine.waiting += [request for request in requests if request.number in engine.pending]
-            engine.some.set()
-
-    def _silence(self, engine: _Engine) -> float:
-        """Seconds since the engine last answered."""
-        return asyncio.get_running_loop().time() - engine.heard
-
-    def _share(self) -> int:
-        """How many requests, or answers, are passed on together."""
-        asked = len(self._futures)
-        return max(SMALLEST_SHARE, asked // SHARES) if asked < MANY else asked
-
-    async def _let_others_ask(self, engine: _Engine) -> None:
-        """Wait until there are enough requests, or some rounds of the event loop brought no new one."""
-        quiet, before = 0, len(engine.waiting)
-        while quiet < QUIET_ROUNDS and len(engine.waiting) < self._share():
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(engine.waiting) == before else 0
-            before = len(engine.waiting)
-
-    async def _fetch(self, engine: _Engine) -> None:
-        loop = asyncio.get_running_loop()
-        engine.heard = loop.time()
-        while True:
-            if not engine.pending:
-                engine.asked.clear()
-                await engine.asked.wait()
-                engine.heard = loop.time()
-            wait = 1.0 if engine.known.is_set() else 0.0
-            try:
-                answers = await asyncio.wait_for(engine.handle.poll.remote(self.name, wait), self.patience)
-            except RayTaskError as error:
-                self._give_up(engine, SelfplayError(f"{engine.name} failed: {error.cause}"))
-                continue
-            except (RayError, TimeoutError):
-                if engine.incarnation is not None:
-                    engine.incarnation = UNHEARD  # answers that the engine takes for fetched may be lost
-                if self._silence(engine) > self.patience:
-                    self._give_up(engine, self._lost(engine))
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            engine.heard = loop.time()
-            self._meet(engine, answers.incarnation)
-            share = self._share()
-            for number, answer in enumerate(answers.answers, start=1):
-                self._take(engine, answer)
-                if number % share == 0:
-                    await asyncio.sleep(0)  # these games move before the others get answers
-
-    def _meet(self, engine: _Engine, incarnation: int) -> None:
-        """Resend pending requests if another incarnation answers, which never received them."""
-        if engine.incarnation not in (None, incarnation):
-            engine.waiting = [*engine.pending.values(), *engine.waiting]
-            engine.some.set()
-        engine.incarnation = incarnation
-        engine.known.set()
-
-    def _take(self, engine: _Engine, answer: Answer) -> None:
-        engine.pending.pop(answer.number, None)
-        future = self._futures.get(answer.number)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def _give_up(self, engine: _Engine, error: SelfplayError) -> None:
+    def _fail(self, error: SelfplayError) -> None:
         self.fatal = error
-        for number in list(engine.pending):
-            self._take(engine, Answer(number, error=error))
+        for asked in self._asked.values():
+            if not asked.future.done():
+                asked.future.set_exception(error)
 
-    def _lost(self, engine: _Engine) -> SelfplayError:
-        return SelfplayError(f"{engine.name} has not answered for {self.patience:g} s")
+    # Engines come and go
+
+    async def _watch(self) -> None:
+        """Begin after ``JOIN_SECONDS`` with the engines that are there; fail when none is left."""
+        await asyncio.sleep(JOIN_SECONDS)
+        self._join()
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._present or not self._asked:
+                last = loop.time()
+                continue
+            problems = [link.problem for link in self._links if link.problem is not None]
+            if problems and len(problems) == len(self._links):
+                self._fail(problems[0])
+            elif loop.time() - last > self.patience:
+                self._fail(problems[0] if problems else self._lost())
+
+    def _join(self) -> None:
+        self._joined = True
+        self._route_queue()
+
+    def _came(self, link: EngineLink) -> None:
+        self._present.append(link)
+        if self._joined:
+            self._route_queue()
+        elif len(self._present) == len(self._links):
+            self._join()
+
+    def _left(self, link: EngineLink, requests: list[Request]) -> None:
+        if link in self._present:
+            self._present.remove(link)
+        for request in requests:
+            if request.number in self._asked:
+                self._route(self._asked[request.number])
+
+    def _lost(self) -> SelfplayError:
+        who = f"none of the {len(self._links)} engines has" if len(self._links) > 1 else "Engine-0 has not"
+        return SelfplayError(f"{who} answered for {self.patience:g} s")
+
+    # Which engine answers
+
+    def _route(self, asked: _Asked) -> None:
+        if self._joined and self._present:
+            self._engine_for(asked).add(asked.request)
+        else:
+            self._queue.append(asked)
+
+    def _route_queue(self) -> None:
+        queue, self._queue = self._queue, []
+        for asked in queue:
+            if not asked.future.done():
+                self._route(asked)
+
+    def _engine_for(self, asked: _Asked) -> EngineLink:
+        other = self._less_loaded_of_two(asked.key)
+        if asked.game is None:
+            return other
+        home = self._homes.get(asked.game)
+        if home is None or not home.present or home.load > OVERLOAD * other.load + SLACK:
+            home = self._homes[asked.game] = other
+        return home
+
+    def _less_loaded_of_two(self, key: int) -> EngineLink:
+        """Return one of two engines; choosing among two by load is nearly as even as among all.
+
+        (M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001.)
+        """
+        count = len(self._present)
+        if count == 1:
+            return self._present[0]
+        key, first = divmod(key, count)
+        second = (first + 1 + key % (count - 1)) % count
+        one, other = self._present[first], self._present[second]
+        return one if one.load <= other.load else other
+
+    def _take(self, answer: Answer) -> None:
+        asked = self._asked.get(answer.number)
+        if asked is not None and not asked.future.done():
+            asked.future.set_result(answer)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
 from selfplay.cluster.services.load_window import LoadWindow
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
@@ -87,7 +88,8 @@ class EngineHost(Protocol):
 class _Host(ABC, Generic[Engine]):
     """The common part of both hosts: requests, adapters and figures."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: AdapterCache | None) -> None:
+        self._copies = copies
         self._engine: Engine | None = None
         self._adapters = ResidentAdapters([], self._load, self._drop)
         self._recent = LoadWindow()
@@ -132,6 +134,21 @@ class _Host(ABC, Generic[Engine]):
         async with self._adapters.use(adapter) as slot:
             yield slot
 
+    async def _directory_of(self, adapter: AdapterRef) -> Path:
+        """Return an adapter's directory, or that of a copy if this node does not see it.
+
+        Raises:
+            SelfplayError: there is none.
+            TransientError: the copy was damaged on its way.
+        """
+        assert adapter.path is not None
+        directory = Path(adapter.path)
+        if await asyncio.to_thread(directory.is_dir):
+            return directory
+        if self._copies is None:
+            raise SelfplayError(f"{adapter.name} version {adapter.version} is not at {directory}")
+        return await self._copies.fetch(adapter.path)
+
     def _running(self) -> Engine:
         if self._engine is None:
             raise SelfplayError("the engine is not running")
@@ -169,6 +186,7 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         max_cached_tokens: maximum tokens kept at once, over all adapters.
         max_adapters: maximum adapters loaded. Memory for all of them is allocated at the start: PEFT needs
             much longer to add an adapter than to load new weights into an existing one.
+        copies: gives copies of adapters that this node does not see; ``None`` if it sees all of them.
 
     Raises:
         InputError: ``max_adapters`` is less than 1.
@@ -183,8 +201,9 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         max_queue: int,
         max_cached_tokens: int,
         max_adapters: int,
+        copies: AdapterCache | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(copies)
         self._build_policy = build_policy
         self._slots = _slots(max_adapters)
         self._settings: dict[str, Any] = {
@@ -225,7 +244,8 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         engine.close()
 
     async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
-        files = await asyncio.to_thread(_read, adapter, self._policy.lora)
+        directory = await self._directory_of(adapter)
+        files = await asyncio.to_thread(_read, adapter, directory, self._policy.lora)
         engine = self._running()
         self._policy.load_adapter_state(files.weights, slot)
         engine.publish(slot, slot, adapter.version)
@@ -257,10 +277,11 @@ class VLLMHost(_Host["VLLMEngine"]):
 
     Args:
         build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
+        copies: see :class:`EmbeddedHost`.
     """
 
-    def __init__(self, build_engine: Callable[[], "VLLMEngine"]) -> None:
-        super().__init__()
+    def __init__(self, build_engine: Callable[[], "VLLMEngine"], copies: AdapterCache | None = None) -> None:
+        super().__init__(copies)
         self._build_engine = build_engine
 
     async def start(self) -> None:
@@ -290,7 +311,8 @@ class VLLMHost(_Host["VLLMEngine"]):
 
     async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
         engine = self._running()
-        directory, expected = await asyncio.to_thread(_described, adapter)
+        directory = await self._directory_of(adapter)
+        expected = await asyncio.to_thread(read_expectation, directory)
         try:
             delivery = await engine.publish(
                 slot,
@@ -326,34 +348,16 @@ def _slots(max_adapters: int) -> list[str]:
     return [f"adapter:{number}" for number in range(max_adapters)]
 
 
-def _described(adapter: AdapterRef) -> tuple[Path, Expectation | None]:
-    """Return an adapter's directory, and the learner's description of the adapter if there is one.
-
-    Raises:
-        SelfplayError: the directory does not exist.
-        InputError: the description is damaged.
-    """
-    assert adapter.path is not None
-    directory = Path(adapter.path)
-    if not directory.is_dir():
-        raise SelfplayError(
-            f"{adapter.name} version {adapter.version} is not at {directory}; every machine must see "
-            "the run's directory"
-        )
-    return directory, read_expectation(directory)
-
-
-def _read(adapter: AdapterRef, lora: "LoraSettings") -> _Files:
+def _read(adapter: AdapterRef, directory: Path, lora: "LoraSettings") -> _Files:
     """Read an adapter and check that it has this shape and the weights that the learner wrote.
 
     Raises:
-        SelfplayError: the directory does not exist.
         DeliveryError: the weights have another hash or version.
         InputError: the adapter is damaged or has another shape.
     """
     from selfplay.learning.checkpoints import check_lora_shape, load_adapter
 
-    directory, expected = _described(adapter)
+    expected = read_expectation(directory)
     sha256 = file_hash(directory)
     if expected is not None:
         check_hash(adapter.name, adapter.version, directory, sha256, expected.sha256)

@@ -66,20 +66,23 @@ class Answers:
     """Answers to one poll.
 
     ``incarnation`` changes if the client's earlier requests are forgotten, for example after a kill.
+    ``of_others`` counts the requests of other clients that are in progress.
     """
 
     incarnation: int
     answers: list[Answer] = field(default_factory=list)
+    of_others: int = 0
 
-    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer]]]:
+    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer], int]]:
         """Serialise errors as Ray does, everything else as msgpack; see :class:`Requests`."""
         good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
         bad = [one for one in self.answers if one.error is not None]
-        return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad)
+        return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad, self.of_others)
 
 
-def _unpacked_answers(incarnation: int, packed: bytes, bad: list[Answer]) -> Answers:
-    return Answers(incarnation, [*(Answer(*one) for one in _GOOD_ANSWERS.decode(packed)), *bad])
+def _unpacked_answers(incarnation: int, packed: bytes, bad: list[Answer], of_others: int) -> Answers:
+    good = (Answer(*one) for one in _GOOD_ANSWERS.decode(packed))
+    return Answers(incarnation, [*good, *bad], of_others)
 
 
 _GOOD_ANSWERS = msgspec.msgpack.Decoder(list[tuple[int, ModelResponse | None, list[float] | None]])
@@ -87,11 +90,17 @@ _GOOD_ANSWERS = msgspec.msgpack.Decoder(list[tuple[int, ModelResponse | None, li
 
 @dataclass
 class _Client:
+    """The ``requests`` of a client, by number, until their ``answers`` are fetched."""
+
     incarnation: int = field(default_factory=lambda: secrets.randbits(62))
+    requests: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     some: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     last_seen: float = field(default_factory=lambda: _now())
+
+    @property
+    def in_progress(self) -> int:
+        return len(self.requests) - len(self.answers)
 
 
 class EngineService:
@@ -123,36 +132,43 @@ class EngineService:
         self._starting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Load the model; further calls do nothing.
+        """Load the model. Further calls do nothing, unless the first failed; then they try again.
 
         Raises:
             SelfplayError: the engine cannot start.
         """
-        if self._starting is None:
-            self._starting = asyncio.create_task(self.host.start())
+        starting = self._starting
+        if starting is None or (starting.done() and starting.exception() is not None):
+            starting = self._starting = asyncio.create_task(self.host.start())
+        if self._reporting is None:
             self._reporting = asyncio.create_task(self._report())
-        await asyncio.shield(self._starting)
+        await asyncio.shield(starting)
 
     async def submit(self, client: str, requests: list[Request]) -> int:
-        """Start answering these requests; return the client's incarnation."""
-        known = self._clients.setdefault(client, _Client())
-        known.last_seen = _now()
+        """Start answering these requests, except known ones; return the client's incarnation."""
+        known = self._known(client)
         for request in requests:
-            task = asyncio.create_task(self._answer(known, request))
-            known.tasks.add(task)
-            task.add_done_callback(known.tasks.discard)
+            if request.number not in known.requests:
+                known.requests[request.number] = asyncio.create_task(self._answer(known, request))
         return known.incarnation
 
     async def poll(self, client: str, wait: float = 1.0) -> Answers:
-        """Return the answers since the last poll; wait up to ``wait`` seconds for the first."""
-        known = self._clients.setdefault(client, _Client())
-        known.last_seen = _now()
+        """Return the answers since the last poll; wait up to ``wait`` seconds for the first.
+
+        Raises:
+            SelfplayError: the engine cannot start.
+        """
+        await self.start()
+        known = self._known(client)
         if not known.answers:
             known.some.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(known.some.wait(), wait)
         answers, known.answers = known.answers, []
-        return Answers(known.incarnation, answers)
+        for answer in answers:
+            del known.requests[answer.number]
+        of_others = sum(one.in_progress for one in self._clients.values() if one is not known)
+        return Answers(known.incarnation, answers, of_others)
 
     async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
         """Answer a prompt unchanged, without chat markup, as UnstableBaselines does."""
@@ -170,6 +186,11 @@ class EngineService:
     def load(self) -> dict[str, float]:
         """Return the engine's current figures."""
         return self.host.stats()
+
+    def _known(self, client: str) -> _Client:
+        known = self._clients.setdefault(client, _Client())
+        known.last_seen = _now()
+        return known
 
     async def _answer(self, client: _Client, request: Request) -> None:
         try:
@@ -210,7 +231,7 @@ class EngineService:
     def _forget_clients(self) -> None:
         for name, client in list(self._clients.items()):
             if _now() - client.last_seen > FORGET_SECONDS:
-                for task in client.tasks:
+                for task in client.requests.values():
                     task.cancel()
                 del self._clients[name]
 

@@ -1,32 +1,130 @@
-"""Start the inference actors of a run, and share the cores between its actors."""
+"""Start the inference actors of a run, and wait for as many as it needs."""
 
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from selfplay.cluster.actors import EngineForm
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from selfplay.cluster.actors import ActorForm, AdapterFilesActor, EngineForm
+from selfplay.cluster.connect import in_our_words
+from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.node_cores import Sharing
+from selfplay.cluster.placement import Placement, beside_command
 from selfplay.config.settings import Config
-from selfplay.training.threads import available_cores
+from selfplay.core import SelfplayError
 
 
-def start_engines(config: Config, placement: Placement, tracker: Any) -> list[Any]:
+def engine_names(config: Config) -> list[str]:
+    """Return the names of a run's inference actors, by number."""
+    return [f"Engine-{number}" for number in range(config.ray.engines)]
+
+
+def start_adapter_files(config: Config) -> Any:
+    """Start the actor that gives adapters to engines on other nodes."""
+    form = ActorForm(AdapterFilesActor, max_restarts=config.ray.max_restarts)
+    return form.options(name="AdapterFiles", **beside_command()).remote()
+
+
+def start_engines(config: Config, placement: Placement, tracker: Any, adapter_files: Any) -> list[Any]:
     """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
     settings = config.ray
     return [
         EngineForm.options(
-            name=f"Engine-{number}",
+            name=name,
             num_cpus=settings.cpus_per_engine,
-            num_gpus=settings.gpus_per_engine,
+            num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(engine_settings(config), f"Engine-{number}", tracker)
-        for number in range(settings.engines)
+        ).remote(engine_settings(config), name, tracker, adapter_files)
+        for number, name in enumerate(engine_names(config))
     ]
 
 
-def calls_of_each_client(config: Config) -> int:
-    """Return how many calls a collector, or the evaluation, may have in progress: engines reject more."""
+class EngineStarts:
+    """Waits until enough engines have their model, and tells when others follow or cannot.
+
+    Args:
+        engines: handles of :class:`EngineService`, by name.
+        say: called with each line to show.
+    """
+
+    def __init__(self, engines: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self.engines = engines
+        self.say = say
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def enough(self, least: int, patience: float) -> None:
+        """Start all engines; return when ``least`` of them have started.
+
+        Raises:
+            SelfplayError: too many engines cannot start, or not within ``patience`` seconds.
+        """
+        self._tasks = {
+            name: asyncio.create_task(_started(name, engine)) for name, engine in self.engines.items()
+        }
+        try:
+            async with asyncio.timeout(patience):
+                await self._until(least)
+        except TimeoutError:
+            count = len(self._started())
+            raise SelfplayError(f"only {count} of {least} engines started within {patience:g} s") from None
+        for name, task in self._tasks.items():
+            if not task.done():
+                self.say(f"{name} is not there yet; the run starts without it")
+            task.add_done_callback(functools.partial(self._tell, name, late=not task.done()))
+
+    def cancel(self) -> None:
+        """Wait no more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _until(self, least: int) -> None:
+        while len(self._started()) < least:
+            failed = [task for task in self._tasks.values() if task.done() and task.exception() is not None]
+            if len(self._tasks) - len(failed) < least:
+                await failed[-1]
+            waiting = [task for task in self._tasks.values() if not task.done()]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    def _started(self) -> list[str]:
+        return [name for name, task in self._tasks.items() if task.done() and task.exception() is None]
+
+    def _tell(self, name: str, task: "asyncio.Task[None]", *, late: bool) -> None:
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            self.say(f"{name} cannot start, and the run goes on without it: {task.exception()}")
+        elif late:
+            self.say(f"{name} has joined the run")
+
+
+async def _started(name: str, engine: Any) -> None:
+    """Return when an engine has its model, also if it is killed meanwhile.
+
+    Raises:
+        SelfplayError: it cannot start.
+    """
+    while True:
+        try:
+            await engine.start.remote()
+            return
+        except (RayTaskError, ActorDiedError) as error:
+            raise in_our_words(error, name) from error
+        except RayError:
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def calls_per_engine(config: Config) -> int:
+    """Return how many calls a collector, or the evaluation, may have at one engine, which rejects more."""
     return max(1, config.inference.max_queue // (config.ray.collectors + 1))
+
+
+def calls_of_each_client(config: Config) -> int:
+    """Return how many calls a collector, or the evaluation, may have in progress at all engines."""
+    return config.ray.engines * calls_per_engine(config)
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -38,6 +136,7 @@ def engine_settings(config: Config) -> EngineSettings:
         dtype=model.dtype,
         device=model.device,
         threads=model.threads,
+        sharing=Sharing.of(config),
         lora_rank=lora.rank,
         lora_alpha=float(lora.alpha),
         target_modules=tuple(lora.target_modules),
@@ -49,13 +148,5 @@ def engine_settings(config: Config) -> EngineSettings:
         max_adapters=inference.max_adapters,
         max_batch=inference.max_batch,
         gpu_memory=inference.gpu_memory,
+        tensor_parallel=inference.tensor_parallel,
     )
-
-
-def cores_of_each(config: Config) -> int:
-    """Return the cores of an engine or learner: all of this machine if they take turns, else a share."""
-    settings = config.ray
-    busy = max(settings.engines, settings.learners)
-    if config.collection.max_staleness:
-        busy = settings.engines + settings.learners
-    return max(1, available_cores() // busy)

@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store
 from selfplay.learning.learner import Learner
@@ -88,9 +89,9 @@ class LearnerWorker:
         device = next(iter(self._learners.values())).policy.device
         self._set_group(DataParallel(rank, size, store, device=device, timeout_seconds=timeout_seconds))
 
-    def update(self, policy: str, records: list[TrainingRecord]) -> None:
-        """Make this rank's part of an update; see ``Learner.update``."""
-        self._learners[policy].update(records)
+    def update(self, policy: str, records: PackedRecords) -> None:
+        """Make this rank's part of an update of one policy; see ``Learner.update``."""
+        self._learners[policy].update(records[policy])
 
     def _set_group(self, group: DataParallel | None) -> None:
         if self._group is not None:
@@ -203,7 +204,7 @@ class LearnerGroup:
     def _update(self, records: list[TrainingRecord], policy: str) -> dict[str, float]:
         if self._group is None:
             self._form()
-        reference = ray.put(records)
+        reference = ray.put(PackedRecords({policy: records}))
         updates = [worker.update.remote(policy, reference) for worker in self._workers]
         try:
             return self.learners[policy].update(records)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError
 from selfplay.core.files import finish_replacements
 from selfplay.learning.adapter_names import TRAINED
@@ -292,11 +293,13 @@ def _without_notes(batch: Batch) -> Batch:
     if not isinstance(batch, BatchOf):
         return batch
     return BatchOf(
-        {
-            policy: [
-                replace(one, meta={name: one.meta[name] for name in KEPT_NOTES & one.meta.keys()})
-                for one in some
-            ]
-            for policy, some in batch.by_policy.items()
-        }
+        PackedRecords(
+            {
+                policy: [
+                    replace(one, meta={name: one.meta[name] for name in KEPT_NOTES & one.meta.keys()})
+                    for one in some
+                ]
+                for policy, some in batch.by_policy.items()
+            }
+        )
     )

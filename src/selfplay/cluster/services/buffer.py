@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from selfplay.cluster.packing import packed
 from selfplay.cluster.services.journal import Journal
 from selfplay.cluster.services.number_set import NumberSet
 from selfplay.core import Rollout, SelfplayError, Step, Trajectory
@@ -43,25 +44,22 @@ class FinishedGame:
 
 
 class Games(tuple[FinishedGame, ...]):
-    """Games that are sent between processes as msgpack: Ray's own serialisation inspects every object.
-
-    A game library may leave any object in its info; such an object is replaced by its text.
-    """
+    """Games that are sent between processes as msgpack."""
 
     @cached_property
     def packed(self) -> bytes:
         """The games as msgpack, encoded once for both transport and journal."""
-        return msgspec.msgpack.encode(list(self), enc_hook=repr)
+        return packed(list(self))
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Games"], tuple[bytes]]:
         """Serialise the games as msgpack."""
         return unpacked_games, (self.packed,)
 
 
-def unpacked_games(packed: bytes) -> Games:
+def unpacked_games(content: bytes) -> Games:
     """Return the games that :attr:`Games.packed` encoded."""
-    games = Games(_GAMES.decode(packed))
-    games.packed = packed
+    games = Games(_GAMES.decode(content))
+    games.packed = content
     return games
 
 
@@ -90,13 +88,25 @@ class Drawn:
     """The batch of an update.
 
     ``dropped`` steps were too old for it. ``games`` training games of the run had ended when it was drawn.
-    It is empty if everything was too old; then this update's batch can be requested once more.
+    It is empty if everything was too old; then this update's batch can be requested once more. It is sent as
+    msgpack, like :class:`Games`.
     """
 
     update: int
     steps: list[Step] = field(default_factory=list)
     dropped: int = 0
     games: int = 0
+
+    def __reduce__(self) -> "tuple[Callable[[bytes], Drawn], tuple[bytes]]":
+        """Serialise as msgpack."""
+        return _unpacked_drawn, (packed(self),)
+
+
+def _unpacked_drawn(content: bytes) -> Drawn:
+    return _DRAWN.decode(content)
+
+
+_DRAWN = msgspec.msgpack.Decoder(Drawn, strict=False)
 
 
 @dataclass(frozen=True)
@@ -297,9 +307,6 @@ class BufferService:
         """Record that the learner has made and saved ``update``: its batch is no longer needed.
 
         Returns how many training games are consumed: learned, or left over by a draw that gave no batch.
-
-        Raises:
-            SelfplayError: the info that a game left in a step cannot be saved.
         """
         if update > self.learned:
             with self._noted("learned_batch", update):
@@ -341,14 +348,14 @@ class BufferService:
 
     def _save(self) -> None:
         """Start the journal afresh: batches that were learned are no longer needed."""
-        if self._journal is None:
+        if self._journal is None or self._journal.is_writing:
             return
-        try:
-            self._journal.snapshot(self.state_dict())
-        except TypeError as error:
-            raise SelfplayError(
-                f"a step's info cannot be saved ({error}); its keys must be text or numbers"
-            ) from error
+        games: dict[str, list[Any]] = {
+            "groups": self.buffer.stored_groups(),
+            "waiting": list(self._waiting),
+            "to_log": list(self._to_log),
+        }
+        self._journal.snapshot(self.state_dict(), games)
 
     def _check_failures(self, demand: Demand) -> None:
         games, failed = len(self.seen) - self._games_at_last_draw, len(self._failed)
@@ -381,13 +388,11 @@ class BufferService:
         return len(self.seen)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the complete state for the journal, except a batch that is drawn and not learned."""
+        """Return the state for the journal, without games and without a batch that is not learned."""
         return {
-            "buffer": self.buffer.state_dict(),
+            "buffer": self.buffer.state_dict(with_steps=False),
             "seen": self.seen.state_dict(),
             "learned": self.learned,
-            "waiting": list(self._waiting),
-            "to_log": list(self._to_log),
             "failed": self._failed,
             "games_at_last_draw": self._games_at_last_draw,
             "consumed": self._consumed,
@@ -403,7 +408,7 @@ class BufferService:
         state, entries = journal.load()
         self._replaying = True
         if state is not None:
-            self.buffer.load_state_dict(state["buffer"])
+            self.buffer.load_state_dict(state["buffer"] | {"groups": state["groups"]})
             self.seen = NumberSet.from_state(state["seen"])
             self.learned = state["learned"]
             self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)

@@ -1,19 +1,25 @@
 """Journal: a snapshot and the calls since, so that a killed service can be restored."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from selfplay.cluster.packing import plain
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import append_at, write_file
+from selfplay.core.files import append_at, replaced_file, write_file
 from selfplay.training.epoch import Epoch
 
-FORMAT = 1
+FORMAT = 2
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
+PIECE = 16
+"""Rows that are encoded together: other threads run between two pieces."""
+LARGE = 100
+"""A snapshot with more rows is written by a thread."""
 
 
 class Journal:
@@ -22,6 +28,9 @@ class Journal:
     An entry is in the file before :meth:`append` returns, so it survives the process (but not a power
     failure; a snapshot does). A service loads its snapshot, replays the entries, and has its state back. A
     last line that a kill or a full disk has truncated was never acknowledged, and is ignored.
+
+    While a thread writes a large snapshot, entries already go to the new file; until it is in place, the old
+    snapshot is followed by the entries of both files.
 
     Args:
         directory: the journal's directory; created if missing.
@@ -33,26 +42,32 @@ class Journal:
         self._check_epoch()
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._number = 0
-        self._end = 0  # of the entries file, in bytes
-        self._last_end = 0  # the same, before the last entry
+        self._number = 0  # of the entries file that is written
+        self._end = 0  # of that file, in bytes
+        self._last = (0, 0)  # the file of the last entry, and its end before that entry
+        self._written = 0  # bytes of all entries since the snapshot
+        self._snapshot_size = 0
+        self._writing: threading.Thread | None = None
+        self._failure: Exception | None = None
         self.length = 0
 
     def load(self) -> tuple[Any | None, list[Any]]:
         """Return the last snapshot (``None`` before the first) and the entries since; call it first.
 
+        The rows of a snapshot are in its state again, under their names.
+
         Raises:
             InputError: a file is damaged, or was written by another version of selfplay.
         """
         self._check_format()
-        numbers = [int(path.stem.split("-")[1]) for path in self.directory.glob("snapshot-*.json")]
-        self._number = max(numbers, default=0)
-        state = None
-        if numbers:
-            state = self._decode(self._snapshot_file(self._number).read_bytes(), self._snapshot_file)
-        entries = self._read_entries()
+        numbers = self._numbers("snapshot-*.json")
+        first = max(numbers, default=0)
+        state = self._read_snapshot(first) if numbers else None
+        entries = []
+        for number in range(first, max(self._numbers("entries-*.jsonl"), default=first) + 1):
+            entries += self._read_entries(number)
         self.length = len(entries)
-        self._remove_older()
+        self._remove_before(first)
         return state, entries
 
     def append(self, entry: Any) -> None:
@@ -63,9 +78,10 @@ class Journal:
         """
         self._check_epoch()
         line = _encoded(entry) + b"\n"
-        with self._entries_file().open("ab", buffering=0) as file:
+        with self._entries_file(self._number).open("ab", buffering=0) as file:
             append_at(file, self._end, line)
-        self._last_end, self._end = self._end, self._end + len(line)
+        self._last, self._end = (self._number, self._end), self._end + len(line)
+        self._written += len(line)
         self.length += 1
 
     @contextmanager
@@ -98,20 +114,79 @@ class Journal:
                     self._take_back()
                 raise
 
-    def snapshot(self, state: Any) -> None:
+    def is_long(self, entries: int) -> bool:
+        """Return whether there are this many entries, and as many bytes as in the snapshot before them.
+
+        So what a service writes again in snapshots is never more than what it has written in entries.
+        """
+        return self.length >= entries and self._written >= self._snapshot_size
+
+    def snapshot(self, state: Any, rows: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Replace snapshot and entries by ``state``, completely or not at all.
+
+        If there are many rows, a thread encodes them after the call has returned; a further snapshot waits
+        for it, and raises its error. Nobody may change the rows' sequences or what is in them.
+
+        Args:
+            state: JSON-able; a mapping if there are rows.
+            rows: large parts of the state, by the name that they have in it.
 
         Raises:
             OSError: the snapshot cannot be written; the old files are unchanged.
         """
         self._check_epoch()
+        self.settle()
+        rows = rows or {}
+        pieces = sum(-(-len(items) // PIECE) for items in rows.values())
+        head = _encoded([pieces, list(rows), state])
         number = self._number + 1
-        content = _encoded(state)
+        if sum(map(len, rows.values())) <= LARGE:
+            self._write_snapshot(number, head, rows)
+            self._begin(number)
+            return
+        self._begin(number)
+        self._writing = threading.Thread(target=self._write_later, args=(number, head, rows), daemon=True)
+        self._writing.start()
+
+    def settle(self) -> None:
+        """Wait until no snapshot is being written.
+
+        Raises: the error of the snapshot that was.
+        """
+        if self._writing is not None:
+            self._writing.join()
+        self._writing = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a thread is writing a snapshot."""
+        return self._writing is not None and self._writing.is_alive()
+
+    def _begin(self, number: int) -> None:
+        """Write entries to a new file from now on."""
         self._entries_file(number).unlink(missing_ok=True)
-        write_file(self._snapshot_file(number), content)
-        self._number, self.length = number, 0
-        self._end = self._last_end = 0
-        self._remove_older()
+        self._number, self._end, self._last = number, 0, (number, 0)
+        self.length = self._written = 0
+
+    def _write_later(self, number: int, head: bytes, rows: Mapping[str, Sequence[Any]]) -> None:
+        try:
+            self._write_snapshot(number, head, rows)
+        except Exception as error:  # noqa: BLE001 - the next snapshot raises it
+            self._failure = error
+
+    def _write_snapshot(self, number: int, head: bytes, rows: Mapping[str, Sequence[Any]]) -> None:
+        path = self._snapshot_file(number)
+        with replaced_file(path) as file:
+            file.write(head + b"\n")
+            for place, items in enumerate(rows.values()):
+                for first in range(0, len(items), PIECE):
+                    file.write(_encoded([place, items[first : first + PIECE]]) + b"\n")
+            self._check_epoch()
+        self._snapshot_size = path.stat().st_size
+        self._remove_before(number)
 
     def _check_format(self) -> None:
         file = self.directory / "format"
@@ -129,41 +204,64 @@ class Journal:
             self._epoch.check()
 
     def _take_back(self) -> None:
-        with self._entries_file().open("r+b") as file:
-            file.truncate(self._last_end)
-        self._end = self._last_end
+        number, end = self._last
+        with self._entries_file(number).open("r+b") as file:
+            file.truncate(end)
+        if number == self._number:
+            self._end = end
         self.length -= 1
 
-    def _read_entries(self) -> list[Any]:
-        path = self._entries_file()
+    def _read_snapshot(self, number: int) -> Any:
+        path = self._snapshot_file(number)
+        head, *lines = [_decoded(line, path) for line in path.read_bytes().splitlines()] or [None]
+        if not isinstance(head, list) or len(head) != 3 or head[0] != len(lines):
+            raise _damaged(path, "it is not complete")
+        self._snapshot_size = path.stat().st_size
+        _, names, state = head
+        for name in names:
+            state[name] = []
+        for place, items in lines:
+            state[names[place]] += items
+        return state
+
+    def _read_entries(self, number: int) -> list[Any]:
+        path = self._entries_file(number)
         content = path.read_bytes() if path.exists() else b""
-        self._end = content.rfind(b"\n") + 1
-        self._last_end = content.rfind(b"\n", 0, max(self._end - 1, 0)) + 1
+        self._number, self._end = number, content.rfind(b"\n") + 1
+        if self._end:
+            self._last = (number, content.rfind(b"\n", 0, self._end - 1) + 1)
         if self._end < len(content):
             with path.open("r+b") as file:
                 file.truncate(self._end)
-        return [self._decode(line, self._entries_file) for line in content[: self._end].splitlines()]
+        self._written += self._end
+        return [_decoded(line, path) for line in content[: self._end].splitlines()]
 
-    def _decode(self, content: bytes, file: Any) -> Any:
-        try:
-            return msgspec.json.decode(content)
-        except msgspec.DecodeError as error:
-            path = file(self._number)
-            raise InputError("run directory", f"{path} is damaged ({error})", "Start a new run.") from error
+    def _numbers(self, pattern: str) -> list[int]:
+        return [int(path.stem.split("-")[1]) for path in self.directory.glob(pattern)]
 
-    def _remove_older(self) -> None:
+    def _remove_before(self, number: int) -> None:
         for path in self.directory.glob("*-*.json*"):
             with contextlib.suppress(ValueError):
-                if int(path.stem.split("-")[1].split(".")[0]) < self._number:
+                if int(path.stem.split("-")[1].split(".")[0]) < number:
                     path.unlink(missing_ok=True)
 
     def _snapshot_file(self, number: int) -> Path:
         return self.directory / f"snapshot-{number:06d}.json"
 
-    def _entries_file(self, number: int | None = None) -> Path:
-        return self.directory / f"entries-{self._number if number is None else number:06d}.jsonl"
+    def _entries_file(self, number: int) -> Path:
+        return self.directory / f"entries-{number:06d}.jsonl"
 
 
 def _encoded(content: Any) -> bytes:
-    """Encode as JSON. A game library may leave any object in its info; such an object is kept as its text."""
-    return msgspec.json.encode(content, enc_hook=repr)
+    return msgspec.json.encode(content, enc_hook=plain)
+
+
+def _decoded(content: bytes, path: Path) -> Any:
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, problem: str) -> InputError:
+    return InputError("run directory", f"{path} is damaged ({problem})", "Start a new run.")

@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from selfplay.population.model_pool import ModelPool
 from selfplay.training.epoch import Epoch
 
 SNAPSHOT_EVERY = 500
-"""Entries of the journal after which a snapshot replaces them."""
+"""Entries of the journal after which a snapshot may replace them."""
 
 
 @dataclass(frozen=True)
@@ -410,10 +410,10 @@ class PoolService:
         return {"pool": self.pool.state_dict(), "accounts": self.accounts()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the complete state for the journal."""
+        """Return the state for the journal, without the games."""
         return {
             "pool": self.pool.state_dict(),
-            "ledger": self.ledger,
+            "ledger": replace(self.ledger, in_flight={}, again=[], unrated=[]),
             "settings": self.settings,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "policy": self.policy,
@@ -479,8 +479,16 @@ class PoolService:
         return self._journal.noted([method, args, kwargs])
 
     def _snapshot_if_long(self) -> None:
-        if self._journal is not None and not self._replaying and self._journal.length >= SNAPSHOT_EVERY:
-            self._journal.snapshot(self.state_dict())
+        journal = self._journal
+        if journal is None or self._replaying or journal.is_writing or not journal.is_long(SNAPSHOT_EVERY):
+            return
+        ledger = self.ledger
+        games: dict[str, list[Any]] = {
+            "in_flight": list(ledger.in_flight.items()),
+            "again": list(ledger.again),
+            "unrated": list(ledger.unrated),
+        }
+        journal.snapshot(self.state_dict(), games)
 
     def _restore(self, journal: Journal) -> None:
         state, entries = journal.load()
@@ -491,7 +499,9 @@ class PoolService:
                 self._register("", msgspec.convert(state["settings"], PlaySettings))
                 assert self.scheduler is not None
                 self.scheduler.load_state_dict(state["scheduler"])
-            self.ledger = msgspec.convert(state["ledger"], GamesInFlight)
+            games = {"again": state["again"], "unrated": state["unrated"]}
+            games["in_flight"] = dict(state["in_flight"])
+            self.ledger = msgspec.convert(state["ledger"] | games, GamesInFlight)
             self.policy = AdapterRef(**state["policy"])
             self._last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
             self.stopped = state["stopped"]
