@@ -42,16 +42,16 @@ from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
 from selfplay.runtime import play
-from selfplay.tracking.watch_actors import actors_panel
-from selfplay.tracking.watch_charts import Chart, Line
-from selfplay.tracking.watch_game import ReadableGame, Spoken
-from selfplay.tracking.watch_header import header
-from selfplay.tracking.watch_panels import run_panel, speed_panel
-from selfplay.tracking.watch_plot import draw_chart
-from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
+from selfplay.watch.actors import actors_panel
+from selfplay.watch.charts import Chart, Line
+from selfplay.watch.header import header
+from selfplay.watch.last_game import ReadableGame, Spoken
+from selfplay.watch.panels import run_panel, speed_panel
+from selfplay.watch.plot import draw_chart
+from selfplay.watch.tables import game_text, heat_map, ratings_table
 from test_core_text import hostile_view
-from test_tracking_report import Page
-from test_tracking_report_hostile import hostile_page
+from test_report_hostile import hostile_page
+from test_report_page import Page
 from tiny_models import tiny_policy
 from tokenizer_families import FAMILIES, as_usual, control_ids, tokenizer_of
 

@@ -21,8 +21,8 @@ from transformers.utils import logging as transformers_logging
 from measuring import pin_one_thread, print_table
 from selfplay.config import load_config
 from selfplay.core import SelfplayError
+from selfplay.record import read_metrics
 from selfplay.runtime.local import train
-from selfplay.tracking import read_metrics
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from family_models import FAMILIES, family_model

@@ -14,15 +14,15 @@ from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
 from selfplay.runtime.progress import RunProgress, print_ending, print_stopped
 from selfplay.runtime.progress_views import print_line
-from selfplay.tracking.watch_actors import actors_panel
-from selfplay.tracking.watch_charts import Chart, Line
-from selfplay.tracking.watch_game import ReadableGame, Spoken
-from selfplay.tracking.watch_header import header
-from selfplay.tracking.watch_panels import evaluation_panel, run_panel, speed_panel
-from selfplay.tracking.watch_plot import draw_chart
-from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
-from selfplay.tracking.watch_view import Meeting, RunView
-from selfplay.tracking.watch_widgets import ChartWidget
+from selfplay.watch.actors import actors_panel
+from selfplay.watch.charts import Chart, Line
+from selfplay.watch.header import header
+from selfplay.watch.last_game import ReadableGame, Spoken
+from selfplay.watch.panels import evaluation_panel, run_panel, speed_panel
+from selfplay.watch.plot import draw_chart
+from selfplay.watch.run_view import Meeting, RunView
+from selfplay.watch.tables import game_text, heat_map, ratings_table
+from selfplay.watch.widgets import ChartWidget
 
 
 def terminal() -> Console:

@@ -17,7 +17,7 @@ from selfplay.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from selfplay.tracking.report_data import load_evaluations
+from selfplay.read.run_data import load_evaluations
 
 TEMPLATE = get_template("fewshot-chat")
 

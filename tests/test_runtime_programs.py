@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.record.tracker import is_wall_clock
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime.local import resume, train
-from selfplay.tracking.tracker import is_wall_clock
 from test_runtime_local import metrics_of, model  # noqa: F401 - a fixture
 
 SMALL = {

@@ -17,6 +17,7 @@ from selfplay.config.settings import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
+from selfplay.record import read_metrics
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.runtime.ray.buffer_service import BufferService, Demand
@@ -27,7 +28,6 @@ from selfplay.runtime.ray.handles import LocalHandle
 from selfplay.runtime.ray.pool_service import PoolService
 from selfplay.runtime.ray.tracker_service import TrackerService
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.tracking import read_metrics
 from test_runtime_local import configure, model  # noqa: F401 - a fixture
 from test_runtime_ray_buffer_service import game
 from test_runtime_ray_overlap import KUHN, Cluster, run_on_virtual_time

@@ -15,9 +15,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from program_files import write_program
+from selfplay.record.tracker import is_wall_clock
 from selfplay.runtime.local import train as train_locally
 from selfplay.runtime.ray.train import train
-from selfplay.tracking.tracker import is_wall_clock
 from test_runtime_local import metrics_of, model  # noqa: F401 - a fixture
 from test_runtime_programs import SMALL, adapter, configure
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.core import TrainingRecord
+from selfplay.read.warnings import WarningLog, warnings_of
 from selfplay.runtime.answer_figures import answer_figures
 from selfplay.runtime.local import train
-from selfplay.tracking.run_warnings import WarningLog, warnings_of
 from test_runtime_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 from test_runtime_programs import SMALL
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.runtime.local import train
-from selfplay.tracking.watch_data import RunDirectorySource
-from selfplay.tracking.watch_view import RunView
+from selfplay.watch.run_view import RunView
+from selfplay.watch.source import RunDirectorySource
 
 SMALL = {
     "model.dtype": "float32",

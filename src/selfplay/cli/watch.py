@@ -10,7 +10,7 @@ import typer
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
-    from selfplay.tracking.watch_view import Source
+    from selfplay.watch.run_view import Source
 
 
 def watch(
@@ -32,8 +32,8 @@ def watch(
         otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise InputError("watch", "this is not a terminal", otherwise)
-    from selfplay.tracking.terminal_interface import TerminalInterface
-    from selfplay.tracking.watch_themes import has_light_terminal
+    from selfplay.watch.terminal_interface import TerminalInterface
+    from selfplay.watch.themes import has_light_terminal
 
     TerminalInterface(source, light=has_light_terminal()).run()
 
@@ -54,7 +54,7 @@ def _cluster_source(address: str, run: str | None) -> "Source":
 
 def _directory_source(run: str | None) -> tuple[Path, "Source"]:
     from selfplay.runtime.run_names import find_run
-    from selfplay.tracking.watch_data import RunDirectorySource
+    from selfplay.watch.source import RunDirectorySource
 
     run_dir = newest_run() if run is None else find_run(run)
     return run_dir, RunDirectorySource(run_dir)

@@ -1,6 +1,6 @@
 """Measures of a model's strength: matches with confidence intervals, and exact measures of small games."""
 
-from selfplay.evaluation.intervals import Interval, mean_interval, wilson_interval
+from selfplay.core.intervals import Interval, mean_interval, wilson_interval
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Outcomes
 from selfplay.evaluation.nash_conv import NashConvResult, nash_conv

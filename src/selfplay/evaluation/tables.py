@@ -6,8 +6,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.core.intervals import Interval
 from selfplay.core.text import one_line
-from selfplay.evaluation.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult

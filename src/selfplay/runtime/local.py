@@ -22,6 +22,8 @@ from selfplay.learning.checkpoints import (
     save_checkpoint,
 )
 from selfplay.learning.policy import BASE, TRAINED, LoraSettings
+from selfplay.record.sinks import JsonlSink
+from selfplay.record.tracker import Tracker
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.answer_figures import answer_figures
@@ -37,8 +39,6 @@ from selfplay.runtime.sessions import note_session
 from selfplay.runtime.source import Source, SourceParts
 from selfplay.runtime.threads import available_cores, with_chosen_threads
 from selfplay.runtime.update_figures import learned_figures, turn_figures
-from selfplay.tracking.sinks import JsonlSink
-from selfplay.tracking.tracker import Tracker
 
 STATE_FORMAT = 2
 """Format of a checkpoint's state. In states without a number, ratings mixed the policy with its copies."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console, Group
 
+from selfplay.read.warnings import WarningLog
+from selfplay.report.summary import duration_text
 from selfplay.runtime.progress_views import print_line, view_of
-from selfplay.tracking.report_summary import duration_text
-from selfplay.tracking.run_warnings import WarningLog
 
 
 class RunProgress:

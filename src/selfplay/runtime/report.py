@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from selfplay.report.page import build_report
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.tracking.report import build_report
 
 
 def rebuild(run_dir: Path) -> Path:

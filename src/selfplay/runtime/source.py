@@ -7,10 +7,10 @@ from rich.console import Group
 
 from selfplay.config.settings import Config
 from selfplay.core import TrainingRecord
+from selfplay.record.tracker import Tracker
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime.progress import RunProgress
 from selfplay.runtime.run_directory import RunDirectory
-from selfplay.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)

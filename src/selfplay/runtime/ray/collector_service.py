@@ -14,11 +14,11 @@ from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.runtime.ray.buffer_service import FinishedGame, Games
 from selfplay.runtime.ray.engine_client import EngineClient
 from selfplay.runtime.ray.game_ledger import GameResult, PlaySettings
 from selfplay.runtime.ray.pool_service import Jobs
-from selfplay.tracking.game_values import eval_values, trajectory_values
 
 HEARTBEAT_SECONDS = 2.0
 

@@ -11,6 +11,8 @@ from selfplay.config.settings import Config
 from selfplay.core import TrainingRecord
 from selfplay.core.files import copy_directory
 from selfplay.learning.adapter_names import TRAINED
+from selfplay.record.sinks import JsonlSink
+from selfplay.record.tracker import Tracker
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.runtime import assembly
 from selfplay.runtime.answer_figures import answer_figures
@@ -29,8 +31,6 @@ from selfplay.runtime.report import rebuild
 from selfplay.runtime.run_directory import RunDirectory, delete_after
 from selfplay.runtime.source import SourceParts
 from selfplay.runtime.update_figures import learned_figures, turn_figures
-from selfplay.tracking.sinks import JsonlSink
-from selfplay.tracking.tracker import Tracker
 
 LOOK_EVERY = 0.5
 

@@ -1,0 +1,1 @@
+"""Reads back what a run recorded."""

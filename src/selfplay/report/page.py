@@ -1,0 +1,128 @@
+"""build_report: one self-contained HTML page about a run, with curves and readable games or conversations."""
+
+import os
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from plotly.offline import get_plotlyjs
+
+from selfplay.core import InputError
+from selfplay.read.run_data import RunData, load_run
+from selfplay.report.conversations import conversations_html, evaluated_conversations_html
+from selfplay.report.games import evaluated_games_html, games_html
+from selfplay.report.head import origin_html, warnings_html
+from selfplay.report.plots import charts_html
+from selfplay.report.program_summary import measures_html, program_text_html, program_tiles_html
+from selfplay.report.summary import (
+    headline_html,
+    match_headlines,
+    model_name,
+    policy_html,
+    tiles_html,
+)
+
+
+def build_report(run_dir: Path) -> Path:
+    """Write ``report.html`` into a run directory and return its path.
+
+    The page needs no network. It shows what the directory contains (configuration, metrics, evaluations,
+    rollouts) and leaves out the rest, so it can be built while the run is in progress.
+
+    Raises:
+        InputError: ``run_dir`` is not a directory or cannot be written, or its metrics are damaged.
+    """
+    html = report_html(load_run(run_dir))
+    path = run_dir / "report.html"
+    temporary = path.with_suffix(".html.tmp")
+    try:
+        temporary.write_text(html, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            str(path), f"cannot be written ({error.strerror})", "Make the run directory writable."
+        ) from error
+    return path
+
+
+def report_html(run: RunData) -> str:
+    """Return the whole page."""
+    charts, figures = charts_html(run)
+    plotly = _one_kind_of_line_end(get_plotlyjs()) if figures != "[]" else ""
+    script = _one_kind_of_line_end(_packaged("report.js"))
+    return Template(_packaged("report.html")).substitute(
+        content_policy=escape(content_policy(plotly, script)),
+        title=escape(run.name),
+        subtitle=_subtitle_html(run),
+        origin=origin_html(run),
+        warnings=warnings_html(run),
+        tiles=tiles_html(run) + program_tiles_html(run),
+        headline=_section("Before and after", headline_html(run) + measures_html(run)),
+        evaluated=(
+            evaluated_conversations_html(run)
+            if run.is_program
+            else evaluated_games_html(run.transcripts, match_headlines(run))
+        ),
+        charts=charts,
+        policy=_section("What it plays", policy_html(run)),
+        games=conversations_html(run) if run.is_program else games_html(run.games, run.games_in_log),
+        config=_config_html(run),
+        empty="" if run.metrics or run.evaluations or run.games or run.conversations else _EMPTY,
+        figures=figures,
+        plotly=plotly,
+        script=script,
+    )
+
+
+def content_policy(*scripts: str) -> str:
+    """Return the page's content security policy: only these scripts run, and nothing is loaded or sent.
+
+    It is a second line of defence behind the escaping: markup that got through would be shown, but could
+    do nothing.
+    """
+    hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _packaged(name: str) -> str:
+    return files("selfplay.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _one_kind_of_line_end(script: str) -> str:
+    """Return the script with ``\\n`` as its only line end, because a browser hashes it in that form."""
+    return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+_EMPTY = '<p class="card">Nothing has been recorded yet: no metrics, no evaluations and no games.</p>'
+
+
+def _subtitle_html(run: RunData) -> str:
+    """Return the model and the program or the environments, where known."""
+    parts = [f"Model <b>{escape(model_name(run.config))}</b>"]
+    if run.is_program:
+        parts.append(program_text_html(run))
+    elif run.env_ids():
+        parts.append(f"plays <b>{escape(', '.join(run.env_ids()))}</b>")
+    return " ".join(parts)
+
+
+def _section(title: str, body: str) -> str:
+    """Return a section with its heading; nothing when it would be empty."""
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+
+
+def _config_html(run: RunData) -> str:
+    """Return the folded configuration; nothing without one."""
+    if not run.config_text:
+        return ""
+    return (
+        '<section><h2>Configuration</h2><details class="fold shared"><summary>config.toml</summary>'
+        f"<pre>{escape(run.config_text)}</pre></details></section>"
+    )
