@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from selfplay.core import EpisodeRequest, Rollout, Step
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
-from selfplay.read.conversations import MAX_DEPTH, ProgramRollout
-from selfplay.read.dialogue import dialogue
-from selfplay.read.rollouts import LoggedStep
-from selfplay.read.run_data import load_run
+from selfplay.read.episodes import MAX_DEPTH
+from selfplay.read.rollouts import LoggedRollout, LoggedStep
+from selfplay.read.turns import dialogue
+from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.report.conversations import conversations_html, title_of
+from selfplay.report.conversations import title_of
+from selfplay.report.episodes import training_html
 from selfplay.report.page import report_html
 from test_report_page import HOSTILE, Page, build
 from test_report_programs import CONFIG, play, text_of
@@ -87,9 +88,9 @@ def test_each_child_has_a_line_below_its_parent(tmp_path):
     failed = a_rollout("solve", {"question": "23 + 48"}, {"parent_id": "p", "error": "cut off"}, "p.2")
     write_log(tmp_path, 1, [a_rollout("propose", None, {}, "p"), *children, failed])
     run = load_run(tmp_path)
-    assert [len(one.children) for one in run.conversations] == [3]
-    assert run.conversations_in_log == 1
-    text = text_of(conversations_html(run))
+    assert [len(one.children) for one in run.episodes] == [3]
+    assert run.episodes_in_log == 1
+    text = text_of(training_html(run))
     assert "3 sub-episodes with mean reward Solver +0.5" in text
     assert "23 + 48 Solver 71 +1 solve" in text
     assert "40 + 31 Solver It is 17. 0 solve" in text
@@ -112,7 +113,7 @@ def test_turns_are_matched_with_steps_by_text_and_unmatched_steps_come_before_th
         logged("C", "x"),
     ]
     said = [("", "go"), ("B", "hi"), ("A", "yes"), ("A", "no"), ("A", "by the program")]
-    rollout = ProgramRollout(
+    rollout = LoggedRollout(
         steps=steps, extras={"transcript": [{"author": who, "text": text} for who, text in said]}
     )
     turns = dialogue(rollout)
@@ -131,15 +132,13 @@ def test_turns_are_matched_with_steps_by_text_and_unmatched_steps_come_before_th
 
 def test_equal_answers_keep_their_own_steps():
     steps = [logged("A", "same") for _ in range(3)]
-    turns = dialogue(
-        ProgramRollout(steps=steps, extras={"transcript": [{"author": "A", "text": "same"}] * 3})
-    )
+    turns = dialogue(LoggedRollout(steps=steps, extras={"transcript": [{"author": "A", "text": "same"}] * 3}))
     assert [turn.step is step for turn, step in zip(turns, steps, strict=True)] == [True] * 3
 
 
 def test_a_malformed_transcript_is_replaced_by_the_steps():
     for transcript in (None, "spoken", [3], [{"author": 5}]):
-        rollout = ProgramRollout(steps=[logged("A", "yes")], extras={"transcript": transcript})
+        rollout = LoggedRollout(steps=[logged("A", "yes")], extras={"transcript": transcript})
         assert [(turn.author, turn.text) for turn in dialogue(rollout)] == [("A", "yes")]
 
 
@@ -154,11 +153,11 @@ def test_episodes_are_taken_from_the_first_middle_and_last_step_with_a_failed_on
             rollouts += [a_rollout("propose", None, {}, f"{step}-{number}"), child]
         write_log(tmp_path, step, rollouts)
     run = load_run(tmp_path)
-    assert run.conversations_in_log == 180
-    assert len(run.conversations) == 19
-    assert sorted({one.step for one in run.conversations}) == [1, 3, 5, 9]
-    assert [one.rollout.id for one in run.conversations if one.children[0].rollout.error] == ["3-7"]
-    assert [one.rollout.id for one in run.conversations if one.step == 9] == [
+    assert run.episodes_in_log == 180
+    assert len(run.episodes) == 19
+    assert sorted({one.step for one in run.episodes}) == [1, 3, 5, 9]
+    assert [one.rollout.id for one in run.episodes if one.children[0].rollout.error] == ["3-7"]
+    assert [one.rollout.id for one in run.episodes if one.step == 9] == [
         f"9-{number}" for number in (0, 3, 6, 10, 13, 16)
     ]
 
@@ -247,4 +246,4 @@ def test_damaged_logs_and_measures_are_skipped_and_never_fatal(data):
         path.write_text(json.dumps(measure))
         html = report_html(load_run(run_dir))
         assert "</html>" in html
-        assert load_run(run_dir).conversations_in_log >= 1
+        assert load_run(run_dir).episodes_in_log >= 1

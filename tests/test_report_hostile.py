@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 
 from hostile_text import hostile_text
-from selfplay.read.run_data import load_run
+from selfplay.read.whole_run import load_run
 from selfplay.report.page import build_report, report_html
 from test_report_conversations import a_rollout, step_of, write_log
 from test_report_page import Page, build, write_run

@@ -15,12 +15,12 @@ import pytest
 from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
 from selfplay.evaluation.match_result import GameRecord, MatchResult
 from selfplay.evaluation.report_files import write_evaluation
-from selfplay.read.run_data import load_run
+from selfplay.read.turns import game_turns
+from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.report import build_report
-from selfplay.report.games import games_html, shared_prefixes, turns_with_steps
-from selfplay.report.plots import chart_sections
-from selfplay.report.summary import wilson
+from selfplay.report.episodes import shared_beginning, training_html
+from selfplay.report.plotly import figure_sections
 
 CONFIG = """\
 seed = 3
@@ -284,7 +284,7 @@ def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
     ):
         assert expected in text, expected
     assert page.open == []
-    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 19
+    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 21
 
 
 def test_the_page_loads_nothing_from_anywhere(tmp_path):
@@ -300,11 +300,11 @@ def test_plotly_is_in_the_page_once_and_the_page_stays_small(tmp_path):
 
 
 def test_plotly_accepts_every_chart(tmp_path):
-    sections = chart_sections(load_run(write_run(tmp_path / "run")))
-    charts = [chart for _, made in sections for chart in made]
-    assert len(charts) == 19
-    for chart in charts:
-        go.Figure(data=chart.traces, layout=chart.layout)
+    sections = figure_sections(load_run(write_run(tmp_path / "run")))
+    figures = [figure for made in sections.values() for figure in made]
+    assert len(figures) == 21
+    for figure in figures:
+        go.Figure(data=figure.traces, layout=figure.layout)
 
 
 def test_an_empty_directory_gives_a_page_that_says_so(tmp_path):
@@ -379,7 +379,7 @@ def write_hostile_run(run_dir: Path) -> None:
     (run_dir / "config.toml").write_text(f"[model]\nname = '''{HOSTILE}'''\n")
     with (run_dir / "metrics.jsonl").open("a") as file:
         values = {
-            f"learner/loss{HOSTILE}": 1.0,
+            f"learner/{HOSTILE}/loss": 1.0,
             f"model-pool/{HOSTILE}/mu": 1,
             f"model-pool/{HOSTILE}/sigma": 1,
         }
@@ -403,37 +403,31 @@ def test_text_of_models_and_configuration_never_becomes_html(tmp_path):
 
 
 def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
-    games = load_run(write_run(tmp_path / "run", steps=10)).games
-    assert shared_prefixes(games) == {("kuhn_poker", 0): RULES, ("kuhn_poker", 1): RULES}
-    html = games_html(games, 24)
+    html = training_html(load_run(write_run(tmp_path / "run", steps=10)))
     assert html.count(RULES[2]["content"]) == 1
-    assert "seat 0 and 1 (" in html
+    assert "seat 0 and seat 1 in kuhn_poker (4 messages)" in html
 
 
-def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message(tmp_path):
-    games = load_run(write_run(tmp_path / "run", steps=10)).games[:2]
-    for number, game in enumerate(games):
-        for step in game.rollout.steps:
-            step.prompt = [*RULES[:2], {"role": "user", "content": str(number)}, *RULES[:1]]
-    assert shared_prefixes(games)[("kuhn_poker", 0)] == RULES[:2]
-    for game in games:
-        for step in game.rollout.steps:
-            step.prompt = RULES[:1]
-    assert shared_prefixes(games) == {}
+def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message():
+    parting = [[*RULES[:2], {"role": "user", "content": str(number)}, *RULES[:1]] for number in range(3)]
+    assert shared_beginning(parting) == RULES[:2]
+    assert shared_beginning([RULES, RULES]) == RULES[:3]
+    assert shared_beginning([RULES[:1], RULES[:1]]) == shared_beginning([RULES]) == []
+    assert shared_beginning([[], RULES]) == []
 
 
 def test_turns_are_matched_with_their_model_calls(tmp_path):
-    games = load_run(write_run(tmp_path / "run", steps=10)).games
+    games = load_run(write_run(tmp_path / "run", steps=10)).episodes
     against_script = next(game.rollout for game in games if len(game.rollout.steps) == 2)
-    pairs = turns_with_steps(against_script)
+    pairs = game_turns(against_script)
     assert [step is not None for _, step in pairs] == [True, False, True]
     assert [step.info["extracted_action"] for turn, step in pairs if step] == ["check", "call"]
-    against_script.extras.turns = []
-    assert [turn.kind for turn, _ in turns_with_steps(against_script)] == ["policy", "policy"]
+    del against_script.extras["turns"]
+    assert [turn.kind for turn, _ in game_turns(against_script)] == ["policy", "policy"]
 
 
 def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
-    games = load_run(write_run(tmp_path / "run", steps=10)).games
+    games = load_run(write_run(tmp_path / "run", steps=10)).episodes
     first = games[0].rollout.steps
     assert first[0].info["reward_stages"]["sampled"] == 0.83
     assert "reward_stages" not in first[2].info
@@ -448,10 +442,10 @@ def test_games_are_taken_from_the_first_middle_and_last_step_with_an_invalid_mov
         content = "".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts)
         (run_dir / "rollouts" / f"step-{step:06d}.jsonl").write_text(content)
     run = load_run(run_dir)
-    assert run.games_in_log == 180
-    assert sorted({game.step for game in run.games}) == [1, 3, 5, 9]
-    assert [(game.step, game.index) for game in run.games if game.rollout.has_invalid_move] == [(3, 1)]
-    assert len(run.games) == 19
+    assert run.episodes_in_log == 180
+    assert sorted({game.step for game in run.episodes}) == [1, 3, 5, 9]
+    assert [(one.step, one.index) for one in run.episodes if one.rollout.game.has_invalid_move] == [(3, 1)]
+    assert len(run.episodes) == 19
 
 
 def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_path):
@@ -481,9 +475,9 @@ def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_p
     write_evaluation(tmp_path / "evaluation", 4, "random", match)
 
     run = load_run(tmp_path)
-    assert [game.rollout.id for game in run.games] == [rollout.id, failed.id]
-    assert run.games[0].rollout.has_invalid_move
-    assert run.games[0].rollout.extras.final_rewards == {"0": -1.0, "1": 1.0}
+    assert [game.rollout.id for game in run.episodes] == [rollout.id, failed.id]
+    assert run.episodes[0].rollout.game.has_invalid_move
+    assert run.episodes[0].rollout.seat_rewards == {"seat 0": -1.0, "seat 1": 1.0}
     assert [(found.losses, found.invalid["model"]) for found in run.evaluations] == [(1, 1)]
     text = " ".join(Page(build(tmp_path)).text)
     assert "seat 1, random" in text
@@ -491,21 +485,12 @@ def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_p
 
 
 def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
-    game = load_run(write_run(tmp_path / "run", steps=10)).games[0]
-    turn = game.rollout.extras.turns[0]
-    turn.text = "a" * 10_000
-    turn.observation = "\n".join(f"line {number}" for number in range(500))
-    game.rollout.extras.turns = [turn] * 100
-    html = games_html([game], 1)
+    run = load_run(write_run(tmp_path / "run", steps=10))
+    del run.episodes[1:]
+    extras = run.episodes[0].rollout.extras
+    text, observation = "a" * 10_000, "\n".join(f"line {number}" for number in range(500))
+    extras["turns"] = [extras["turns"][0] | {"text": text, "observation": observation}] * 100
+    html = training_html(run)
     assert "20 more turns are not shown" in html
     assert "[4,000 more characters]" in html
     assert len(html) < 80 * 15_000
-
-
-def test_wilson_interval_against_known_values():
-    rate = wilson(8, 10)
-    assert (round(rate.low, 4), rate.mid, round(rate.high, 4)) == (0.4902, 0.8, 0.9433)
-    assert wilson(0, 400).low == 0.0
-    assert round(wilson(0, 400).high, 4) == 0.0095
-    assert wilson(400, 400).high == 1.0
-    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)

@@ -21,9 +21,11 @@ from selfplay.core import (
 )
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
-from selfplay.read.run_data import load_run
+from selfplay.read.chart_list import chart_sections
+from selfplay.read.charts import COLOURS
+from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.report.plots import chart_sections
+from selfplay.report.plotly import figure_sections
 from test_report_page import Page, build
 
 CONFIG = '[model]\nname = "smollm2-135m"\n\n[program]\ntype = "proposer_solver"\n'
@@ -194,11 +196,7 @@ def text_of(html: str) -> str:
 def charts_of(run_dir: Path) -> dict[str, list[str]]:
     """Return the names of the lines of every chart, by title."""
     sections = chart_sections(load_run(run_dir))
-    return {
-        chart.title: [trace["name"] for trace in chart.traces if trace.get("showlegend", True)]
-        for _, charts in sections
-        for chart in charts
-    }
+    return {chart.title: [line.name for line in chart.lines] for made in sections.values() for chart in made}
 
 
 def test_a_complete_run_shows_program_measures_charts_and_conversations(tmp_path):
@@ -228,11 +226,11 @@ def test_a_complete_run_shows_program_measures_charts_and_conversations(tmp_path
 
 
 def test_plotly_accepts_every_chart(tmp_path):
-    sections = chart_sections(load_run(write_program_run(tmp_path / "run")))
-    charts = [chart for _, charts in sections for chart in charts]
-    assert charts
-    for chart in charts:
-        go.Figure(data=chart.traces, layout=chart.layout)
+    sections = figure_sections(load_run(write_program_run(tmp_path / "run")))
+    figures = [figure for made in sections.values() for figure in made]
+    assert figures
+    for figure in figures:
+        go.Figure(data=figure.traces, layout=figure.layout)
 
 
 def test_charts_have_a_line_for_each_role_policy_and_reward_function(tmp_path):
@@ -241,19 +239,20 @@ def test_charts_have_a_line_for_each_role_policy_and_reward_function(tmp_path):
     assert charts["Loss"] == charts["Gradient norm"] == ["proposer", "solver"]
     assert charts["Ratings of the policies"] == ["proposer", "solver"]
     assert charts["Metrics of propose"] == ["pass_rate, Proposer", "valid, Proposer"]
-    assert charts["propose: solvers, Proposer"] == ["solvers, Proposer"]
+    assert charts["propose: solvers, Proposer"] == [""], "the title names it"
     assert charts["Metrics of solve"] == ["exact_match, Solver"]
-    assert charts["exact match"] == ["exact match"]
+    assert charts["exact match"] == [""]
 
 
 def test_a_policy_keeps_its_colour_if_another_lacks_the_metric(tmp_path):
     lines = {"step": 1, "learner/a/loss": 1.0, "learner/b/loss": 1.0, "learner/b/grad_norm": 1.0}
     (tmp_path / "config.toml").write_text(CONFIG)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(lines) + "\n")
-    ((_, (loss, gradient)),) = chart_sections(load_run(tmp_path))
-    colours = [trace["line"]["color"] for trace in loss.traces]
-    assert len(set(colours)) == 2
-    assert gradient.traces[0]["line"]["color"] == colours[1]
+    (loss, gradient) = chart_sections(load_run(tmp_path))["Learning"]
+    assert [line.colour for line in loss.lines] == [0, 1]
+    assert [line.colour for line in gradient.lines] == [1]
+    (_, figure) = figure_sections(load_run(tmp_path))["Learning"]
+    assert figure.traces[0]["line"]["color"] == COLOURS[1]
 
 
 def test_a_single_policy_has_the_charts_of_games_and_policies_that_never_met_have_no_ratings(tmp_path):
@@ -271,14 +270,20 @@ def test_a_single_policy_has_the_charts_of_games_and_policies_that_never_met_hav
         for step in (1, 2)
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert charts_of(tmp_path) == {"Reward of Solver": ["Solver"], "Loss": ["loss"]}
+    assert charts_of(tmp_path) == {"Reward of Solver": [""], "Loss": [""]}
 
 
 def test_several_measures_of_a_learner_are_labelled_by_policy(tmp_path):
-    line = {"step": 1} | {f"learner/{policy}/{name}": 1.0 for policy in "ab" for name in ("entropy", "kl")}
+    names = ("mismatch", "stale_mismatch")
+    line = {"step": 1} | {f"learner/{policy}/{name}": 1.0 for policy in "ab" for name in names}
     (tmp_path / "config.toml").write_text(CONFIG)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    assert charts_of(tmp_path)["Entropy and divergence"] == ["a: entropy", "a: kl", "b: entropy", "b: kl"]
+    assert charts_of(tmp_path)["Log-probability mismatch"] == [
+        "a: mismatch",
+        "a: stale mismatch",
+        "b: mismatch",
+        "b: stale mismatch",
+    ]
 
 
 def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
@@ -293,10 +298,10 @@ def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
     assert '<b>10.0%</b> <span class="interval">5.5 to 17.4</span>' in html
     assert '<b>60.0%</b> <span class="interval">50.2 to 69.1</span>' in html
     assert '<b>0.467</b> <span class="interval">0.401 to 0.532</span>' in html
-    assert '<div class="range-ends"><span>-0.013</span><span>0.532</span></div>' in html
+    assert '<div class="range-ends"><span>-0.0132</span><span>0.532</span></div>' in html
     assert "nothing" not in text_of(html)
-    ((_, charts),) = chart_sections(load_run(tmp_path))
-    band, line = charts[0].traces
+    ((figure, _),) = figure_sections(load_run(tmp_path)).values()
+    band, line = figure.traces
     assert line["y"] == [0.1, 0.6]
     assert band["y"] == pytest.approx([0.1744, 0.6906, 0.5020, 0.0552], abs=1e-4)
 
@@ -315,7 +320,7 @@ def test_a_mean_whose_values_were_once_all_zero_is_not_a_share(tmp_path):
     write_evaluation(tmp_path / "evaluation", 0, "score", MeasureResult("score", [0.0, 0.0]))
     write_evaluation(tmp_path / "evaluation", 9, "score", MeasureResult("score", [3.0, 5.0]))
     text = text_of(build(tmp_path))
-    assert "0.000 → 4.000" in text
+    assert "0 → 4" in text
     assert "50%" not in text
 
 

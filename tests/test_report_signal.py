@@ -5,10 +5,12 @@ import json
 import pytest
 
 from selfplay.core import Rollout
-from selfplay.read.run_data import load_run
+from selfplay.read.chart_list import chart_sections
+from selfplay.read.charts import SMALL, chart, lines_of, with_wide_axis
+from selfplay.read.series import Series
+from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import write_rollouts
-from selfplay.report.lines import curve, share_axis, wide_axis
-from selfplay.report.plots import chart_sections, charts_html
+from selfplay.report.plotly import charts_html, figure_of
 from test_report_conversations import step_of, write_log
 from test_report_page import HOSTILE, Page, build
 from test_report_programs import CONFIG, text_of
@@ -32,7 +34,11 @@ def write_metrics(path, *lines):
 
 
 def charts_of(path):
-    return {chart.title: chart for _, charts in chart_sections(load_run(path)) for chart in charts}
+    return {one.title: one for charts in chart_sections(load_run(path)).values() for one in charts}
+
+
+def names_of(path):
+    return {title: [line.name for line in one.lines] for title, one in charts_of(path).items()}
 
 
 def figures_of(path):
@@ -70,9 +76,9 @@ def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_p
 
 @pytest.mark.parametrize(
     ("step", "text"),
-    [(3.0, "in 1 of 1 step, most recently in step 3;"), ("<img src=x>", "in 1 of 1 step;")],
+    [(3.0, "in 1 of 1 step, most recently in step 3;"), ("<img src=x>", "1 damaged line of metrics skipped")],
 )
-def test_a_step_of_a_foreign_file_is_shown_only_if_it_is_a_number(tmp_path, step, text):
+def test_a_line_of_a_foreign_file_is_shown_only_if_its_step_is_a_number(tmp_path, step, text):
     write_metrics(tmp_path, (1, {"step": step, "answers/zero_advantage_share": 1.0}))
     page = build(tmp_path)
     assert text in text_of(page)
@@ -118,8 +124,7 @@ def test_answers_have_a_chart_for_each_measure_with_a_line_for_each_role(tmp_pat
         for role in ("Judge", "Solver")
     }
     write_metrics(tmp_path, (1, line | {"program/equal_group_share": 0.5}), (2, line))
-    names = {title: [trace["name"] for trace in chart.traces] for title, chart in charts_of(tmp_path).items()}
-    assert names == {
+    assert names_of(tmp_path) == {
         "Answers without advantage": ["Judge", "Solver", "groups with equal rewards"],
         "Answers cut at the token limit": ["Judge", "Solver"],
         "Answer length": ["Judge", "Solver"],
@@ -131,28 +136,22 @@ def test_a_chart_of_one_line_names_it_unless_its_title_does(tmp_path):
     write_metrics(
         tmp_path, (1, {"learner/loss": 1.0, "learner/legal_entropy": 1.0, "time/games_per_second": 3.0})
     )
-    run = load_run(tmp_path)
-    legends = {
-        chart.title: figure["layout"]["showlegend"]
-        for chart, figure in zip(
-            [chart for _, charts in chart_sections(run) for chart in charts],
-            figures_of(tmp_path),
-            strict=True,
-        )
-    }
-    assert legends == {"Loss": False, "Entropy and divergence": True, "Games per second": False}
+    shown = [figure["layout"]["showlegend"] for figure in figures_of(tmp_path)]
+    legends = dict(zip(charts_of(tmp_path), shown, strict=True))
+    assert legends == {"Loss": False, "Entropy": True, "Games per second": False}
 
 
 def test_a_legend_spells_out_measures_and_keeps_names_of_the_run(tmp_path):
     names = ("time/generated_tokens_per_second", "inference/Engine_0/tok_s", "learner/legal_entropy")
-    variety = ("exploration/kuhn_poker/Pct. 2-gram", "exploration/tic_tac_toe/Pct. 2-gram")
+    variety = (
+        "exploration/kuhn_poker/Pct. Unique Action 2-gram",
+        "exploration/tic_tac_toe/Pct. Unique Action 2-gram",
+    )
     write_metrics(tmp_path, (1, dict.fromkeys([*names, *variety], 1.0)))
-    legends = {
-        title: [trace["name"] for trace in chart.traces] for title, chart in charts_of(tmp_path).items()
-    }
+    legends = names_of(tmp_path)
     assert legends["Tokens per second"] == ["Engine_0", "generated"]
-    assert legends["Entropy and divergence"] == ["legal entropy"]
-    assert legends["Variety of play"] == ["kuhn_poker: Pct. 2-gram", "tic_tac_toe: Pct. 2-gram"]
+    assert legends["Entropy"] == ["legal entropy"]
+    assert legends["Variety of play, kuhn_poker"] == legends["Variety of play, tic_tac_toe"] == ["2-gram"]
 
 
 @pytest.mark.parametrize(("steps", "dtick"), [(2, 1), (12, 1), (13, None)])
@@ -163,18 +162,25 @@ def test_steps_on_the_axis_are_whole(tmp_path, steps, dtick):
 
 
 def test_an_axis_is_logarithmic_only_if_its_labels_fit():
-    def axis(*values):
-        return wide_axis([curve("c", ([1.0] * len(values), list(values)), 0)], ".2~e")["yaxis"]
+    def drawn(*values):
+        lines = lines_of([("c", Series([1.0] * len(values), list(values)))])
+        return figure_of(with_wide_axis(chart("Mismatch", lines, "Nats.")))
 
-    assert "type" not in axis(2e-7, 9e-7)
-    assert axis(1e-7, 1e-5)["type"] == "log"
-    assert "type" not in axis(0.0)
-    assert "type" not in axis()
+    assert "type" not in drawn(2e-7, 9e-7).layout["yaxis"]
+    assert drawn(2e-7, 9e-7).caption == "Nats."
+    assert drawn(1e-7, 1e-5).layout["yaxis"]["type"] == "log"
+    assert drawn(1e-7, 1e-5).caption == "Nats. The axis is logarithmic."
+    assert "type" not in drawn(0.0).layout["yaxis"]
 
 
 def test_an_axis_of_tiny_shares_reaches_one_percent():
-    assert share_axis(largest=1e-9)["yaxis"]["range"] == [0, 0.01]
-    assert "range" not in share_axis(largest=0.3)["yaxis"]
+    def axis(value):
+        lines = lines_of([("c", Series([1.0], [value]))])
+        return figure_of(chart("Legal", lines, "", axis="share", bounds=SMALL)).layout["yaxis"]
+
+    assert axis(1e-9)["range"] == [0, 0.01]
+    assert "range" not in axis(0.3)
+    assert axis(0.3)["rangemode"] == "tozero"
 
 
 def write_match(path, step, wins, *, nash=False, text="[0]"):

@@ -12,9 +12,9 @@ import ray
 
 from selfplay.cli.main import main
 from selfplay.core import InputError
+from selfplay.read.run_view import RunView
 from selfplay.runtime.ray import live_view
 from selfplay.runtime.ray.live_view import ClusterSource
-from selfplay.watch.run_view import RunView
 from terminal_sessions import BACKGROUND, in_terminal
 
 CLUSTER = """

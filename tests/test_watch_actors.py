@@ -3,10 +3,10 @@
 import pytest
 from textual.geometry import Size
 
+from selfplay.read.run_view import RunView
+from selfplay.read.series import Series
 from selfplay.watch.actors import MAX_ROWS, actors_panel
-from selfplay.watch.charts import rate_charts
 from selfplay.watch.panels import speed_panel, time_panel, work_panel
-from selfplay.watch.run_view import RunView, Series
 from selfplay.watch.terminal_interface import TerminalInterface
 from test_watch import look, words_on
 
@@ -121,13 +121,3 @@ def test_idle_shares_and_ages_of_records_are_shown():
         ["4+", "versions", "old", "20%"],
     ]
     assert len(rows[0][4]) > len(rows[1][4]) > len(rows[2][4]) > 0
-
-
-def test_idle_shares_and_ages_have_curves():
-    names = ["overlap/learner_idle_share", *(f"overlap/staleness_{age}" for age in (10, 0, 2))]
-    view = RunView("run", series={name: Series([1.0, 2.0], [0.5, 0.25]) for name in names})
-    charts = {chart.title: [line.name for line in chart.lines] for chart in rate_charts(view)}
-    assert charts == {
-        "Idle share of the time": ["learner"],
-        "Age of trained records": ["this version", "2 older", "10 older"],
-    }

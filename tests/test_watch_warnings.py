@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from textual.geometry import Size
 
-from selfplay.watch.panels import evaluation_panel, warnings_panel
-from selfplay.watch.source import RunDirectorySource
+from selfplay.read.source import RunDirectorySource
+from selfplay.watch.evaluation import evaluation_panel
+from selfplay.watch.panels import warnings_panel
 from selfplay.watch.terminal_interface import TerminalInterface
 from watched_runs import append, read_all, run_of
 

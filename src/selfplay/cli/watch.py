@@ -10,7 +10,7 @@ import typer
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
-    from selfplay.watch.run_view import Source
+    from selfplay.read.run_view import Source
 
 
 def watch(
@@ -53,8 +53,8 @@ def _cluster_source(address: str, run: str | None) -> "Source":
 
 
 def _directory_source(run: str | None) -> tuple[Path, "Source"]:
+    from selfplay.read.source import RunDirectorySource
     from selfplay.runtime.run_names import find_run
-    from selfplay.watch.source import RunDirectorySource
 
     run_dir = newest_run() if run is None else find_run(run)
     return run_dir, RunDirectorySource(run_dir)

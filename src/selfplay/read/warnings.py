@@ -1,10 +1,8 @@
 """Warnings about a run that keeps going: what its metrics show to be wrong, and what to check."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from selfplay.read.run_data import Evaluation
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
@@ -31,28 +29,18 @@ class RunWarning:
         return f"{self.text}; {self.advice}"
 
 
+@dataclass(frozen=True)
+class FoundWarning:
+    """The latest warning with one cause, its step, and the number of lines of metrics with that cause."""
+
+    warning: RunWarning
+    step: float
+    lines: int = 1
+
+
 def warnings_of(metrics: Mapping[str, Any]) -> list[RunWarning]:
     """Return the warnings about the metrics of one step, the most serious first."""
     return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
-
-
-def unplayable_warnings(evaluations: Iterable[Evaluation]) -> list[RunWarning]:
-    """Return a warning for each environment whose last NashConv is of a policy that cannot be played.
-
-    Args:
-        evaluations: the evaluations by step.
-    """
-    last = {one.env_id: one for one in evaluations if one.nash_conv is not None}
-    return [
-        RunWarning(
-            f"cannot be played/{env_id}",
-            f"the NashConv of {env_id} is of a policy that cannot be played: "
-            f"{one.legal_mass or 0.0:.2%} of its probability is on legal answers",
-            "check inference.max_tokens and the template; see the share of games lost by invalid moves",
-        )
-        for env_id, one in last.items()
-        if not one.is_playable
-    ]
 
 
 class WarningLog:

@@ -3,26 +3,16 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
 from typing import Any
 
-from selfplay.read.conversations import Conversation, ProgramRollout
-from selfplay.read.dialogue import DialogueTurn, answer_of, dialogue
-from selfplay.read.rollouts import LoggedStep, Prompt
-from selfplay.read.run_data import RunData
-from selfplay.report.filter import CUT, FAILED, filter_html, reward_tags
-from selfplay.report.pieces import (
-    MAX_TURNS,
-    clip,
-    counted,
-    messages_html,
-    shared_beginnings,
-    signed,
-    versions_html,
-)
-from selfplay.report.program_summary import measured_texts
+from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.numbers import counted
+from selfplay.read.rollouts import LoggedRollout, LoggedStep
+from selfplay.read.turns import DialogueTurn, dialogue
+from selfplay.report.filter import CUT, FAILED, reward_tags
+from selfplay.report.pieces import MAX_TURNS, Shared, clip, prompt_html, signed, tokens_text
 
 MAX_CHILDREN = 64
 """At most this many sub-episodes of an episode are shown."""
@@ -33,117 +23,20 @@ SHORT_LINE = 100
 TITLES = ("topic", "claim", "question", "prompt", "problem", "task", "title", "name")
 """The keys under which an artifact may name an episode's subject."""
 
-PromptKey = tuple[str, str]
 
-
-@dataclass(frozen=True)
-class _Page:
-    """What all cards share: colours of roles, prompt beginnings by episode type and role, rewarded roles."""
-
-    colours: dict[str, int]
-    beginnings: dict[PromptKey, Prompt]
-    players: list[str]
-    is_evaluation: bool = False
-
-
-def conversations_html(run: RunData) -> str:
-    """Return the section of readable conversations; empty without any."""
-    if not run.conversations:
-        return ""
-    page = _page(run, run.conversations)
-    parts = [
-        "<section><h2>Conversations</h2>",
-        f'<p class="muted">{_choice_text(len(run.conversations), run.conversations_in_log)}</p>',
-        _beginnings_html(page),
-        _filter_html(page),
-    ]
-    for step in dict.fromkeys(conversation.step for conversation in run.conversations):
-        of_step = [conversation for conversation in run.conversations if conversation.step == step]
-        rollouts = [rollout for conversation in of_step for rollout in conversation.all_rollouts()]
-        versions = versions_html(one.policy_version for rollout in rollouts for one in rollout.steps)
-        shown = "".join(
-            _conversation_html(one, page, unfolded=one is run.conversations[0]) for one in of_step
-        )
-        parts.append(f'<div class="group"><h3>Step {step}{versions}</h3>{shown}</div>')
-    parts.append("</section>")
-    return "".join(parts)
-
-
-def evaluated_conversations_html(run: RunData) -> str:
-    """Return the section of the conversations logged in evaluations; empty without any."""
-    conversations = [one for transcript in run.transcripts for one in transcript.conversations]
-    if not conversations:
-        return ""
-    page = replace(_page(run, conversations), is_evaluation=True)
-    groups = []
-    for transcript in run.transcripts:
-        measured = ", ".join(measured_texts(run, transcript.step))
-        shown = "".join(_conversation_html(one, page, unfolded=False) for one in transcript.conversations)
-        groups.append(
-            f'<div class="group"><h3>After step {transcript.step} <span class="muted">{escape(measured)}'
-            f"</span></h3>{shown}</div>"
-        )
-    return (
-        "<section><h2>Conversations of the first and the last evaluation</h2>"
-        '<p class="muted">The first conversations of each. The figures beside them count all.</p>'
-        f"{_beginnings_html(page)}{_filter_html(page)}{''.join(groups)}</section>"
-    )
-
-
-def _page(run: RunData, conversations: list[Conversation]) -> _Page:
-    colours = {role: index % 6 for index, role in enumerate(run.roles())}
-    rewarded = {role for one in conversations for role in one.rollout.rewards}
-    return _Page(colours, shared_prompts(conversations), sorted(rewarded))
-
-
-def _beginnings_html(page: _Page) -> str:
-    """Return the shared beginning of each role's prompts, folded."""
-    return "".join(
-        f'<details class="fold shared"><summary>Shared beginning of every prompt of {escape(role)} in '
-        f"{escape(episode_type)} ({counted(len(beginning), 'message')})</summary>"
-        f"{messages_html(beginning)}</details>"
-        for (episode_type, role), beginning in page.beginnings.items()
-    )
-
-
-def _filter_html(page: _Page) -> str:
-    return filter_html((CUT, FAILED), page.players)
-
-
-def _conversation_html(conversation: Conversation, page: _Page, *, unfolded: bool) -> str:
+def conversation_html(episode: LoggedEpisode, shared: Shared, *, unfolded: bool) -> str:
     """Return one foldable conversation, with the tags that the controls filter by."""
-    rollouts = conversation.all_rollouts()
-    steps = [step for rollout in rollouts for step in rollout.steps]
+    rollouts = episode.all_rollouts()
     is_true = (
-        (CUT, any(step.info.get("finish_reason") == "length" for step in steps)),
+        (CUT, any(step.is_cut for rollout in rollouts for step in rollout.steps)),
         (FAILED, any(rollout.error for rollout in rollouts)),
     )
-    tags = reward_tags(conversation.rollout.rewards, page.players)
+    tags = reward_tags(episode.rollout.rewards, shared.players)
     tags += [tag for (tag, _), holds in is_true if holds]
     return (
         f'<details class="game" data-tags="{" ".join(tags)}"{" open" if unfolded else ""}>'
-        f"<summary>{_summary_html(conversation, page)}</summary>{_body_html(conversation, page)}</details>"
+        f"<summary>{_summary_html(episode, shared)}</summary>{_body_html(episode, shared)}</details>"
     )
-
-
-def _choice_text(shown: int, logged: int) -> str:
-    """Return a sentence on the choice of the logged top-level episodes."""
-    if shown == logged:
-        return f"All of {counted(logged, 'episode')} in the log, each with its sub-episodes."
-    return (
-        f"{shown} of {counted(logged, 'episode')} in the log, each with its sub-episodes, from the first, "
-        "the middle and the last step."
-    )
-
-
-def shared_prompts(conversations: list[Conversation]) -> dict[PromptKey, Prompt]:
-    """Return, by episode type and role, the messages with which every prompt begins."""
-    prompts: defaultdict[PromptKey, list[Prompt]] = defaultdict(list)
-    for conversation in conversations:
-        for rollout in conversation.all_rollouts():
-            for step in rollout.steps:
-                prompts[(rollout.episode_type, step.role_id)].append(step.prompt)
-    return shared_beginnings(prompts)
 
 
 def title_of(artifact: Any) -> str:
@@ -158,30 +51,30 @@ def title_of(artifact: Any) -> str:
     return _in_a_line(str(artifact)) if isinstance(artifact, str | int | float) else ""
 
 
-def _opening(rollout: ProgramRollout) -> str:
+def _opening(rollout: LoggedRollout) -> str:
     """Return the environment's first line; empty if a role spoke first."""
     first = rollout.transcript[:1]
     return _in_a_line(first[0].text) if first and not first[0].author else ""
 
 
-def _summary_html(conversation: Conversation, page: _Page, *, with_title: bool = True) -> str:
+def _summary_html(episode: LoggedEpisode, shared: Shared, *, with_title: bool = True) -> str:
     """Return an episode in one line: title, the only or last answer, rewards, counts and failures."""
-    rollout = conversation.rollout
+    rollout = episode.rollout
     title = (title_of(rollout.artifact) or _opening(rollout)) if with_title else ""
     parts = [f'<span class="game-name">{escape(title)}</span>'] if title else []
     if rollout.steps and (len(rollout.steps) == 1 or not title):
         step = rollout.steps[-1]
-        answer = _in_a_line(answer_of(step)) or "(nothing)"
-        parts.append(f'{_role_html(step.role_id, page)} <span class="line">{escape(answer)}</span>')
+        answer = _in_a_line(step.answer) or "(nothing)"
+        parts.append(f'{_role_html(step.role_id, shared)} <span class="line">{escape(answer)}</span>')
     if len(rollout.steps) == 1 and list(rollout.rewards) == [rollout.steps[0].role_id]:
         parts.append(f'<span class="chip">{_reward_text(rollout.rewards[rollout.steps[0].role_id])}</span>')
     else:
-        parts.append(_rewards_html(rollout.rewards, page))
+        parts.append(_rewards_html(rollout.rewards, shared))
     counts = [rollout.episode_type]
     if len(rollout.steps) > 1:
         counts.append(counted(len(rollout.steps), "answer"))
-    if conversation.children:
-        counts.append(counted(len(conversation.children), "sub-episode"))
+    if episode.children:
+        counts.append(counted(len(episode.children), "sub-episode"))
     parts.append(f'<span class="muted">{escape(", ".join(counts))}</span>')
     if rollout.error:
         parts.append('<span class="badge bad">failed</span>')
@@ -190,19 +83,19 @@ def _summary_html(conversation: Conversation, page: _Page, *, with_title: bool =
     return " ".join(parts)
 
 
-def _body_html(conversation: Conversation, page: _Page) -> str:
+def _body_html(episode: LoggedEpisode, shared: Shared) -> str:
     """Return an episode's whole card: subject, turns, outcome and sub-episodes."""
-    rollout = conversation.rollout
+    rollout = episode.rollout
     turns = dialogue(rollout)
     parts = [f'<div class="turns">{_facts_html(_artifact_facts(rollout.artifact))}']
-    parts += [_turn_html(turn, rollout.episode_type, page) for turn in turns[:MAX_TURNS]]
+    parts += [_turn_html(turn, rollout.episode_type, shared) for turn in turns[:MAX_TURNS]]
     if len(turns) > MAX_TURNS:
         parts.append(f'<p class="muted">{len(turns) - MAX_TURNS} more turns are not shown.</p>')
     if rollout.error:
         parts.append(f'<p class="bad">{escape(clip(rollout.error))}</p>')
     parts.append(_facts_html(_outcome_facts(rollout)))
-    parts.append(_children_html(conversation, page))
-    parts.append(f'<p class="muted">{escape(_origin(conversation))}</p></div>')
+    parts.append(_children_html(episode, shared))
+    parts.append(f'<p class="muted">{escape(_origin(episode))}</p></div>')
     return "".join(parts)
 
 
@@ -212,7 +105,7 @@ def _artifact_facts(artifact: Any) -> dict[str, Any]:
     return artifact if isinstance(artifact, dict) else {"about": artifact}
 
 
-def _outcome_facts(rollout: ProgramRollout) -> dict[str, Any]:
+def _outcome_facts(rollout: LoggedRollout) -> dict[str, Any]:
     """Return the extras without the transcript, and the metrics of the reward functions."""
     return {name: value for name, value in rollout.extras.items() if name != "transcript"} | rollout.metrics
 
@@ -243,15 +136,15 @@ def _value_html(value: Any) -> str:
     return f'<span class="said">{escape(short)}</span>'
 
 
-def _turn_html(turn: DialogueTurn, episode_type: str, page: _Page) -> str:
+def _turn_html(turn: DialogueTurn, episode_type: str, shared: Shared) -> str:
     """Return one turn: speaker, addressee, text, reward and the folded prompt."""
-    only = f' <span class="chip">to {_role_html(turn.to, page)} only</span>' if turn.to else ""
+    only = f' <span class="chip">to {_role_html(turn.to, shared)} only</span>' if turn.to else ""
     text = f'<div class="said">{escape(clip(turn.text))}</div>' if turn.text.strip() else _NOTHING_SAID
     if not turn.author:
         return f'<div class="turn told"><span class="label">environment</span>{only}{text}</div>'
     parts = [
-        f'<div class="turn edge-{page.colours.get(turn.author, 0)}"><div class="turn-head">'
-        f'<span class="muted">{turn.number}</span> {_role_html(turn.author, page)}{only}'
+        f'<div class="turn edge-{shared.colours.get(turn.author, 0)}"><div class="turn-head">'
+        f'<span class="muted">{turn.number}</span> {_role_html(turn.author, shared)}{only}'
     ]
     if turn.step is not None:
         parts.append(_call_html(turn.step))
@@ -260,15 +153,17 @@ def _turn_html(turn: DialogueTurn, episode_type: str, page: _Page) -> str:
         parts.append(f'<pre class="observation">{escape(clip(turn.asked))}</pre>')
     parts.append(text)
     if turn.step is not None:
-        answer = answer_of(turn.step)
+        answer = turn.step.answer
         if answer != turn.text:
             parts.append(f'<div class="label">answer</div><pre class="answer">{escape(clip(answer))}</pre>')
         figures = {"reward": turn.step.reward}
-        if not page.is_evaluation:  # Evaluations have no advantages.
+        if not shared.is_evaluation:  # Evaluations have no advantages.
             figures["advantage"] = turn.step.advantage
         shown = [f'<span class="label">{n}</span> <b>{_reward_text(x)}</b>' for n, x in figures.items()]
         parts.append(f'<div class="stages">{" ".join(shown)}</div>')
-        parts.append(_prompt_html(turn, turn.step, page.beginnings.get((episode_type, turn.author), [])))
+        parts.append(
+            _prompt_html(turn, turn.step, len(shared.beginnings.get((episode_type, turn.author), [])))
+        )
     parts.append("</div>")
     return "".join(parts)
 
@@ -278,38 +173,23 @@ _NOTHING_SAID = '<div class="muted">(nothing)</div>'
 
 def _call_html(step: LoggedStep) -> str:
     """Return a model call's policy version, mean log-probability, token count and any truncation."""
-    marks = []
-    if step.info.get("finish_reason") == "length":
-        marks.append('<span class="badge warn">cut at the token limit</span>')
-    facts = [f"version {step.policy_version}"]
-    if step.completion_logprobs:
-        facts.append(f"mean log-prob {fmean(step.completion_logprobs):.3f}")
-        facts.append(counted(len(step.completion_logprobs), "token"))
-    else:
-        marks.append('<span class="badge warn">text only</span>')
-    return f'{"".join(marks)}<span class="muted right">{", ".join(facts)}</span>'
+    marks = ['<span class="badge warn">cut at the token limit</span>'] * step.is_cut
+    marks += ['<span class="badge warn">text only</span>'] * (not step.completion_logprobs)
+    facts = ", ".join(filter(None, (f"version {step.policy_version}", tokens_text(step))))
+    return f'{"".join(marks)}<span class="muted right">{facts}</span>'
 
 
-def _prompt_html(turn: DialogueTurn, step: LoggedStep, beginning: Prompt) -> str:
+def _prompt_html(turn: DialogueTurn, step: LoggedStep, beginning: int) -> str:
     """Return the folded prompt, without the messages shown elsewhere on the page."""
-    if not step.prompt:
-        return ""
-    note, known = "", len(beginning)
-    if turn.known > known:
-        known = turn.known
-        note = f"Continues the prompt of turn {turn.earlier}:"
-    elif known:
-        note = f"After the beginning shown at the top ({counted(known, 'message')}):"
-    tokens = f", {counted(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
-    return (
-        f'<details class="fold"><summary>Prompt ({counted(len(step.prompt), "message")}{tokens})</summary>'
-        f"{f'<p class=muted>{note}</p>' if note else ''}{messages_html(step.prompt[known:])}</details>"
-    )
+    if turn.known > beginning:
+        return prompt_html(step, turn.known, f"Continues the prompt of turn {turn.earlier}:")
+    note = f"After the beginning shown at the top ({counted(beginning, 'message')}):"
+    return prompt_html(step, beginning, note)
 
 
-def _children_html(conversation: Conversation, page: _Page) -> str:
+def _children_html(episode: LoggedEpisode, shared: Shared) -> str:
     """Return the sub-episodes, each folded under its summary."""
-    children = conversation.children
+    children = episode.children
     if not children:
         return ""
     rewards: defaultdict[str, list[float]] = defaultdict(list)
@@ -319,36 +199,36 @@ def _children_html(conversation: Conversation, page: _Page) -> str:
     means = {role: fmean(values) for role, values in rewards.items()}
     with_title = len({title_of(child.rollout.artifact) for child in children}) > 1
     shown = "".join(
-        f'<details class="child"><summary>{_summary_html(child, page, with_title=with_title)}</summary>'
-        f"{_body_html(child, page)}</details>"
+        f'<details class="child"><summary>{_summary_html(child, shared, with_title=with_title)}</summary>'
+        f"{_body_html(child, shared)}</details>"
         for child in children[:MAX_CHILDREN]
     )
     hidden = len(children) - MAX_CHILDREN
     rest = f'<p class="muted">{counted(hidden, "more sub-episode")} not shown.</p>' if hidden > 0 else ""
-    mean = f" with mean reward {_rewards_html(means, page)}" if means else ""
+    mean = f" with mean reward {_rewards_html(means, shared)}" if means else ""
     head = f'<p class="muted">{counted(len(children), "sub-episode")}{mean}</p>'
     return f'<div class="children">{head}{shown}{rest}</div>'
 
 
-def _origin(conversation: Conversation) -> str:
+def _origin(episode: LoggedEpisode) -> str:
     """Return a rollout's id and the origin that its ``meta`` records."""
-    rollout = conversation.rollout
+    rollout = episode.rollout
     parts = [rollout.id or "no id"]
     if "group" in rollout.meta:
         parts.append(f"group {rollout.meta['group']}")
     if rollout.meta.get("policy_version") is not None:
         parts.append(f"policy version {rollout.meta['policy_version']}")
-    if conversation.depth == 0 and rollout.meta.get("parent_id"):
+    if episode.depth == 0 and rollout.meta.get("parent_id"):
         parts.append(f"sub-episode of {rollout.meta['parent_id']}, which is not in the log")
-    if conversation.too_deep:
-        parts.append(f"{counted(conversation.too_deep, 'deeper sub-episode')} not shown")
+    if episode.left_out:
+        parts.append(f"{counted(episode.left_out, 'deeper sub-episode')} not shown")
     return ", ".join(parts)
 
 
-def _rewards_html(rewards: Mapping[str, float], page: _Page) -> str:
+def _rewards_html(rewards: Mapping[str, float], shared: Shared) -> str:
     """Return each role's reward."""
     return " ".join(
-        f'<span class="chip">{_role_html(role, page)} {_reward_text(reward)}</span>'
+        f'<span class="chip">{_role_html(role, shared)} {_reward_text(reward)}</span>'
         for role, reward in rewards.items()
     )
 
@@ -358,9 +238,9 @@ def _reward_text(value: float) -> str:
     return signed(value) if value else "0"
 
 
-def _role_html(role: str, page: _Page) -> str:
+def _role_html(role: str, shared: Shared) -> str:
     """Name a role in its colour."""
-    return f'<span class="seat seat-{page.colours.get(role, 0)}">{escape(role)}</span>'
+    return f'<span class="seat seat-{shared.colours.get(role, 0)}">{escape(role)}</span>'
 
 
 def _in_a_line(text: str) -> str:

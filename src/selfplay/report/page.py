@@ -11,19 +11,12 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from selfplay.core import InputError
-from selfplay.read.run_data import RunData, load_run
-from selfplay.report.conversations import conversations_html, evaluated_conversations_html
-from selfplay.report.games import evaluated_games_html, games_html
-from selfplay.report.head import origin_html, warnings_html
-from selfplay.report.plots import charts_html
-from selfplay.report.program_summary import measures_html, program_text_html, program_tiles_html
-from selfplay.report.summary import (
-    headline_html,
-    match_headlines,
-    model_name,
-    policy_html,
-    tiles_html,
-)
+from selfplay.read.whole_run import WholeRun, load_run
+from selfplay.report.episodes import evaluation_html, training_html
+from selfplay.report.head import origin_html, subtitle_html, tiles_html, warnings_html
+from selfplay.report.plotly import charts_html
+from selfplay.report.policy import policy_html
+from selfplay.report.tables import before_and_after_html
 
 
 def build_report(run_dir: Path) -> Path:
@@ -33,7 +26,7 @@ def build_report(run_dir: Path) -> Path:
     rollouts) and leaves out the rest, so it can be built while the run is in progress.
 
     Raises:
-        InputError: ``run_dir`` is not a directory or cannot be written, or its metrics are damaged.
+        InputError: ``run_dir`` is not a directory or cannot be read or written.
     """
     html = report_html(load_run(run_dir))
     path = run_dir / "report.html"
@@ -48,7 +41,7 @@ def build_report(run_dir: Path) -> Path:
     return path
 
 
-def report_html(run: RunData) -> str:
+def report_html(run: WholeRun) -> str:
     """Return the whole page."""
     charts, figures = charts_html(run)
     plotly = _one_kind_of_line_end(get_plotlyjs()) if figures != "[]" else ""
@@ -56,21 +49,17 @@ def report_html(run: RunData) -> str:
     return Template(_packaged("report.html")).substitute(
         content_policy=escape(content_policy(plotly, script)),
         title=escape(run.name),
-        subtitle=_subtitle_html(run),
+        subtitle=subtitle_html(run),
         origin=origin_html(run),
         warnings=warnings_html(run),
-        tiles=tiles_html(run) + program_tiles_html(run),
-        headline=_section("Before and after", headline_html(run) + measures_html(run)),
-        evaluated=(
-            evaluated_conversations_html(run)
-            if run.is_program
-            else evaluated_games_html(run.transcripts, match_headlines(run))
-        ),
+        tiles=tiles_html(run),
+        headline=_section("Before and after", before_and_after_html(run)),
+        evaluated=evaluation_html(run),
         charts=charts,
         policy=_section("What it plays", policy_html(run)),
-        games=conversations_html(run) if run.is_program else games_html(run.games, run.games_in_log),
+        games=training_html(run),
         config=_config_html(run),
-        empty="" if run.metrics or run.evaluations or run.games or run.conversations else _EMPTY,
+        empty="" if run.lines or run.evaluations or run.episodes else _EMPTY,
         figures=figures,
         plotly=plotly,
         script=script,
@@ -103,22 +92,12 @@ def _one_kind_of_line_end(script: str) -> str:
 _EMPTY = '<p class="card">Nothing has been recorded yet: no metrics, no evaluations and no games.</p>'
 
 
-def _subtitle_html(run: RunData) -> str:
-    """Return the model and the program or the environments, where known."""
-    parts = [f"Model <b>{escape(model_name(run.config))}</b>"]
-    if run.is_program:
-        parts.append(program_text_html(run))
-    elif run.env_ids():
-        parts.append(f"plays <b>{escape(', '.join(run.env_ids()))}</b>")
-    return " ".join(parts)
-
-
 def _section(title: str, body: str) -> str:
     """Return a section with its heading; nothing when it would be empty."""
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
-def _config_html(run: RunData) -> str:
+def _config_html(run: WholeRun) -> str:
     """Return the folded configuration; nothing without one."""
     if not run.config_text:
         return ""

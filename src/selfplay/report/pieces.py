@@ -1,9 +1,11 @@
 """Pieces of HTML that games and conversations share. All text written by a model is escaped."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
-from typing import Any, TypeVar
+from typing import Any
 
+from selfplay.read.numbers import counted
 from selfplay.read.rollouts import LoggedStep, Prompt
 
 MAX_TURNS = 80
@@ -11,23 +13,25 @@ MAX_TURNS = 80
 MAX_TEXT = 6000
 """Longer texts are cut to this many characters."""
 
-Key = TypeVar("Key", bound=Hashable)
+Speaker = tuple[str, str]
+"""An environment or a type of episodes, and one of its seats or roles."""
 
 
-def shared_beginnings(prompts: Mapping[Key, list[Prompt]]) -> dict[Key, Prompt]:
-    """Return, by key, the messages with which every prompt of the key begins.
+@dataclass(frozen=True)
+class Shared:
+    """What the games or conversations of a section share.
 
-    A prompt's last message never counts, and a single prompt shares nothing.
+    Attributes:
+        colours: the colour of each role, as a number.
+        beginnings: the messages with which every prompt of a speaker begins, shown once.
+        players: the seats or roles with rewards, by which the section can be filtered.
+        is_evaluation: whether these are of an evaluation, which has no advantages.
     """
-    found = {}
-    for key, several in prompts.items():
-        length = min(len(prompt) for prompt in several) - 1
-        first = several[0]
-        while length > 0 and any(prompt[:length] != first[:length] for prompt in several):
-            length -= 1
-        if length > 0 and len(several) > 1:
-            found[key] = first[:length]
-    return found
+
+    colours: dict[str, int]
+    beginnings: dict[Speaker, Prompt]
+    players: list[str]
+    is_evaluation: bool = False
 
 
 def messages_html(messages: Prompt) -> str:
@@ -39,13 +43,22 @@ def messages_html(messages: Prompt) -> str:
     )
 
 
-def logprob_html(step: LoggedStep | None) -> str:
-    """Return the mean log-probability per token (natural logarithm) and the number of tokens."""
-    if step is None or not step.completion_logprobs:
+def prompt_html(step: LoggedStep, known: int, note: str, more: str = "") -> str:
+    """Return a step's folded prompt without its first ``known`` messages; the note says where they are."""
+    if not step.prompt:
         return ""
-    tokens = len(step.completion_logprobs)
-    mean = sum(step.completion_logprobs) / tokens
-    return f'<span class="muted right">mean log-prob {mean:.3f}, {counted(tokens, "token")}</span>'
+    tokens = f", {counted(len(step.prompt_token_ids), 'token')}" if step.prompt_token_ids else ""
+    head = f"Prompt ({counted(len(step.prompt), 'message')}{tokens}{more})"
+    shown = messages_html(step.prompt[known:])
+    note = f'<p class="muted">{note}</p>' if known else ""
+    return f'<details class="fold"><summary>{head}</summary>{note}{shown}</details>'
+
+
+def tokens_text(step: LoggedStep) -> str:
+    """Return the mean log-probability per token and the number of tokens; empty without them."""
+    if step.mean_logprob is None:
+        return ""
+    return f"mean log-prob {step.mean_logprob:.3f}, {counted(len(step.completion_logprobs or []), 'token')}"
 
 
 def versions_html(versions: Iterable[int]) -> str:
@@ -68,15 +81,3 @@ def clip(text: str | None) -> str:
 def signed(value: Any) -> str:
     """Return a signed number with three significant digits, or any other value as escaped text."""
     return f"{value:+.3g}" if isinstance(value, int | float) else escape(str(value))
-
-
-def step_text(step: object) -> str:
-    """Return the number of a step; empty for anything but a number, which only a foreign file contains."""
-    if isinstance(step, float):
-        return f"{step:.10g}"
-    return str(step) if isinstance(step, int) else ""
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where needed."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

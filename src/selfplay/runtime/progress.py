@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console, Group
 
+from selfplay.read.numbers import duration_text
 from selfplay.read.warnings import WarningLog
-from selfplay.report.summary import duration_text
 from selfplay.runtime.progress_views import print_line, view_of
 
 

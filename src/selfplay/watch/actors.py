@@ -7,8 +7,9 @@ from typing import Any
 from textual.content import Content
 from textual.geometry import Size
 
-from selfplay.watch.plot import MUTED, Piece, content_of, number_text
-from selfplay.watch.run_view import RunView
+from selfplay.read.numbers import number_text
+from selfplay.read.run_view import RunView
+from selfplay.watch.plot import MUTED, Piece, content_of
 
 NAMES = 14
 """Characters of the first column."""

@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
-from selfplay.report.summary import duration_text
+from selfplay.read.numbers import duration_text
+from selfplay.read.run_view import RunView
 from selfplay.watch.plot import MUTED, Piece, content_of
-from selfplay.watch.run_view import RunView
 
 QUIET_AFTER = 60.0
 """A run is called quiet if it records nothing for this many seconds and for the time of ten steps."""

@@ -6,10 +6,10 @@ from itertools import zip_longest
 from textual.content import Content
 from textual.geometry import Size
 
-from selfplay.report.summary import Rate, duration_text, model_name
-from selfplay.watch.charts import evaluation_figures, staleness_series
-from selfplay.watch.plot import MUTED, Piece, colour_of, content_of, number_text, sparkline
-from selfplay.watch.run_view import RunView
+from selfplay.read.learning_charts import staleness
+from selfplay.read.numbers import duration_text, number_text
+from selfplay.read.run_view import RunView
+from selfplay.watch.plot import MUTED, Piece, colour_of, content_of, sparkline
 
 NAMES = 16
 """Characters of the first column."""
@@ -43,8 +43,6 @@ MANY_VERSIONS = 4
 """Records of at least this age in versions share one bar."""
 ALWAYS = ("failed", "playing", "stored")
 """Counts that are shown even if they are 0."""
-UNPLAYABLE = "!"
-"""Marks a NashConv of a policy that cannot be played."""
 WORK = (
     ("inference/generated_tokens", "generated tok"),
     ("inference/computed_tokens", "computed tok"),
@@ -70,7 +68,7 @@ def run_panel(view: RunView, room: Size) -> Content:
     learning = view.config.get("learning")
     algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
     rows = [
-        ("model", model_name(view.config)),
+        ("model", view.model),
         ("program" if view.is_program else "plays", ", ".join(view.plays())),
         ("algorithm", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
     ]
@@ -117,7 +115,7 @@ def time_panel(view: RunView, room: Size) -> Content:
     total = sum(phases.values())
     idle = _idle_rows(view, room.width - 24)
     if not total:
-        return content_of(idle) if idle else _nothing("No step has finished yet.")
+        return content_of(idle) if idle else nothing("No step has finished yet.")
     rows: list[list[Piece]] = []
     bars = max(1, room.width - 26)
     for index, (name, seconds) in enumerate(phases.items()):
@@ -161,7 +159,7 @@ def accounts_panel(view: RunView, room: Size) -> Content:
         for names in (GAME_COUNTS, STEP_COUNTS)
     ]
     if not any(columns):
-        return _nothing("Nothing has been counted yet.")
+        return nothing("Nothing has been counted yet.")
     for gap, text_of in ((4, _exactly), (1, _exactly), (1, number_text)):
         lines = _side_by_side((view.unit, "steps"), columns, gap, text_of)
         if max(map(len, lines)) <= room.width:
@@ -198,12 +196,12 @@ def work_panel(view: RunView, room: Size) -> Content:
         if found:
             rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
     rows += _staleness_rows(view, room.width - 24)
-    return content_of(rows) if rows else _nothing("No step has finished yet.")
+    return content_of(rows) if rows else nothing("No step has finished yet.")
 
 
 def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
     """Return a histogram of the trained records' age in policy versions."""
-    ages = staleness_series(view)
+    ages = staleness(view)
     newest = max((one.steps[-1] for one in ages.values()), default=0.0)
     shares = {age: one.values[-1] for age, one in ages.items() if one.steps[-1] == newest}
     shown = {
@@ -222,41 +220,6 @@ def _is_work(key: str, name: str) -> bool:
     return key == name or (key.startswith("learner/") and key.rsplit("/", 1)[-1] == name)
 
 
-def evaluation_panel(view: RunView, room: Size) -> Content:
-    """Return every figure of the first and the last evaluation, with 95% intervals if they fit.
-
-    A NashConv of a policy that cannot be played has a mark, which the last line explains.
-    """
-    figures = evaluation_figures(view)
-    if not figures:
-        return _nothing("Nothing has been evaluated yet.")
-    intervals = room.width >= 42
-    names = min(40, room.width - 27) if intervals else max(8, room.width - 15)
-    step = max(one.points[-1][0] for one in figures)
-    head = f"{f'after step {step:,}':<{names}}{'first':>7}{'now':>8}"
-    rows: list[list[Piece]] = [[(f"{head}  {'95% range':<10}" if intervals else head, MUTED)]]
-    for one in figures:
-        now = one.points[-1][1]
-        marked = [
-            (rate, UNPLAYABLE * (step in one.unplayable)) for step, rate in (one.points[0], one.points[-1])
-        ]
-        before, after = (number_text(rate.mid, percent=one.is_share) + mark for rate, mark in marked)
-        name = one.name if len(one.name) < names else one.name[: names - 2] + "…"
-        row = [(f"{name:<{names}}", ""), (f"{before:>7}", MUTED), (f"{after:>8}", "bold")]
-        rows.append([*row, (f"  {_interval(now, one.is_share)}", MUTED)] if intervals else row)
-    if any(one.points[index][0] in one.unplayable for one in figures for index in (0, -1)):
-        note = f"{UNPLAYABLE} cannot be played: too little probability on legal answers"
-        rows.append([(note[: room.width], "$text-warning")])
-    return content_of(rows)
-
-
-def _interval(rate: Rate, is_share: bool) -> str:
-    if rate.low == rate.high:
-        return "exact"
-    if is_share:
-        return f"{100 * rate.low:.1f}–{100 * rate.high:.1f}"
-    return f"{number_text(rate.low)}–{number_text(rate.high)}"
-
-
-def _nothing(text: str) -> Content:
+def nothing(text: str) -> Content:
+    """Return the text of a panel without content."""
     return Content.styled(text, MUTED)

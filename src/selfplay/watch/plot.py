@@ -10,8 +10,8 @@ from operator import itemgetter
 from textual.content import Content
 
 from selfplay.core.text import printable
-from selfplay.report.lines import COLOURS
-from selfplay.watch.charts import Chart, Line
+from selfplay.read.charts import COLOURS, Chart, Line
+from selfplay.read.numbers import number_text
 
 MUTED = "$foreground 60%"
 TINY = 1e-200
@@ -32,20 +32,6 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)] if index >= 0 else MUTED
 
 
-def number_text(value: float, *, percent: bool = False) -> str:
-    """Return a number in at most about six characters."""
-    if percent:
-        return f"{100 * value:.0f}%" if value in (0, 1) or 0.1 <= value <= 0.995 else f"{100 * value:.1f}%"
-    size = abs(value)
-    if size >= 1e6:
-        return f"{value / 1e6:.1f}M"
-    if size >= 1e4:
-        return f"{value / 1e3:.0f}k"
-    if size >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if size >= 1e-3 else f"{value:.0e}"
-
-
 def draw_chart(chart: Chart, width: int, height: int) -> Content:
     """Return a chart that fills ``width`` characters and ``height`` lines.
 
@@ -56,22 +42,22 @@ def draw_chart(chart: Chart, width: int, height: int) -> Content:
     rows = height - len(legend) - 1
     if rows < 1:
         return content_of(legend[: max(0, height)])
-    low, high, step = _range(chart)
-    shown = {0: high, rows - 1: low} | ({rows // 2: (low + high) / 2} if rows >= 7 and rows % 2 else {})
-    texts = _axis_texts(list(shown.values()), step, percent=chart.percent)
+    axis = _log_axis(chart) if chart.axis == "log" else _round_axis(chart)
+    shown = {0: 1.0, rows - 1: 0.0} | ({rows // 2: 0.5} if rows >= 7 and rows % 2 else {})
+    texts = axis.texts([axis.at(share) for share in shown.values()])
     labels = dict(zip(shown, texts, strict=True))
     margin = max(map(len, labels.values()))
     first, last = _steps(chart)
     canvas = _Canvas(max(1, width - margin - 1), rows)
-    scale = _Scale(first, last, low, high, canvas)
-    for index, line in enumerate(chart.lines):
-        _draw_intervals(canvas, scale, line, index)
-    for index, line in enumerate(chart.lines):
-        _draw_line(canvas, scale, line, index)
+    scale = _Scale(first, last, axis, canvas)
+    for line in chart.lines:
+        _draw_intervals(canvas, scale, line)
+    for line in chart.lines:
+        _draw_line(canvas, scale, line)
     lines = [content_of(legend)]
     for row in range(rows):
-        axis = f"{labels.get(row, ''):>{margin}}{'┤' if row in labels else '│'}"
-        lines.append(Content.assemble((axis, MUTED), *canvas.row(row)))
+        edge = f"{labels.get(row, ''):>{margin}}{'┤' if row in labels else '│'}"
+        lines.append(Content.assemble((edge, MUTED), *canvas.row(row)))
     lines.append(Content.styled(_step_axis(first, last, margin, canvas.width), MUTED))
     return Content("\n").join(lines)
 
@@ -80,16 +66,16 @@ def _legend(chart: Chart, width: int) -> list[list[Piece]]:
     """Return at most three lines of names and last values; an unnamed line shows only its value."""
     lines: list[list[Piece]] = [[]]
     used = 0
-    for index, line in enumerate(chart.lines):
-        value = number_text(line.values[-1], percent=chart.percent)
-        name = f"{line.name} " if line.name not in ("", chart.title) else ""
+    for line in chart.lines:
+        value = number_text(line.values[-1], percent=chart.axis == "share")
+        name = f"{line.name} " if line.name else ""
         room = width - len(value) - 4
         name = name if len(name) <= room else name[: max(0, room - 2)] + "… "
         taken = len(name) + len(value) + 4
         if used and used + taken > width:
             lines.append([])
             used = 0
-        lines[-1] += [("━ ", colour_of(index)), (name, MUTED), (f"{value}  ", "bold")]
+        lines[-1] += [("━ ", colour_of(line.colour)), (name, MUTED), (f"{value}  ", "bold")]
         used += taken
     return lines[:3]
 
@@ -103,20 +89,41 @@ def _step_axis(first: float, last: float, margin: int, width: int) -> str:
     return f"{'':>{margin}}└{begin}{middle:─^{gap}}{end}"
 
 
-def _axis_texts(values: list[float], step: float, *, percent: bool) -> list[str]:
-    """Return numbers with as many digits as the distance between round numbers has, or one more."""
-    unit = "%" if percent else ""
-    if percent:
-        values, step = [100 * value for value in values], 100 * step
-    if step >= 1e4 or step < 1e-4:
-        return [number_text(value) + unit for value in values]
-    digits = max(0, -floor(log10(step)))
-    digits += any(abs(round(value, digits) - value) > step / 10 for value in values)
-    return [f"{value + 0.0:,.{digits}f}{unit}" for value in values]
+@dataclass(frozen=True)
+class _Axis:
+    """The range of values and the spacing of round numbers; ``step`` is 0 on a logarithmic axis."""
+
+    low: float
+    high: float
+    step: float
+    percent: bool = False
+
+    def share(self, value: float) -> float:
+        """Return how far up a value is; 0 at the lowest and 1 at the highest."""
+        if self.step:
+            return (value - self.low) / (self.high - self.low)
+        return log10(max(value, self.low) / self.low) / log10(self.high / self.low)
+
+    def at(self, share: float) -> float:
+        """Return the value at this share of the height."""
+        if self.step:
+            return self.low + share * (self.high - self.low)
+        return float(self.low * (self.high / self.low) ** share)
+
+    def texts(self, values: list[float]) -> list[str]:
+        """Return numbers with as many digits as the distance between round numbers has, or one more."""
+        unit, step = "%" if self.percent else "", self.step
+        if self.percent:
+            values, step = [100 * value for value in values], 100 * step
+        if step >= 1e4 or step < 1e-4:
+            return [number_text(value) + unit for value in values]
+        digits = max(0, -floor(log10(step)))
+        digits += any(abs(round(value, digits) - value) > step / 10 for value in values)
+        return [f"{value + 0.0:,.{digits}f}{unit}" for value in values]
 
 
-def _range(chart: Chart) -> tuple[float, float, float]:
-    """Return round limits that enclose all values and bounds, and the spacing of round numbers."""
+def _round_axis(chart: Chart) -> _Axis:
+    """Return an axis with round limits that enclose all values and bounds."""
     values = [value for line in chart.lines for value in line.values]
     low, high = min([*values, *chart.bounds]), max([*values, *chart.bounds])
     size = max(abs(low), abs(high))
@@ -125,7 +132,15 @@ def _range(chart: Chart) -> tuple[float, float, float]:
     elif high - low < 1e-9 * size:
         low, high = low - size / 2, high + size / 2
     step = _round_step((high - low) / 4)
-    return step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9), step
+    limits = step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9)
+    return _Axis(*limits, step, percent=chart.axis == "share")
+
+
+def _log_axis(chart: Chart) -> _Axis:
+    """Return a logarithmic axis over whole decades that enclose all values above 0."""
+    values = [value for line in chart.lines for value in line.values if value > TINY] or [1.0]
+    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    return _Axis(10.0**low, 10.0 ** max(high, low + 1), 0.0)
 
 
 def _round_step(size: float) -> float:
@@ -167,8 +182,7 @@ class _Scale:
 
     first: float
     last: float
-    low: float
-    high: float
+    axis: _Axis
     canvas: _Canvas
 
     def x(self, step: float) -> int:
@@ -179,20 +193,20 @@ class _Scale:
 
     def y(self, value: float) -> int:
         """Return the row of a value."""
-        return round((value - self.low) / (self.high - self.low) * (4 * self.canvas.height - 1))
+        return round(self.axis.share(value) * (4 * self.canvas.height - 1))
 
 
-def _draw_intervals(canvas: _Canvas, scale: _Scale, line: Line, index: int) -> None:
-    style = f"{colour_of(index)} 45%"
+def _draw_intervals(canvas: _Canvas, scale: _Scale, line: Line) -> None:
+    style = f"{colour_of(line.colour)} 45%"
     for step, low, high in zip(line.steps, line.low, line.high, strict=False):
         if high > low:
             for y in range(scale.y(low), scale.y(high) + 1):
                 canvas.dot(scale.x(step), y, style)
 
 
-def _draw_line(canvas: _Canvas, scale: _Scale, line: Line, index: int) -> None:
+def _draw_line(canvas: _Canvas, scale: _Scale, line: Line) -> None:
     """Draw the range of values in each column and join the columns."""
-    style = colour_of(index)
+    style = colour_of(line.colour)
     places = zip(line.steps, line.values, strict=True)
     points = _corners([(scale.x(step), scale.y(value)) for step, value in places])
     for (x, y), (next_x, next_y) in pairwise(points):

@@ -1,24 +1,17 @@
-"""The ratings with their uncertainty, the heat map of matches, and the readable game."""
+"""The ratings with their uncertainty, and the heat map of matches."""
 
 import re
 
 from textual.content import Content
 from textual.geometry import Size
 
-from selfplay.core.text import printable
-from selfplay.watch.last_game import ReadableGame, Spoken
-from selfplay.watch.plot import MUTED, Piece, colour_of, content_of, number_text
-from selfplay.watch.run_view import Meeting, Rating, RunView
+from selfplay.read.numbers import number_text
+from selfplay.read.run_view import Meeting, Rating, RunView
+from selfplay.watch.plot import MUTED, Piece, colour_of, content_of
 
 MAX_RATINGS = 500
-GLANCE_LINES = 12
-"""The number of lines of an observation that are shown: the last ones, which hold the position."""
-MAX_TEXT = 4000
-"""Longer texts are cut to this many characters."""
-PART_INDENT = "    "
 NO_RATINGS = "No model has been rated yet. Models are rated when they meet one another in a game."
 NO_MATCHES = "No matches between models are known. A run records them with its first checkpoint."
-NO_GAME = "No game has been logged yet."
 
 
 def ratings_table(view: RunView, room: Size) -> Content:
@@ -120,60 +113,3 @@ def _head(uid: str) -> str:
 
 def _short(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
-
-
-def game_text(game: ReadableGame | None, width: int) -> Content:
-    """Return a game turn by turn, followed by its sub-episodes, wrapped to ``width`` characters."""
-    if game is None:
-        return Content.styled(NO_GAME, MUTED)
-    return content_of(_game_lines(game, "", width))
-
-
-def _game_lines(game: ReadableGame, indent: str, width: int) -> list[list[Piece]]:
-    rewards = "   ".join(f"{name} {reward:+.3g}" for name, reward in game.rewards.items())
-    lines: list[list[Piece]] = [[(f"{indent}{game.title}   ", "bold"), (rewards, "bold $primary")], []]
-    for number, turn in enumerate(game.turns, start=1):
-        lines += _turn_lines(number, turn, indent, width)
-    for text, style in ((game.ending, "italic"), (game.error, "$text-error")):
-        if text:
-            lines += [[(indent + line, style)] for line in _wrapped(text, width - len(indent))]
-            lines.append([])
-    for part in game.parts:
-        lines += _game_lines(part, indent + PART_INDENT, width)
-    if game.parts_left_out:
-        lines.append([(f"{indent}{PART_INDENT}and {game.parts_left_out} more", MUTED)])
-    return lines
-
-
-def _turn_lines(number: int, turn: Spoken, indent: str, width: int) -> list[list[Piece]]:
-    colour = colour_of(turn.seat)
-    edge: Piece = (f"{indent}▌ ", colour)
-    room = width - len(edge[0])
-    head: list[Piece] = [edge, (f"{number}  {turn.speaker}", f"bold {colour}")]
-    if turn.action is not None:
-        head.append((f"  plays {_plain(turn.action).strip() or 'nothing'}", "bold"))
-    head += [(f"  {mark}", "bold $text-error") for mark in turn.marks]
-    lines = [head + ([(f"   {turn.note}", MUTED)] if turn.note else [])]
-    heard = _wrapped(turn.heard, room)
-    if len(heard) > GLANCE_LINES:
-        heard = ["…", *heard[-GLANCE_LINES:]]
-    lines += [[edge, (line, MUTED)] for line in heard]
-    if turn.text != turn.action:
-        lines += [[edge, (line, "")] for line in _wrapped(turn.text, room)]
-    return [*lines, []]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text, with long lines broken between words."""
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"
-    return [
-        part.plain
-        for line in (_plain(text).split("\n") if text else [])
-        for part in (Content(line).wrap(max(8, width)) if line else [Content("")])
-    ]
-
-
-def _plain(text: str) -> str:
-    """Return a printable text without tabs."""
-    return printable(text.expandtabs(4), keep="\n")

@@ -7,11 +7,10 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer
 
-from selfplay.watch.charts import learning_charts, rate_charts
-from selfplay.watch.run_view import RunView, Source
+from selfplay.read.run_view import RunView, Source
 from selfplay.watch.tables import heat_map, ratings_table
 from selfplay.watch.themes import DARK, LIGHT
-from selfplay.watch.widgets import ChartsView, GameView, HeaderLine, OverviewView, TableView
+from selfplay.watch.widgets import CURVES, RATES, ChartsView, GameView, HeaderLine, OverviewView, TableView
 
 PERIOD = 1.0
 """Seconds between two reads of the source."""
@@ -27,7 +26,7 @@ class TerminalInterface(App[None]):
 
     Args:
         source: provides the views, for example a
-            :class:`selfplay.watch.source.RunDirectorySource`.
+            :class:`selfplay.read.source.RunDirectorySource`.
         light: start with dark text on a light background.
     """
 
@@ -89,10 +88,10 @@ class TerminalInterface(App[None]):
         yield self.header
         with ContentSwitcher(initial=VIEWS[0]):
             yield OverviewView(self.view, id="overview")
-            yield ChartsView(learning_charts, self.view, "Nothing has been measured yet.", id="curves")
+            yield ChartsView(CURVES, self.view, "Nothing has been measured yet.", id="curves")
             yield TableView(ratings_table, self.view, title="Ratings", id="ratings")
             yield TableView(heat_map, self.view, title="Matches", id="matches")
-            yield ChartsView(rate_charts, self.view, "Nothing has been counted yet.", id="rates")
+            yield ChartsView(RATES, self.view, "Nothing has been counted yet.", id="rates")
             yield GameView(self.view, id="game")
         yield Footer()
 

@@ -11,25 +11,31 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from selfplay.core.text import printable
+from selfplay.read.chart_list import chart_sections
+from selfplay.read.charts import Chart
+from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.run_view import RunView
 from selfplay.watch import panels
 from selfplay.watch.actors import actors_panel
-from selfplay.watch.charts import Chart, learning_charts
+from selfplay.watch.evaluation import evaluation_panel
+from selfplay.watch.game import game_text
 from selfplay.watch.header import header
-from selfplay.watch.last_game import ReadableGame
 from selfplay.watch.plot import MUTED, draw_chart
-from selfplay.watch.run_view import RunView
-from selfplay.watch.tables import game_text
 
 CHART_HEIGHT = 11
 """The smallest height of a chart in lines, if the screen is that high."""
 CHART_WIDTH = 60
 """A screen has one column of charts for each multiple of this width in characters, and at least two."""
 
+CURVES = ("Strength", "Rewards", "Learning")
+RATES = ("Play", "Answers", "Speed")
+"""The sections of charts on the two pages."""
+
 Draw = Callable[[RunView, Size], Content]
 PANELS = (
     ("speed", "Speed", panels.speed_panel),
     ("time", "Time of the last step", panels.time_panel),
-    ("evaluation", "Evaluation", panels.evaluation_panel),
+    ("evaluation", "Evaluation", evaluation_panel),
     ("accounts", "Accounts", panels.accounts_panel),
     ("work", "Work of the last step", panels.work_panel),
     ("run", "Run", panels.run_panel),
@@ -78,6 +84,7 @@ class ChartWidget(Widget):
         """Show another chart."""
         self.chart = chart
         self.border_title = Content(printable(chart.title, keep=""))
+        self.border_subtitle = "logarithmic" if chart.axis == "log" else ""
         self.refresh()
 
     def render(self) -> Content:
@@ -86,10 +93,10 @@ class ChartWidget(Widget):
 
 
 class ChartsView(VerticalScroll):
-    """All charts of a view, in columns that fit.
+    """The charts of some sections, in columns that fit.
 
     Args:
-        charts_of: returns a view's charts.
+        sections: the titles of the sections; see :func:`chart_sections`.
         view: the first view to show.
         nothing: the text shown while there are no charts.
         scrolls: whether the charts that do not fit can be scrolled to; otherwise they are left out.
@@ -97,7 +104,7 @@ class ChartsView(VerticalScroll):
 
     def __init__(
         self,
-        charts_of: Callable[[RunView], list[Chart]],
+        sections: tuple[str, ...],
         view: RunView,
         nothing: str,
         *,
@@ -105,10 +112,10 @@ class ChartsView(VerticalScroll):
         scrolls: bool = True,
     ) -> None:
         super().__init__(id=id, can_focus=scrolls)
-        self.charts_of = charts_of
+        self.sections = sections
         self.nothing = nothing
         self.scrolls = scrolls
-        self.charts = charts_of(view)
+        self.charts = self._charts_of(view)
 
     def compose(self) -> ComposeResult:
         """Yield the charts, or the text for none."""
@@ -119,7 +126,7 @@ class ChartsView(VerticalScroll):
 
     def show(self, view: RunView) -> None:
         """Show another view; charts come and go with its metrics."""
-        self.charts = self.charts_of(view)
+        self.charts = self._charts_of(view)
         widgets = list(self.query(ChartWidget))
         if [widget.chart.title for widget in widgets] == [chart.title for chart in self.charts]:
             for widget, chart in zip(widgets, self.charts, strict=True):
@@ -131,6 +138,10 @@ class ChartsView(VerticalScroll):
     def on_resize(self, event: Resize) -> None:
         """Fit columns and rows to the size."""
         self._arrange()
+
+    def _charts_of(self, view: RunView) -> list[Chart]:
+        found = chart_sections(view)
+        return [chart for title in self.sections for chart in found.get(title, [])]
 
     def _arrange(self) -> None:
         width, height = self.size
@@ -157,7 +168,7 @@ class OverviewView(VerticalScroll):
         with Grid(id="panels"):
             for name, title, panel in PANELS:
                 yield Drawing(panel, self.view, title=title, id=name)
-        yield ChartsView(learning_charts, self.view, "", id="first-curves", scrolls=False)
+        yield ChartsView(CURVES, self.view, "", id="first-curves", scrolls=False)
 
     def show(self, view: RunView) -> None:
         """Show another view."""
@@ -198,8 +209,8 @@ class GameView(VerticalScroll):
 
     def __init__(self, view: RunView, *, id: str) -> None:
         super().__init__(id=id)
-        self.newest: ReadableGame | None = view.game
-        self.shown: ReadableGame | None = view.game
+        self.newest: LoggedEpisode | None = view.game
+        self.shown: LoggedEpisode | None = view.game
         self.kind = "game"
         self.drawing = Drawing(lambda _, room: game_text(self.shown, room.width), view)
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from selfplay.core import InputError
+from selfplay.read.run_view import RunView
 from selfplay.runtime.ray.addresses import (
     KNOCK_SECONDS,
     keep_loopback_addresses,
@@ -20,7 +21,6 @@ from selfplay.runtime.ray.addresses import (
     no_cluster,
     why_not_joined,
 )
-from selfplay.watch.run_view import RunView
 
 TRACKER = "Tracker"
 NAMESPACE = "selfplay-"
@@ -31,7 +31,7 @@ JOIN_SECONDS = 60.0
 
 
 class HandleSource:
-    """Reads from a tracker by its Ray handle; see :class:`selfplay.watch.run_view.Source`.
+    """Reads from a tracker by its Ray handle; see :class:`selfplay.read.run_view.Source`.
 
     Args:
         tracker: the handle of a :class:`TrackerService` actor.
@@ -74,7 +74,7 @@ class TerminalInterface:
 
 
 class ClusterSource:
-    """Follows a run of a cluster; see :class:`selfplay.watch.run_view.Source`.
+    """Follows a run of a cluster; see :class:`selfplay.read.run_view.Source`.
 
     Args:
         address: the cluster's address: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for a cluster on this

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.core import InputError, Trajectory
+from selfplay.read.run_view import RunView
+from selfplay.read.source import RunDirectorySource
 from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.record.sinks import (
     JsonlSink,
@@ -26,8 +28,6 @@ from selfplay.record.tracker import Tracker
 from selfplay.runtime.epoch import Epoch
 from selfplay.runtime.ray.journal import Journal
 from selfplay.runtime.run_names import RUNS, new_run_directory
-from selfplay.watch.run_view import RunView
-from selfplay.watch.source import RunDirectorySource
 
 OWNER_FILE = ".tracker"
 SILENT_AFTER = 30.0

@@ -1,9 +1,12 @@
-"""The turns of a conversation: speaker, addressee, text, and the model call behind each turn."""
+"""The turns of a logged game or conversation, each with the model call behind it."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
-from selfplay.read.conversations import ProgramRollout, Said
-from selfplay.read.rollouts import LoggedStep, Prompt
+from selfplay.read.rollouts import LoggedRollout, LoggedStep, Prompt, Said, Turn
+
+TRAINED_MODELS = ("default", "average")
+"""The names of the trained policy and of its average in evaluations."""
 
 
 @dataclass
@@ -25,8 +28,28 @@ class DialogueTurn:
     known: int = 0
 
 
-def dialogue(rollout: ProgramRollout) -> list[DialogueTurn]:
-    """Return the turns of a rollout in order.
+def game_turns(rollout: LoggedRollout) -> list[tuple[Turn, LoggedStep | None]]:
+    """Return the turns of a game in order, each with the model call behind it; scripted seats have none.
+
+    A rollout without recorded turns gives one turn for each step.
+    """
+    turns = rollout.game.turns
+    if not turns:
+        return [(_move_of(step), step) for step in rollout.steps]
+    waiting: defaultdict[int, list[LoggedStep]] = defaultdict(list)
+    for step in reversed(rollout.steps):
+        waiting[step.pid].append(step)
+    return [(turn, waiting[turn.pid].pop() if waiting[turn.pid] else None) for turn in turns]
+
+
+def player_name(turn: Turn) -> str:
+    """Name the player of a move: ``trained``, or the name or the kind of the opponent."""
+    is_trained = turn.kind == "policy" or (turn.kind == "model" and turn.model in TRAINED_MODELS)
+    return "trained" if is_trained else turn.model or turn.kind or "opponent"
+
+
+def dialogue(rollout: LoggedRollout) -> list[DialogueTurn]:
+    """Return the turns of a conversation in order.
 
     Each of a role's lines in the transcript is matched with its step of the same text, or else with its next
     step. Steps that are missing from the transcript (all of them in an episode that is not a chat) are placed
@@ -47,15 +70,26 @@ def dialogue(rollout: ProgramRollout) -> list[DialogueTurn]:
     return turns
 
 
-def answer_of(step: LoggedStep) -> str:
-    """Return the text of a model's answer."""
-    return "".join(message.get("content", "") for message in step.completion)
+def _move_of(step: LoggedStep) -> Turn:
+    """Return a step as a move."""
+    feedback = step.info.get("format_feedback")
+    feedback = feedback if isinstance(feedback, dict) else {}
+    action = step.info.get("extracted_action")
+    return Turn(
+        pid=step.pid,
+        kind="policy",
+        model=step.role_id,
+        text=step.answer,
+        action=None if action is None else str(action),
+        well_formed=feedback.get("correct_answer_format"),
+        invalid=bool(feedback.get("invalid_move")),
+    )
 
 
 def _place_of(said: Said, waiting: list[LoggedStep]) -> int | None:
     """Return the index of the step behind a line; lines of the environment have none."""
     own = [place for place, step in enumerate(waiting) if said.author and step.role_id == said.author]
-    alike = [place for place in own if answer_of(waiting[place]) == said.text]
+    alike = [place for place in own if waiting[place].answer == said.text]
     return next(iter(alike + own), None)
 
 
@@ -69,7 +103,7 @@ def _turn_of(step: LoggedStep) -> DialogueTurn:
     """Return a turn for a step that is not in the transcript, with the end of its prompt as the question."""
     last = step.prompt[-1] if step.prompt else {}
     asked = "" if last.get("role") == "assistant" else last.get("content", "")
-    return DialogueTurn(step.role_id, "", answer_of(step), step, asked=asked)
+    return DialogueTurn(step.role_id, "", step.answer, step, asked=asked)
 
 
 def _number(turns: list[DialogueTurn]) -> None:

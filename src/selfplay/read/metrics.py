@@ -1,18 +1,19 @@
-"""MetricsTail: reads a growing metrics file in pieces and keeps as much as a screen can show."""
+"""MetricsTail: reads a growing metrics file in pieces and keeps as much as a screen or a page can show."""
 
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from selfplay.read.files import decoded
+from selfplay.read.series import GrowingSeries, Series
+from selfplay.read.warnings import FoundWarning, warnings_of
 
-from selfplay.watch.run_view import POOL, Series
-
+POOL = "model-pool/"
 CHUNK_BYTES = 1 << 20
 """The number of bytes read at a time."""
 MAX_LINE_BYTES = 1 << 24
 """A longer line counts as damaged."""
-MAX_POINTS = 2048
-"""A longer series loses every second point of its older half."""
+MAX_RATED = 16
+"""The ratings of this many models are kept by step; of any others, only the latest."""
 CHECKED_BYTES = 256
 """The number of bytes of the last line that are read again, to detect a file that was cut and rewritten."""
 
@@ -25,6 +26,12 @@ class MetricsTail:
 
     Args:
         path: the file, which need not exist yet.
+
+    Attributes:
+        latest: the latest value of every metric.
+        warnings: what was wrong so far, by cause.
+        lines: the number of lines read, without damaged ones.
+        damaged: the number of damaged lines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,8 +40,11 @@ class MetricsTail:
 
     def _forget(self) -> None:
         self.latest: dict[str, float] = {}
+        self.warnings: dict[str, FoundWarning] = {}
+        self.lines = 0
         self.damaged = 0
-        self._series: dict[str, Series] = {}
+        self._series: dict[str, GrowingSeries] = {}
+        self._rated: set[str] = set()
         self._offset = 0
         self._size = 0
         self._last = b""
@@ -46,7 +56,7 @@ class MetricsTail:
 
     def series(self) -> dict[str, Series]:
         """Return a copy of every series."""
-        return {name: Series(one.steps.copy(), one.values.copy()) for name, one in self._series.items()}
+        return {name: one.series() for name, one in self._series.items()}
 
     def read(self) -> None:
         """Read the next piece of the file, of at most ``CHUNK_BYTES`` plus one line.
@@ -77,25 +87,29 @@ class MetricsTail:
 
     def _take(self, line: bytes) -> None:
         """Record one line."""
-        try:
-            metrics = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
+        metrics = decoded(line, dict[str, Any])
+        step = metrics.get("step") if metrics is not None else None
+        if metrics is None or not isinstance(step, int | float):
             self.damaged += bool(line.strip())
             return
-        step = metrics.get("step")
-        if not isinstance(step, int | float):
-            self.damaged += 1
-            return
+        self.lines += 1
+        for warning in warnings_of(metrics):
+            before = self.warnings.get(warning.cause)
+            self.warnings[warning.cause] = FoundWarning(warning, step, before.lines + 1 if before else 1)
         for name, value in metrics.items():
             if isinstance(value, int | float):
                 self.latest[name] = value
-                if not name.startswith(POOL):
-                    self._append(self._series.setdefault(name, Series()), step, value)
+                series = self._series.get(name)
+                if series is None and self._is_kept(name):
+                    series = self._series[name] = GrowingSeries()
+                if series is not None:
+                    series.append(step, value)
 
-    def _append(self, series: Series, step: float, value: float) -> None:
-        series.steps.append(step)
-        series.values.append(value)
-        if len(series.steps) > MAX_POINTS:
-            # The newer half is kept whole, because screens show the last steps one by one.
-            del series.steps[1 : MAX_POINTS // 2 : 2]
-            del series.values[1 : MAX_POINTS // 2 : 2]
+    def _is_kept(self, name: str) -> bool:
+        """Return whether a metric's series is kept: a long run rates more models than memory may hold."""
+        if not name.startswith(POOL):
+            return True
+        uid = name.removeprefix(POOL).rpartition("/")[0]
+        if len(self._rated) < MAX_RATED:
+            self._rated.add(uid)
+        return uid in self._rated

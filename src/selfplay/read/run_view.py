@@ -1,4 +1,4 @@
-"""RunView: everything to be shown of a run at one moment, independent of the source."""
+"""RunView: a run at one moment, as far as it has been read."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -7,21 +7,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from selfplay.read.run_data import Evaluation, seconds_between
-from selfplay.read.warnings import RunWarning, unplayable_warnings, warnings_of
-from selfplay.watch.last_game import ReadableGame
+from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.evaluations import Evaluation, unplayable_warnings
+from selfplay.read.metrics import POOL
+from selfplay.read.series import Series
+from selfplay.read.warnings import FoundWarning, RunWarning
 
-POOL = "model-pool/"
+REWARD = "program/reward/"
 RECENT_STEPS = 20
 """The number of steps from which the remaining time is estimated."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """A metric by step, thinned if it is long."""
-
-    steps: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+PHASES = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "learn", "save")}
+"""The phases of a step as metrics name them, and as they are shown."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +45,21 @@ class Meeting(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as a screen shows it. Nobody changes one that was handed out.
+    """A run as far as it has been read. Nobody changes one that was handed out.
 
     Args:
         name: the run's name.
         config: the run's configuration; empty if it is unknown.
-        series: metrics by name, without those of the model pool.
+        series: metrics by name; those of the model pool only for the first models.
         latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
+        found_warnings: the warnings about all steps, each cause once.
+        lines: the number of lines of metrics.
+        damaged_lines: the number of lines of metrics that could not be read.
         evaluations: the evaluations, by step.
         meetings: games by uid and other uid, from both sides.
         meetings_step: the step after which the meetings were counted.
-        game: the last finished game.
+        game: the last finished game or conversation.
         share_read: the share of the recorded data that has been read; below 1, more can be read at once.
-        damaged_lines: the number of lines of metrics that could not be read.
         trouble: why nothing could be read this time; empty if nothing is wrong.
         actors: the current load of each actor of a cluster, by name; see ``TrackerService.heartbeat``.
     """
@@ -70,12 +68,14 @@ class RunView:
     config: dict[str, Any] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)
     latest: dict[str, float] = field(default_factory=dict)
+    found_warnings: list[FoundWarning] = field(default_factory=list)
+    lines: int = 0
+    damaged_lines: int = 0
     evaluations: list[Evaluation] = field(default_factory=list)
     meetings: dict[str, dict[str, Meeting]] = field(default_factory=dict)
     meetings_step: int | None = None
-    game: ReadableGame | None = None
+    game: LoggedEpisode | None = None
     share_read: float = 1.0
-    damaged_lines: int = 0
     trouble: str = ""
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -97,13 +97,23 @@ class RunView:
 
     @property
     def is_program(self) -> bool:
-        """Whether the run trains on a program instead of games."""
-        return "program" in self.config
+        """Whether the run trains on a program, by its configuration or, without one, by its metrics."""
+        if self.config:
+            return "program" in self.config
+        return any(name.startswith("program/") for name in self.series)
 
     @property
     def unit(self) -> str:
         """The noun for the run's games, in the plural."""
         return "episodes" if self.is_program else "games"
+
+    @property
+    def model(self) -> str:
+        """The model's name, which a configuration gives as text or in a table."""
+        model = self.config.get("model", self.config.get("model_name"))
+        if isinstance(model, dict):
+            model = next((model[key] for key in ("name", "id", "path", "base") if key in model), None)
+        return str(model) if model is not None else "unknown"
 
     def setting(self, section: str, name: str, kind: type) -> Any:
         """Return a value of the configuration; ``None`` if it is missing or of another type."""
@@ -111,12 +121,28 @@ class RunView:
         value = found.get(name) if isinstance(found, dict) else None
         return value if isinstance(value, kind) else None
 
+    def under(self, prefix: str) -> dict[str, Series]:
+        """Return the metrics with a prefix, by the rest of their names, in alphabetical order."""
+        names = sorted(name for name in self.series if name.startswith(prefix))
+        return {name.removeprefix(prefix): self.series[name] for name in names}
+
     def plays(self) -> list[str]:
-        """Return the ids of the environments, or the name of the program."""
+        """Return the name of the program, or the ids of the environments that were recorded or configured."""
         if self.is_program:
             return [str(self.setting("program", "path", str) or self.setting("program", "type", str))]
+        played = {evaluation.env_id for evaluation in self.evaluations}
+        played |= {rest.rpartition("/")[0] for rest in self.under("collection-")}
         envs = self.config.get("envs")
-        return [str(env.get("id")) for env in envs if isinstance(env, dict)] if isinstance(envs, list) else []
+        configured = [str(env.get("id")) for env in envs if isinstance(env, dict)] if envs else []
+        return sorted(played - {""}) or configured
+
+    def roles(self) -> list[str]:
+        """Return every role of a program that metrics name, sorted."""
+        return list(self.under(REWARD))
+
+    def policies(self) -> list[str]:
+        """Return the policies that have learners of their own, sorted; empty if there is only one."""
+        return sorted({rest.rpartition("/")[0] for rest in self.under("learner/")} - {""})
 
     def ratings(self) -> list[Rating]:
         """Return the latest ratings, best first; empty if no model has been rated."""
@@ -134,15 +160,47 @@ class RunView:
             return []
         return sorted(ratings, key=lambda one: (-one.mu, one.uid))
 
-    def seconds(self) -> float:
-        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics."""
-        times = self.series.get("wall_time", Series())
-        first = {
-            name: one.values[0]
+    def warnings(self) -> list[RunWarning]:
+        """Return the warnings about the last step, and about the last NashConv of each environment."""
+        last = self.latest.get("step")
+        of_step = [one.warning for one in self.found_warnings if one.step == last]
+        return [*of_step, *unplayable_warnings(self.evaluations)]
+
+    def of_last_step(self) -> dict[str, float]:
+        """Return the metrics of the last step, without those of the model pool."""
+        return {
+            name: one.values[-1]
             for name, one in self.series.items()
-            if one.steps and one.steps[:1] == times.steps[:1]
+            if one.steps and one.steps[-1] == self.step
         }
-        return seconds_between(first, self.latest) if first else 0.0
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of the last step by phase, and the rest if it is known."""
+        metrics = self.of_last_step()
+        found = {
+            label: metrics[f"time/{name}_seconds"]
+            for name, label in PHASES.items()
+            if f"time/{name}_seconds" in metrics
+        }
+        spans = self.step_seconds()
+        if found and spans:
+            found["the rest"] = max(0.0, spans[-1] - sum(found.values()))
+        return found
+
+    def seconds(self) -> float:
+        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics.
+
+        The first line is written at the end of its step, so the seconds that it records are added.
+        """
+        times = self.series.get("wall_time", Series())
+        if not times.values:
+            return 0.0
+        recorded = sum(
+            one.values[0]
+            for name, one in self.under("time/").items()
+            if name.endswith("_seconds") and one.steps[0] == times.steps[0]
+        )
+        return times.values[-1] - times.values[0] + recorded
 
     def step_seconds(self) -> list[float]:
         """Return the wall-clock seconds of the last steps, oldest first, without pauses before a resume."""
@@ -157,32 +215,6 @@ class RunView:
         if self.total_steps is None or not spans:
             return None
         return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
-
-    def of_last_step(self) -> dict[str, float]:
-        """Return the metrics of the last step, without those of the model pool."""
-        return {
-            name: one.values[-1]
-            for name, one in self.series.items()
-            if one.steps and one.steps[-1] == self.step
-        }
-
-    def warnings(self) -> list[RunWarning]:
-        """Return the warnings about the last step, and about the last NashConv of each environment."""
-        return [*warnings_of(self.of_last_step()), *unplayable_warnings(self.evaluations)]
-
-    def phases(self) -> dict[str, float]:
-        """Return the seconds of the last step by phase, and the rest if it is known."""
-        names = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "learn", "save")}
-        metrics = self.of_last_step()
-        found = {
-            label: metrics[f"time/{name}_seconds"]
-            for name, label in names.items()
-            if f"time/{name}_seconds" in metrics
-        }
-        spans = self.step_seconds()
-        if found and spans:
-            found["the rest"] = max(0.0, spans[-1] - sum(found.values()))
-        return found
 
 
 class Source(Protocol):
