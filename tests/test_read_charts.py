@@ -29,7 +29,7 @@ def test_games_have_charts_of_strength_rewards_learning_play_answers_and_speed(g
     assert list(sections) == ["Strength", "Rewards", "Learning", "Play", "Answers", "Speed"]
     charts = charts_of(view)
     assert charts["Win rate in evaluation matches"] == ["against optimal", "against random"]
-    assert charts["Games with an invalid move of the model"] == [
+    assert charts["Games with an invalid move"] == [
         "training",
         "against optimal",
         "against random",
@@ -77,7 +77,7 @@ def test_several_environments_are_named_in_the_lines(tmp_path):
     charts = charts_of(view_of(*names, *(f"collection-{env}/Game Length" for env in "ab")))
     assert charts == {
         "Reward by seat": ["a: seat 0", "b: seat 0"],
-        "Games with an invalid move of the model": ["training, a", "training, b"],
+        "Games with an invalid move": ["training, a", "training, b"],
         "Game length": ["a", "b"],
     }
 
@@ -90,7 +90,7 @@ def test_draws_and_failures_have_charts_only_if_there_were_any(tmp_path):
         evaluation.mkdir()
         (evaluation / "step-000001-random.json").write_text(json.dumps(match | {"draws": draws}))
     charts = charts_of(read_all(tmp_path / "without"))
-    assert list(charts) == ["Win rate in evaluation matches", "Games with an invalid move of the model"]
+    assert list(charts) == ["Win rate in evaluation matches", "Games with an invalid move"]
     charts = charts_of(read_all(tmp_path / "with"))
     assert charts["Draw rate in evaluation matches"] == ["against random"]
     assert charts["Failed and retried games"] == ["retried"]

@@ -163,7 +163,7 @@ def test_steps_on_the_axis_are_whole(tmp_path, steps, dtick):
 
 def test_an_axis_is_logarithmic_only_if_its_labels_fit():
     def drawn(*values):
-        lines = lines_of([("c", Series([1.0] * len(values), list(values)))])
+        lines = lines_of({"c": Series([1.0] * len(values), list(values))})
         return figure_of(with_wide_axis(chart("Mismatch", lines, "Nats.")))
 
     assert "type" not in drawn(2e-7, 9e-7).layout["yaxis"]
@@ -175,7 +175,7 @@ def test_an_axis_is_logarithmic_only_if_its_labels_fit():
 
 def test_an_axis_of_tiny_shares_reaches_one_percent():
     def axis(value):
-        lines = lines_of([("c", Series([1.0], [value]))])
+        lines = lines_of({"c": Series([1.0], [value])})
         return figure_of(chart("Legal", lines, "", axis="share", bounds=SMALL)).layout["yaxis"]
 
     assert axis(1e-9)["range"] == [0, 0.01]

@@ -1,6 +1,6 @@
 """What a chart is: lines over steps, with intervals and the kind of axis that fits them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -53,9 +53,9 @@ class Chart:
         return any(line.name for line in self.lines)
 
 
-def lines_of(named: Iterable[tuple[str, Series]]) -> list[Line]:
+def lines_of(named: Mapping[str, Series]) -> list[Line]:
     """Return a line for each metric that has points, in order."""
-    return [Line(name, one.steps, one.values) for name, one in named if one.steps]
+    return [Line(name, one.steps, one.values) for name, one in named.items() if one.steps]
 
 
 def banded_line(name: str, points: Mapping[float, Interval]) -> Line:

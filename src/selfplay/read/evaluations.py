@@ -62,6 +62,11 @@ class Evaluation(msgspec.Struct):
         return Interval(self.low or 0.0, self.mean or 0.0, self.high or 0.0)
 
 
+def match_title(env_id: str, opponent: str) -> str:
+    """Return what was played against whom; a one-player game is played alone."""
+    return f"{env_id} against {opponent}" if opponent else f"{env_id} alone"
+
+
 def matches_of(evaluations: Iterable[Evaluation]) -> dict[tuple[str, str], list[Evaluation]]:
     """Group the matches that have games by environment and opponent, each group in order of steps."""
     series: dict[tuple[str, str], list[Evaluation]] = {}

@@ -1,6 +1,5 @@
 """The charts of rewards and of learning."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from selfplay.read.charts import FROM_ZERO, SMALL, Chart, Line, chart, lines_of, share_chart, with_wide_axis
@@ -11,35 +10,33 @@ from selfplay.read.series import Series
 
 def reward_charts(run: RunView) -> list[Chart | None]:
     """Return the charts of what is rewarded, and of how much of it teaches anything."""
-    groups = {"groups with equal rewards": run.series.get("program/equal_group_share", Series())}
+    groups = {"groups with equal rewards": run.metric("program/equal_group_share")}
     return [
         chart("Reward by seat", lines_of(_seat_rewards(run)), "Mean over recent training games."),
         _role_rewards(run),
         *_reward_functions(run),
         share_chart(
             "Answers without advantage",
-            [*lines_of(run.under("answers/zero_advantage_share/").items()), *lines_of(groups.items())],
+            lines_of(run.answers("zero_advantage_share") | groups),
             "Share of the answers whose advantage is 0, so that the rewards teach nothing about them.",
         ),
     ]
 
 
-def _seat_rewards(run: RunView) -> Iterator[tuple[str, Series]]:
+def _seat_rewards(run: RunView) -> dict[str, Series]:
     found = {rest: one for rest, one in run.under("collection-").items() if "/Reward (pid=" in rest}
     several = len({rest.rpartition("/")[0] for rest in found}) > 1
+    named = {}
     for rest, one in found.items():
         env_id, _, measure = rest.rpartition("/")
         seat = f"seat {measure.removeprefix('Reward (pid=').removesuffix(')')}"
-        yield f"{env_id}: {seat}" if several else seat, one
+        named[f"{env_id}: {seat}" if several else seat] = one
+    return named
 
 
 def _role_rewards(run: RunView) -> Chart | None:
-    rewards = run.under(REWARD)
-    lines = [
-        replace(line, colour=index)
-        for index, role in enumerate(run.roles())
-        for line in lines_of([(role, rewards.get(role, Series()))])
-    ]
+    roles = run.roles()
+    lines = [replace(one, colour=roles.index(one.name)) for one in lines_of(run.under(REWARD))]
     title = f"Reward of {lines[0].name}" if len(lines) == 1 else "Reward by role"
     return chart(title, lines, "Mean over the episodes of a step, sub-episodes included.")
 
@@ -49,16 +46,16 @@ def _reward_functions(run: RunView) -> list[Chart | None]:
 
     Metrics that leave the range from -1 to 1 get charts of their own, so that they do not flatten the others.
     """
-    small: dict[str, list[tuple[str, Series]]] = {}
-    large: dict[str, list[tuple[str, Series]]] = {}
+    small: dict[str, dict[str, Series]] = {}
+    large: dict[str, dict[str, Series]] = {}
     for rest, one in run.under("program/metric/").items():
         episode_type, _, named = rest.partition("/")
         function, _, role = named.rpartition("/")
         label = f"{function}, {role}"
         if function and max(map(abs, one.values)) > 1:
-            large[f"{episode_type}: {label}"] = [(label, one)]
+            large[f"{episode_type}: {label}"] = {label: one}
         elif function:
-            small.setdefault(f"Metrics of {episode_type}", []).append((label, one))
+            small.setdefault(f"Metrics of {episode_type}", {})[label] = one
     caption = "Value of a reward function before its weight; mean over the episodes of a step."
     return [chart(title, lines_of(named), caption) for title, named in (small | large).items()]
 
@@ -66,7 +63,7 @@ def _reward_functions(run: RunView) -> list[Chart | None]:
 def learning_charts(run: RunView) -> list[Chart | None]:
     """Return the charts of the learner's updates."""
     ages = staleness(run)
-    by_age = [("this version" if not age else f"{age} older", one) for age, one in ages.items()]
+    by_age = {"this version" if not age else f"{age} older": one for age, one in ages.items()}
     mismatch = chart(
         "Log-probability mismatch",
         _of_learner(run, "mismatch"),
@@ -109,23 +106,18 @@ def _of_learner(run: RunView, word: str) -> list[Line]:
     for policy, measure, one in found:
         name = policy if policy and not several else ": ".join(filter(None, (policy, measure)))
         colour = policies.index(policy) if policy and not several else -1
-        lines += [replace(line, colour=colour) for line in lines_of([(name, one)])]
+        lines.append(Line(name, one.steps, one.values, colour=colour))
     return lines
 
 
 def _exact_masses(run: RunView) -> list[Line]:
     found = exact_of(run.evaluations)
-    masses = {
-        env_id: {one.step: one.legal_mass for one in exact if one.legal_mass is not None}
-        for env_id, exact in found.items()
-    }
-    return [
-        Line(
-            f"{env_id}, exact" if len(found) > 1 else "exact", list(map(float, by_step)), [*by_step.values()]
-        )
-        for env_id, by_step in masses.items()
-        if by_step
-    ]
+    lines = []
+    for env_id, exact in found.items():
+        masses = {float(one.step): one.legal_mass for one in exact if one.legal_mass is not None}
+        name = f"{env_id}, exact" if len(found) > 1 else "exact"
+        lines += lines_of({name: Series([*masses], [*masses.values()])})
+    return lines
 
 
 def staleness(run: RunView) -> dict[int, Series]:

@@ -120,8 +120,8 @@ class LoggedRollout(msgspec.Struct):
 
 
 def _converted(value: Any, shape: type[Shape]) -> Shape | None:
-    """Return a value in the given shape; ``None`` if it has another one."""
+    """Return a value in the given shape; ``None`` if it has another one, or names that no file can hold."""
     try:
         return msgspec.convert(value, shape, str_keys=True)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         return None

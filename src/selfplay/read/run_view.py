@@ -121,10 +121,14 @@ class RunView:
         value = found.get(name) if isinstance(found, dict) else None
         return value if isinstance(value, kind) else None
 
-    def under(self, prefix: str) -> dict[str, Series]:
-        """Return the metrics with a prefix, by the rest of their names, in alphabetical order."""
-        names = sorted(name for name in self.series if name.startswith(prefix))
-        return {name.removeprefix(prefix): self.series[name] for name in names}
+    def metric(self, name: str) -> Series:
+        """Return a metric by step; empty if it was never recorded."""
+        return self.series.get(name, Series())
+
+    def under(self, prefix: str, ending: str = "") -> dict[str, Series]:
+        """Return the metrics with a prefix and an ending, by the rest of their names, in order of names."""
+        names = sorted(name for name in self.series if name.startswith(prefix) and name.endswith(ending))
+        return {name.removeprefix(prefix).removesuffix(ending): self.series[name] for name in names}
 
     def plays(self) -> list[str]:
         """Return the name of the program, or the ids of the environments that were recorded or configured."""
@@ -135,6 +139,11 @@ class RunView:
         envs = self.config.get("envs")
         configured = [str(env.get("id")) for env in envs if isinstance(env, dict)] if envs else []
         return sorted(played - {""}) or configured
+
+    def answers(self, measure: str) -> dict[str, Series]:
+        """Return a figure of the trained answers by role or, in games, by seat."""
+        found = self.under(f"answers/{measure}/")
+        return found if self.is_program else {role.replace("player_", "seat "): found[role] for role in found}
 
     def roles(self) -> list[str]:
         """Return every role of a program that metrics name, sorted."""
@@ -192,19 +201,16 @@ class RunView:
 
         The first line is written at the end of its step, so the seconds that it records are added.
         """
-        times = self.series.get("wall_time", Series())
+        times = self.metric("wall_time")
         if not times.values:
             return 0.0
-        recorded = sum(
-            one.values[0]
-            for name, one in self.under("time/").items()
-            if name.endswith("_seconds") and one.steps[0] == times.steps[0]
-        )
+        phases = self.under("time/", "_seconds").values()
+        recorded = sum(one.values[0] for one in phases if one.steps[0] == times.steps[0])
         return times.values[-1] - times.values[0] + recorded
 
     def step_seconds(self) -> list[float]:
         """Return the wall-clock seconds of the last steps, oldest first, without pauses before a resume."""
-        times = self.series.get("wall_time", Series()).values[-RECENT_STEPS - 1 :]
+        times = self.metric("wall_time").values[-RECENT_STEPS - 1 :]
         spans = [later - earlier for earlier, later in pairwise(times)]
         usual = median(spans) if spans else 0.0
         return [span for span in spans if 0 <= span <= 20 * usual]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from html import escape
 
 from selfplay.read.episodes import LoggedEpisode
-from selfplay.read.evaluations import are_shares, matches_of, measures_of
+from selfplay.read.evaluations import are_shares, match_title, matches_of, measures_of
 from selfplay.read.numbers import counted
 from selfplay.read.rollouts import LoggedRollout, LoggedStep, Prompt
 from selfplay.read.whole_run import Transcript, WholeRun
@@ -39,8 +39,9 @@ def evaluation_html(run: WholeRun) -> str:
     groups = []
     for transcript in run.transcripts:
         shown = "".join(_card(run, one, shared, unfolded=False) for one in transcript.episodes)
+        title = f": {match_title(transcript.env_id, transcript.opponent)}" * (not run.is_program)
         groups.append(
-            f'<div class="group"><h3>After step {transcript.step}{escape(_played_text(run, transcript))} '
+            f'<div class="group"><h3>After step {transcript.step}{escape(title)} '
             f'<span class="muted">{escape(_result_text(run, transcript))}</span></h3>{shown}</div>'
         )
     title = f"{_title(run)} of the first and the last evaluation"
@@ -59,12 +60,6 @@ def _choice_text(run: WholeRun) -> str:
     if shown == run.episodes_in_log:
         return f"All of {logged} in the log{parts}."
     return f"{shown} of {logged} in the log{parts}, from the first, the middle and the last step."
-
-
-def _played_text(run: WholeRun, transcript: Transcript) -> str:
-    if run.is_program:
-        return ""
-    return f": {transcript.env_id} {f'against {transcript.opponent}' if transcript.opponent else 'alone'}"
 
 
 def _result_text(run: WholeRun, transcript: Transcript) -> str:

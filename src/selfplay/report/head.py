@@ -80,9 +80,7 @@ def tiles_html(run: WholeRun) -> str:
     if run.lines:
         tiles.append(("Steps", str(run.step), ""))
         if seconds := run.seconds():
-            evaluating = (
-                run.series["time/evaluation_seconds"].total if "time/evaluation_seconds" in run.series else 0
-            )
+            evaluating = run.metric("time/evaluation_seconds").total
             note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""
             tiles.append(("Time", duration_text(seconds), note))
     if "accounts/finished" in run.latest:

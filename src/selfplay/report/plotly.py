@@ -83,7 +83,7 @@ def _trace(line: Line, chart: Chart) -> Json:
     """Return one line; the interval of a single point is an error bar."""
     trace: Json = {
         "type": "scatter",
-        "mode": "lines+markers" if len(line.steps) <= FEW_POINTS else "lines",
+        "mode": "lines+markers" if len(line.steps) <= FEW_POINTS and not chart.stacked else "lines",
         "name": plain(line.name or chart.title),
         "x": line.steps,
         "y": _short(line.values),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from html import escape
 
 from selfplay.core.intervals import Interval
-from selfplay.read.evaluations import Evaluation, are_shares, exact_of, matches_of, measures_of
+from selfplay.read.evaluations import Evaluation, are_shares, exact_of, match_title, matches_of, measures_of
 from selfplay.read.numbers import counted, number_text
 from selfplay.read.whole_run import WholeRun
 
@@ -40,8 +40,7 @@ def _match_rows(run: WholeRun) -> Iterator[str]:
     for (env_id, opponent), matches in matches_of(run.evaluations).items():
         first, last = matches[0], matches[-1]
         games = f"{first.games:,}" if first.games == last.games else f"{first.games:,} / {last.games:,}"
-        title = f"{env_id} against {opponent}" if opponent else env_id
-        yield _group_row(title, f"{games} games, {_steps_text(first, last)}")
+        yield _group_row(match_title(env_id, opponent), f"{games} games, {_steps_text(first, last)}")
         before = {} if first is last else first.rates()
         for name, rate in last.rates().items():
             yield _row(name, before.get(name), rate)
