@@ -289,3 +289,6 @@ def test_the_nash_conv_of_an_unplayable_policy_is_marked(tmp_path):
     html = build(tmp_path)
     assert html.count('<b>1.0800</b> <span class="badge warn">cannot be played</span>') == 1
     assert "it loses by invalid moves" in html
+    assert "Look at this first" not in html, "the last policy can be played"
+    (tmp_path / "evaluation" / "step-000009-nash.json").unlink()
+    assert "the NashConv of kuhn_poker is of a policy that cannot be played" in text_of(build(tmp_path))

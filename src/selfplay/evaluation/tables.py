@@ -66,7 +66,7 @@ def share_text(share: Interval, trials: int) -> str:
     return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
-def number_text(number: Interval, count: int) -> str:
+def mean_text(number: Interval, count: int) -> str:
     """Return a mean and its interval, or a dash without values."""
     if count == 0:
         return _NOTHING
@@ -75,7 +75,7 @@ def number_text(number: Interval, count: int) -> str:
 
 def share_or_mean_text(result: MeasureResult) -> str:
     """Return a measure and its interval."""
-    text = share_text if result.is_share else number_text
+    text = share_text if result.is_share else mean_text
     return text(result.interval, len(result.values))
 
 
@@ -105,7 +105,7 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         "Loss": share_text(result.loss_rate, result.games),
         "Lost by invalid move": share_text(result.invalid_game_rate, result.games),
         "Invalid moves": share_text(result.invalid_move_rate, result.moves),
-        "Mean reward": number_text(result.mean_reward, result.games),
+        "Mean reward": mean_text(result.mean_reward, result.games),
     }
 
 

@@ -176,7 +176,7 @@ class RunView:
         return [*of_step, *unplayable_warnings(self.evaluations)]
 
     def of_last_step(self) -> dict[str, float]:
-        """Return the metrics of the last step, without those of the model pool."""
+        """Return the metrics of the last step."""
         return {
             name: one.values[-1]
             for name, one in self.series.items()

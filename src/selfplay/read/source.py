@@ -69,14 +69,14 @@ class RunDirectorySource:
             trouble = f"{self.path} cannot be read ({error.strerror})"
         metrics = self._metrics
         return RunView(
-            self.path.resolve().name,
-            self._config,
-            metrics.series(),
-            dict(metrics.latest),
-            list(metrics.warnings.values()),
-            metrics.lines,
-            metrics.damaged,
-            self._evaluations.evaluations(),
+            name=self.path.resolve().name,
+            config=self._config,
+            series=metrics.series(),
+            latest=dict(metrics.latest),
+            found_warnings=list(metrics.warnings.values()),
+            lines=metrics.lines,
+            damaged_lines=metrics.damaged,
+            evaluations=self._evaluations.evaluations(),
             meetings=self._meetings,
             meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
             game=self._game,

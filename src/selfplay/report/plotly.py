@@ -14,7 +14,7 @@ FEW_STEPS = 12
 """Up to this many steps, the axis has a tick for each; with more, Plotly chooses whole steps by itself."""
 FEW_POINTS = 40
 """The points of a line with up to this many are marked."""
-MAX_RATED = 30
+MAX_RATINGS = 30
 """The largest number of models in the chart of ratings."""
 MARGIN = 0.02
 """The free space below 0% and above 100%, in which lines at the edge can be seen."""
@@ -55,7 +55,7 @@ def charts_html(run: WholeRun) -> tuple[str, str]:
 
 def figure_sections(run: WholeRun) -> dict[str, list[Figure]]:
     """Return the figures by section."""
-    sections = {"Strength": list[Figure]()}
+    sections: dict[str, list[Figure]] = {"Strength": []}
     for title, charts in chart_sections(run).items():
         sections[title] = [figure_of(chart) for chart in charts]
     if not run.is_program and run.ratings():
@@ -148,7 +148,7 @@ def _value_axis(chart: Chart) -> Json:
 def _ratings_figure(run: WholeRun) -> Figure:
     """Return the latest ratings of the pool's best members, with two standard deviations."""
     ratings = run.ratings()
-    best = ratings[:MAX_RATED][::-1]
+    best = ratings[:MAX_RATINGS][::-1]
     trace = {
         "type": "scatter",
         "mode": "markers",
