@@ -83,8 +83,8 @@ def speed_panel(view: RunView, room: Size) -> Content:
     """Return the speeds of the last step, with those of earlier steps as bars."""
     rows = []
     for name, label in SPEEDS:
-        one = view.series.get(name)
-        if one is not None and one.values:
+        one = view.metric(name)
+        if one.values:
             label = label.format(unit=view.unit)
             value = f"{number_text(one.values[-1]):>8}  "
             bars = sparkline(one.values, max(0, room.width - NAMES - len(value)))
@@ -115,7 +115,7 @@ def time_panel(view: RunView, room: Size) -> Content:
     total = sum(phases.values())
     idle = _idle_rows(view, room.width - 24)
     if not total:
-        return content_of(idle) if idle else nothing("No step has finished yet.")
+        return content_of(idle) if idle else _nothing("No step has finished yet.")
     rows: list[list[Piece]] = []
     bars = max(1, room.width - 26)
     for index, (name, seconds) in enumerate(phases.items()):
@@ -159,7 +159,7 @@ def accounts_panel(view: RunView, room: Size) -> Content:
         for names in (GAME_COUNTS, STEP_COUNTS)
     ]
     if not any(columns):
-        return nothing("Nothing has been counted yet.")
+        return _nothing("Nothing has been counted yet.")
     for gap, text_of in ((4, _exactly), (1, _exactly), (1, number_text)):
         lines = _side_by_side((view.unit, "steps"), columns, gap, text_of)
         if max(map(len, lines)) <= room.width:
@@ -196,7 +196,7 @@ def work_panel(view: RunView, room: Size) -> Content:
         if found:
             rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
     rows += _staleness_rows(view, room.width - 24)
-    return content_of(rows) if rows else nothing("No step has finished yet.")
+    return content_of(rows) if rows else _nothing("No step has finished yet.")
 
 
 def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
@@ -220,6 +220,5 @@ def _is_work(key: str, name: str) -> bool:
     return key == name or (key.startswith("learner/") and key.rsplit("/", 1)[-1] == name)
 
 
-def nothing(text: str) -> Content:
-    """Return the text of a panel without content."""
+def _nothing(text: str) -> Content:
     return Content.styled(text, MUTED)
