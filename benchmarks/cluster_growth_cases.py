@@ -209,7 +209,11 @@ def game(index: int) -> FinishedGame:
     return FinishedGame(index, [trajectory])
 
 
-CASES: dict[str, Callable[[int], Awaitable[dict[str, float]]]] = {"play": play, "pool": pool, "buffer": buffer}
+CASES: dict[str, Callable[[int], Awaitable[dict[str, float]]]] = {
+    "play": play,
+    "pool": pool,
+    "buffer": buffer,
+}
 
 
 def main() -> None:

@@ -59,8 +59,8 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.population.environment_samplers import UniformRandomEnvSampler
 from selfplay.population.model_pool import ModelPool
+from selfplay.record.tracker import Tracker
 from selfplay.replay.buffers import StepBuffer
-from selfplay.tracking.tracker import Tracker
 
 ENV_ID = "TicTacToe-v0-train"
 IN_FLIGHT = (1, 64, 1024, 4096)

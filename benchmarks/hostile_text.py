@@ -42,16 +42,16 @@ from selfplay.envs.game import Game
 from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
-from selfplay.tracking.watch_actors import actors_panel
-from selfplay.tracking.watch_charts import Chart, Line
-from selfplay.tracking.watch_game import ReadableGame, Spoken
-from selfplay.tracking.watch_header import header
-from selfplay.tracking.watch_panels import run_panel, speed_panel
-from selfplay.tracking.watch_plot import draw_chart
-from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
-from test_core_text import hostile_view
-from test_tracking_report import Page
-from test_tracking_report_hostile import hostile_page
+from selfplay.read.charts import Chart, Line
+from selfplay.watch.actors import actors_panel
+from selfplay.watch.game import game_text
+from selfplay.watch.header import header
+from selfplay.watch.panels import run_panel, speed_panel
+from selfplay.watch.plot import draw_chart
+from selfplay.watch.tables import heat_map, ratings_table
+from test_core_text import hostile_game, hostile_view
+from test_report_hostile import hostile_page
+from test_report_page import Page
 from tiny_models import tiny_policy
 from tokenizer_families import FAMILIES, as_usual, control_ids, tokenizer_of
 
@@ -234,11 +234,9 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
     text, room = hostile(rng, pieces=4), Size(rng.randrange(20, 140), rng.randrange(5, 50))
     counts[TEXTS] += 1
     view = hostile_view(text)
-    part = ReadableGame(1, text, [Spoken(text, "", marks=(text,), note=text)], {text: 1.0}, text, text)
-    game = ReadableGame(1, text, [Spoken(text, text, 0, text, text)], {text: 1.0}, parts=[part])
     panels = (run_panel, speed_panel, actors_panel, ratings_table, heat_map)
     drawn = [panel(view, room) for panel in panels]
-    drawn += [header(view, 0.0, room.width), game_text(game, room.width)]
+    drawn += [header(view, 0.0, room.width), game_text(hostile_game(text), room.width)]
     drawn.append(draw_chart(Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])]), room.width, room.height))
     counts[TERMINAL] += sum(len(ACTS_ON_A_TERMINAL.findall(content.plain)) for content in drawn)
 

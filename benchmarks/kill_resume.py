@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selfplay.tracking.tracker import is_wall_clock
+from selfplay.record.tracker import is_wall_clock
 
 SHORT_RUN = [
     "quickstart",

@@ -13,7 +13,7 @@ from pathlib import Path
 from selfplay.evaluation import MatchResult, NashConvResult
 from selfplay.evaluation.report_files import read_evaluation
 from selfplay.evaluation.tables import number_text, share_text
-from selfplay.tracking import read_metrics
+from selfplay.record import read_metrics
 
 Results = list[tuple[int, MatchResult | NashConvResult]]
 

@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from measuring import pin_one_thread, print_table
 from selfplay.config import load_config
 from selfplay.core import SelfplayError
-from selfplay.tracking import read_metrics
+from selfplay.record import read_metrics
 from selfplay.training.single_process import train
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -36,8 +36,8 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.population.environment_samplers import UniformRandomEnvSampler
 from selfplay.population.model_pool import ModelPool
+from selfplay.record.tracker import Tracker
 from selfplay.replay.buffers import StepBuffer
-from selfplay.tracking.tracker import Tracker
 from simulated_cluster import BUFFER_STEPS, MAX_TOKENS, Actors, Host, Play, cluster
 
 IN_FLIGHT = (16, 64, 256, 1024, 4096)

@@ -74,7 +74,7 @@ def test_without_any_run_the_error_says_how_to_get_one(runs, capsys):
 
 def test_the_command_loads_nothing_heavy(runs):
     code = "import sys; from selfplay.cli.main import main; main(['watch', 'old']); "
-    code += "import selfplay.tracking.terminal_interface, selfplay.tracking.watch_data; "
+    code += "import selfplay.watch.terminal_interface, selfplay.read.source; "
     code += "print([m for m in ('torch', 'transformers', 'ray') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -29,9 +29,9 @@ from selfplay.config.settings import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation
+from selfplay.record import read_metrics
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.tracking import read_metrics
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.trainer import Trainer
 from test_cluster_buffer import game

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from program_files import write_program
 from selfplay.cluster.train import train
-from selfplay.tracking.tracker import is_wall_clock
+from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
 from test_training_programs import SMALL, adapter, configure

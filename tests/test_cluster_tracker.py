@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from selfplay.cluster.services.tracker import SILENT_AFTER, TrackerService
 from selfplay.core import InputError, Step, Trajectory
-from selfplay.tracking import is_wall_clock, read_metrics
-from selfplay.tracking.tracker import Tracker
+from selfplay.record import is_wall_clock, read_metrics
+from selfplay.record.tracker import Tracker
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-3, 3)
 NAMES = st.sampled_from(["a", "b/c", "collection-kuhn/Reward"])

@@ -14,7 +14,7 @@ from selfplay.cli.main import main
 from selfplay.cluster import view as live_view
 from selfplay.cluster.view import ClusterSource
 from selfplay.core import InputError
-from selfplay.tracking.watch_view import RunView
+from selfplay.read.run_view import RunView
 from terminal_sessions import BACKGROUND, in_terminal
 
 CLUSTER = """

@@ -14,8 +14,8 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.learning.policy import TRAINED
 from selfplay.population import ModelPool, UniformRandomEnvSampler
+from selfplay.record import Tracker
 from selfplay.replay import StepBuffer
-from selfplay.tracking import Tracker
 from tiny_models import tiny_policy
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)

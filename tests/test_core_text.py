@@ -12,17 +12,20 @@ from selfplay.core import InputError, VerboseLogger
 from selfplay.core.text import one_line, printable, speech
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
-from selfplay.tracking.watch_actors import actors_panel
-from selfplay.tracking.watch_charts import Chart, Line
-from selfplay.tracking.watch_game import ReadableGame, Spoken
-from selfplay.tracking.watch_header import header
-from selfplay.tracking.watch_panels import evaluation_panel, run_panel, speed_panel
-from selfplay.tracking.watch_plot import draw_chart
-from selfplay.tracking.watch_tables import game_text, heat_map, ratings_table
-from selfplay.tracking.watch_view import Meeting, RunView
-from selfplay.tracking.watch_widgets import ChartWidget
+from selfplay.read.charts import Chart, Line
+from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.rollouts import LoggedRollout
+from selfplay.read.run_view import Meeting, RunView
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
+from selfplay.watch.actors import actors_panel
+from selfplay.watch.evaluation import evaluation_panel
+from selfplay.watch.game import game_text
+from selfplay.watch.header import header
+from selfplay.watch.panels import run_panel, speed_panel
+from selfplay.watch.plot import draw_chart
+from selfplay.watch.tables import heat_map, ratings_table
+from selfplay.watch.widgets import ChartWidget
 
 
 def terminal() -> Console:
@@ -144,13 +147,23 @@ def hostile_view(text: str) -> RunView:
     )
 
 
+def hostile_game(text: str) -> LoggedEpisode:
+    """Return a game and a conversation as its part, in which every name and word is hostile."""
+    names = {"meta": {"error": text, "uids": [text, "x"]}, "rewards": {text: 1.0}}
+    said = {"author": text, "to": text, "text": text}
+    chat = LoggedRollout(text, extras={"transcript": [said], text: text, "note": text}, **names)
+    turn = {"pid": 0, "model": text, "observation": text, "text": f"so {text}", "action": text}
+    extras = {"turns": [turn | {"kind": text}], "game_info": {"0": {"reason": text}}}
+    game = LoggedRollout(text, extras=extras, **names)
+    return LoggedEpisode(1, 0, game, children=[LoggedEpisode(1, 1, chat, depth=1)])
+
+
 @given(text=hostile_text(max_pieces=3))
 def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
     from textual.geometry import Size
 
     view, room = hostile_view(text), Size(100, 40)
-    part = ReadableGame(1, text, [Spoken(text, "", marks=(text,), note=text)], {text: 1.0}, text, text)
-    game = ReadableGame(1, text, [Spoken(text, text, 0, text, text)], {text: 1.0}, parts=[part])
+    game = hostile_game(text)
     panels = (run_panel, speed_panel, evaluation_panel, actors_panel, ratings_table, heat_map)
     drawn = [panel(view, room) for panel in panels]
     drawn += [header(view, 0.0, 100), header(RunView(text), 0.0, 100), game_text(game, 100)]

@@ -17,7 +17,7 @@ from selfplay.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from selfplay.tracking.report_data import load_evaluations
+from selfplay.read.evaluation_files import EvaluationFiles
 
 TEMPLATE = get_template("fewshot-chat")
 
@@ -79,7 +79,9 @@ async def test_the_report_reads_written_evaluations(tmp_path):
     match, exact = await play(), await measure()
     write_evaluation(tmp_path, 20, "exact", exact)
     write_evaluation(tmp_path, 10, "random", match)
-    read_match, read_exact = load_evaluations(tmp_path)
+    files = EvaluationFiles(tmp_path, whole=True)
+    files.read()
+    read_match, read_exact = files.evaluations()
     assert (read_match.step, read_match.kind, read_match.env_id) == (10, "match", "kuhn_poker")
     assert (read_match.opponent, read_match.games) == ("random", 20)
     assert (read_match.wins, read_match.draws, read_match.losses) == (match.wins, match.draws, match.losses)

@@ -17,7 +17,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.tracking.sinks import read_metrics
+from selfplay.record.sinks import read_metrics
 from tiny_models import perturb_adapter, tiny_model
 
 UPDATES = 2

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.record.tracker import is_wall_clock
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.tracking.tracker import is_wall_clock
 from selfplay.training.single_process import resume, train
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
 

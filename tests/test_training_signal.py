@@ -9,7 +9,7 @@ from rich.console import Console
 from program_files import write_program
 from selfplay.config import load_config
 from selfplay.core import TrainingRecord
-from selfplay.tracking.run_warnings import WarningLog, warnings_of
+from selfplay.read.warnings import WarningLog, warnings_of
 from selfplay.training.figures import answer_figures
 from selfplay.training.single_process import train
 from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture

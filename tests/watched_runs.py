@@ -9,9 +9,10 @@ from rich.console import Console
 
 from program_files import write_program
 from selfplay.config import load_config
-from selfplay.tracking.watch_data import RunDirectorySource
-from selfplay.tracking.watch_view import RunView
+from selfplay.read.run_view import RunView
+from selfplay.read.source import RunDirectorySource
 from selfplay.training.single_process import train
+from tiny_models import roomy_model
 
 SMALL = {
     "model.dtype": "float32",
@@ -33,17 +34,17 @@ GAMES = {
 }
 
 
-def train_games(model: Path, path: Path) -> Path:
+def train_games(path: Path) -> Path:
     """Three updates of Kuhn poker against a pool."""
-    return _train("quickstart", SMALL | GAMES | {"model.name": str(model)}, path)
+    return _train("quickstart", SMALL | GAMES | {"model.name": str(roomy_model())}, path)
 
 
-def train_program(model: Path, path: Path) -> Path:
+def train_program(path: Path) -> Path:
     """Three updates of two policies, with sub-episodes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     config = path.parent / f"{path.name}.toml"
     config.write_text(f'[program]\ntype = "python"\npath = "{write_program(path.parent)}:HideAndSeek"\n')
-    overrides = SMALL | {"model.name": str(model), "learning.algorithm.regulariser": "none"}
+    overrides = SMALL | {"model.name": str(roomy_model()), "learning.algorithm.regulariser": "none"}
     return _train(str(config), overrides, path)
 
 

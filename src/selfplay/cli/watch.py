@@ -12,7 +12,7 @@ from selfplay.core import InputError
 
 if TYPE_CHECKING:
     from selfplay.cluster.view import ClusterSource
-    from selfplay.tracking.watch_view import Source
+    from selfplay.read.run_view import Source
 
 
 def watch(
@@ -36,8 +36,8 @@ def watch(
             otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
         if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
             raise InputError("watch", "this is not a terminal", otherwise)
-        from selfplay.tracking.terminal_interface import TerminalInterface
-        from selfplay.tracking.watch_themes import has_light_terminal
+        from selfplay.watch.terminal_interface import TerminalInterface
+        from selfplay.watch.themes import has_light_terminal
 
         TerminalInterface(source, light=has_light_terminal()).run()
 
@@ -57,7 +57,7 @@ def _cluster_source(address: str, run: str | None) -> "ClusterSource":
 
 
 def _directory_source(run: str | None) -> tuple[Path, "Source"]:
-    from selfplay.tracking.watch_data import RunDirectorySource
+    from selfplay.read.source import RunDirectorySource
     from selfplay.training.run_names import find_run
 
     run_dir = newest_run() if run is None else find_run(run)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from selfplay.tracking.sinks import Metrics
+from selfplay.record.sinks import Metrics
 
 
 class RemoteMetrics:

@@ -20,7 +20,7 @@ from selfplay.cluster.addresses import (
     why_not_joined,
 )
 from selfplay.core import InputError
-from selfplay.tracking.watch_view import RunView
+from selfplay.read.run_view import RunView
 
 TRACKER = "Tracker"
 NAMESPACE = "selfplay-"
@@ -31,7 +31,7 @@ JOIN_SECONDS = 60.0
 
 
 class HandleSource:
-    """Reads from a tracker by its Ray handle; see :class:`selfplay.tracking.watch_view.Source`.
+    """Reads from a tracker by its Ray handle; see :class:`selfplay.read.run_view.Source`.
 
     Args:
         tracker: the handle of a :class:`TrackerService` actor.
@@ -66,15 +66,15 @@ class TerminalInterface:
 
     def run(self) -> None:
         """Show the run until a key ends the view; see docs/howto-watch.md."""
-        from selfplay.tracking import terminal_interface
-        from selfplay.tracking.watch_themes import has_light_terminal
+        from selfplay.watch import terminal_interface
+        from selfplay.watch.themes import has_light_terminal
 
         source = HandleSource(self.tracker)
         terminal_interface.TerminalInterface(source, light=has_light_terminal()).run()
 
 
 class ClusterSource:
-    """Follows a run of a cluster; see :class:`selfplay.tracking.watch_view.Source`.
+    """Follows a run of a cluster; see :class:`selfplay.read.run_view.Source`.
 
     Args:
         address: the cluster's address: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for a cluster on this

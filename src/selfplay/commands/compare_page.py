@@ -1,20 +1,15 @@
 """The comparison of runs as one HTML page that looks like a run's report and needs no network."""
 
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from importlib.resources import files
-from string import Template
-from typing import Any
-
-from plotly.offline import get_plotlyjs
 
 from selfplay.commands.compare import Entry, Summary, differing_fields, figure_names
-from selfplay.commands.compare_curves import Section, chart_sections
+from selfplay.commands.compare_curves import compared_sections, notes_of
 from selfplay.commands.compare_table import counts_text, notes, steps_text, summary_text, value_text
-from selfplay.tracking.report import content_policy
-from selfplay.tracking.report_lines import COLOURS
+from selfplay.read.charts import COLOURS, Chart
+from selfplay.report.page import page_html
+from selfplay.report.plotly import charts_html, figure_of
 
 
 def comparison_html(entries: Sequence[Entry]) -> str:
@@ -23,22 +18,22 @@ def comparison_html(entries: Sequence[Entry]) -> str:
     Raises:
         InputError: the metrics of a run are damaged.
     """
-    charts, figures = _charts_html(chart_sections(entries))
-    plotly = _one_kind_of_line_end(get_plotlyjs()) if figures != "[]" else ""
-    script = _one_kind_of_line_end(_packaged("report.js"))
+    sections = compared_sections(entries)
+    drawn = {title: [figure_of(chart) for chart in charts] for title, charts in sections.items()}
+    last = max((step for charts in sections.values() for one in charts for step in _steps(one)), default=0)
+    charts, figures = charts_html(drawn, int(last), notes_of(sections))
     runs = sum(len(entry.runs) for entry in entries)
-    parts = {
-        "content_policy": escape(content_policy(plotly, script)),
-        "title": "Comparison of runs",
-        "subtitle": escape(f"{runs} runs, {_counted_entries(entries)}"),
-        "headline": _entries_html(entries) + _differences_html(entries) + _figures_html(entries),
-        "charts": charts,
-        "figures": figures,
-        "plotly": plotly,
-        "script": script,
-    }
-    unused = ("origin", "empty", "tiles", "warnings", "evaluated", "policy", "games", "config")
-    return Template(_packaged("report.html")).substitute(dict.fromkeys(unused, "") | parts)
+    return page_html(
+        figures,
+        title="Comparison of runs",
+        subtitle=escape(f"{runs} runs, {_counted_entries(entries)}"),
+        headline=_entries_html(entries) + _differences_html(entries) + _figures_html(entries),
+        charts=charts,
+    )
+
+
+def _steps(chart: Chart) -> Iterator[float]:
+    return (step for line in chart.lines for step in line.steps)
 
 
 def _counted_entries(entries: Sequence[Entry]) -> str:
@@ -119,34 +114,3 @@ def _bar(summary: Summary, low: float, high: float, place: int) -> str:
 
 def _key(place: int) -> str:
     return f'<span class="key" style="background:{COLOURS[place % len(COLOURS)]}"></span>'
-
-
-def _charts_html(sections: Sequence[Section]) -> tuple[str, str]:
-    """Return the sections of charts as HTML, and the JSON list of figures for the page's script."""
-    html: list[str] = []
-    figures: list[dict[str, Any]] = []
-    for section in sections:
-        cards = []
-        for chart in section.charts:
-            chart_id = f"chart-{len(figures)}"
-            figures.append({"id": chart_id, "traces": chart.traces, "layout": chart.layout})
-            cards.append(
-                f'<div class="card"><h3>{escape(chart.title)}</h3>'
-                f'<p class="muted">{escape(chart.caption)}</p>'
-                f'<div class="chart" id="{chart_id}"></div></div>'
-            )
-        html.append(
-            f'<section><h2>{escape(section.title)}</h2><p class="muted">{escape(section.note)}</p>'
-            f'<div class="grid">{"".join(cards)}</div></section>'
-        )
-    # "<" must not appear: it could end the script element.
-    return "".join(html), json.dumps(figures).replace("<", "\\u003c")
-
-
-def _packaged(name: str) -> str:
-    return files("selfplay.tracking").joinpath(name).read_text(encoding="utf-8")
-
-
-def _one_kind_of_line_end(script: str) -> str:
-    """Return the script with ``\\n`` as its only line end, because a browser hashes it in that form."""
-    return script.replace("\r\n", "\n").replace("\r", "\n")

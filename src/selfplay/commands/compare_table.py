@@ -12,7 +12,7 @@ from rich.text import Text
 from selfplay.commands.compare import Entry, Summary, differing_fields, figure_names
 from selfplay.core.text import one_line
 from selfplay.evaluation.figures import FigureName
-from selfplay.evaluation.tables import number_text, share_text
+from selfplay.evaluation.tables import mean_text, share_text
 
 OVER = (
     "Several runs: their mean with Student's 95% interval, from the spread between runs. It says where the "
@@ -64,7 +64,7 @@ def summary_text(summary: Summary) -> str:
     if summary.kind == "share":
         return share_text(interval, 1)
     if summary.kind == "mean":
-        return number_text(interval, 1)
+        return mean_text(interval, 1)
     ends = "" if summary.is_exact else f" ({interval.low:.4f} to {interval.high:.4f})"
     return f"{interval.mid:.4f}{ends}{mark}"
 

@@ -6,9 +6,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.core.intervals import Interval
 from selfplay.core.text import one_line
 from selfplay.evaluation.figures import Figure
-from selfplay.evaluation.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
@@ -67,7 +67,7 @@ def share_text(share: Interval, trials: int) -> str:
     return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
-def number_text(number: Interval, count: int) -> str:
+def mean_text(number: Interval, count: int) -> str:
     """Return a mean and its interval, or a dash without values."""
     if count == 0:
         return _NOTHING
@@ -79,13 +79,13 @@ def figure_text(figure: Figure) -> str:
     if figure.kind == "share":
         return share_text(figure.interval, figure.count)
     if figure.kind == "mean":
-        return number_text(figure.interval, figure.count)
+        return mean_text(figure.interval, figure.count)
     return f"{figure.value:.4f}{'' if figure.is_playable else ' (!)'}"
 
 
 def share_or_mean_text(result: MeasureResult) -> str:
     """Return a measure and its interval."""
-    text = share_text if result.is_share else number_text
+    text = share_text if result.is_share else mean_text
     return text(result.interval, len(result.values))
 
 
@@ -115,7 +115,7 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         "Loss": share_text(result.loss_rate, result.games),
         "Lost by invalid move": share_text(result.invalid_game_rate, result.games),
         "Invalid moves": share_text(result.invalid_move_rate, result.moves),
-        "Mean reward": number_text(result.mean_reward, result.games),
+        "Mean reward": mean_text(result.mean_reward, result.games),
     }
 
 

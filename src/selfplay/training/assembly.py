@@ -19,6 +19,8 @@ from selfplay.learning.adapter_names import TRAINED, average_of
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
+from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
 from selfplay.replay.transforms_final import (
@@ -41,8 +43,6 @@ from selfplay.replay.transforms_step import (
     RewardForFormat,
     StepRewardTransform,
 )
-from selfplay.tracking.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
-from selfplay.tracking.tracker import Tracker
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
 

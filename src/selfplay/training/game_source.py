@@ -10,10 +10,10 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config.settings import Config
 from selfplay.core import Arena, Role, SelfplayError, Step
 from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.tracking.tracker import Tracker
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations
 from selfplay.training.learners import Batch, BatchOf, Saved

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from selfplay.tracking.sinks import JsonlSink, Metrics
-from selfplay.tracking.tracker import Tracker
+from selfplay.record.sinks import JsonlSink, Metrics
+from selfplay.record.tracker import Tracker
 
 
 class RunMetrics(Protocol):

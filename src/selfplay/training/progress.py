@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from selfplay.tracking.report_summary import duration_text
-from selfplay.tracking.run_warnings import WarningLog
+from selfplay.read.numbers import duration_text
+from selfplay.read.warnings import WarningLog
 from selfplay.training.progress_views import print_line, view_of
 
 

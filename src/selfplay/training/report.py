@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from selfplay.tracking.report import build_report
+from selfplay.report.page import build_report
 from selfplay.training.run_directory import RunDirectory
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from selfplay.config.settings import Config
 from selfplay.learning.policy import TRAINED, LoraSettings
-from selfplay.tracking.sinks import JsonlSink
-from selfplay.tracking.tracker import Tracker
+from selfplay.record.sinks import JsonlSink
+from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
 from selfplay.training.game_source import GameSource
 from selfplay.training.local_learners import LocalLearners

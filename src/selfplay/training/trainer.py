@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.config.settings import Config
-from selfplay.tracking.report import build_report
+from selfplay.report.page import build_report
 from selfplay.training.assembly import adapter_paths, unit_of_play
 from selfplay.training.best import keep_if_best
 from selfplay.training.figures import turn_figures

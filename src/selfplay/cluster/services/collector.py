@@ -18,7 +18,7 @@ from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.tracking.game_values import eval_values, trajectory_values
+from selfplay.record.game_values import eval_values, trajectory_values
 
 HEARTBEAT_SECONDS = 2.0
 

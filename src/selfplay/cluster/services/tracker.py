@@ -13,8 +13,10 @@ from typing import Any
 
 from selfplay.cluster.services.journal import Journal
 from selfplay.core import InputError, Trajectory
-from selfplay.tracking.game_values import eval_values, trajectory_values
-from selfplay.tracking.sinks import (
+from selfplay.read.run_view import RunView
+from selfplay.read.source import RunDirectorySource
+from selfplay.record.game_values import eval_values, trajectory_values
+from selfplay.record.sinks import (
     JsonlSink,
     Metrics,
     Sink,
@@ -23,9 +25,7 @@ from selfplay.tracking.sinks import (
     end_of_step,
     read_metrics,
 )
-from selfplay.tracking.tracker import Tracker
-from selfplay.tracking.watch_data import RunDirectorySource
-from selfplay.tracking.watch_view import RunView
+from selfplay.record.tracker import Tracker
 from selfplay.training.epoch import Epoch
 from selfplay.training.run_names import RUNS, new_run_directory
 
@@ -35,7 +35,7 @@ SILENT_AFTER = 30.0
 
 
 class TrackerService:
-    """See the module, and :class:`selfplay.tracking.tracker.Tracker` for what is measured.
+    """See the module, and :class:`selfplay.record.tracker.Tracker` for what is measured.
 
     A call whose answer is lost is repeated. So :meth:`put` recognises its batches and :meth:`flush` its
     steps, and ``log``, ``log_learner`` and ``log_model_pool`` are idempotent. ``add_trajectory``,

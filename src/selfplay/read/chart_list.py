@@ -1,0 +1,21 @@
+"""The one list of charts: everything of a run that is worth plotting, for its page and for the terminal."""
+
+from selfplay.read.charts import Chart
+from selfplay.read.learning_charts import learning_charts, reward_charts
+from selfplay.read.play_charts import answer_charts, play_charts, speed_charts
+from selfplay.read.run_view import RunView
+from selfplay.read.strength_charts import strength_charts
+
+
+def chart_sections(run: RunView) -> dict[str, list[Chart]]:
+    """Return the charts for which the run has data, by section."""
+    made = {
+        "Strength": strength_charts(run),
+        "Rewards": reward_charts(run),
+        "Learning": learning_charts(run),
+        "Play": play_charts(run),
+        "Answers": answer_charts(run),
+        "Speed": speed_charts(run),
+    }
+    found = {title: [one for one in charts if one is not None] for title, charts in made.items()}
+    return {title: charts for title, charts in found.items() if charts}

@@ -1,0 +1,234 @@
+"""RunView: a run at one moment, as far as it has been read."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any, Protocol
+
+import msgspec
+
+from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.evaluations import Evaluation, unplayable_warnings
+from selfplay.read.metrics import POOL
+from selfplay.read.series import Series
+from selfplay.read.warnings import FoundWarning, RunWarning
+
+REWARD = "program/reward/"
+RECENT_STEPS = 20
+"""The number of steps from which the remaining time is estimated."""
+PHASES = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "learn", "save")}
+"""The phases of a step as metrics name them, and as they are shown."""
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A model's strength: mean and standard deviation in TrueSkill's units, and games if known."""
+
+    uid: str
+    mu: float
+    sigma: float
+    games: int | None = None
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """One model's games against another; the games that it neither won nor drew are losses."""
+
+    games: int = 0
+    wins: int = 0
+    draws: int = 0
+
+    @property
+    def score(self) -> float:
+        """Wins plus half of the draws, per game."""
+        return (self.wins + self.draws / 2) / self.games if self.games else 0.0
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run as far as it has been read. Nobody changes one that was handed out.
+
+    Args:
+        name: the run's name.
+        config: the run's configuration; empty if it is unknown.
+        series: metrics by name; those of the model pool only for the first models.
+        latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
+        found_warnings: the warnings about all steps, each cause once.
+        lines: the number of lines of metrics.
+        damaged_lines: the number of lines of metrics that could not be read.
+        evaluations: the evaluations, by step.
+        meetings: games by uid and other uid, from both sides.
+        meetings_step: the step after which the meetings were counted.
+        game: the last finished game or conversation.
+        share_read: the share of the recorded data that has been read; below 1, more can be read at once.
+        trouble: why nothing could be read this time; empty if nothing is wrong.
+        actors: the current load of each actor of a cluster, by name; see ``TrackerService.heartbeat``.
+    """
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict)
+    found_warnings: list[FoundWarning] = field(default_factory=list)
+    lines: int = 0
+    damaged_lines: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    meetings: dict[str, dict[str, Meeting]] = field(default_factory=dict)
+    meetings_step: int | None = None
+    game: LoggedEpisode | None = None
+    share_read: float = 1.0
+    trouble: str = ""
+    actors: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The last recorded step; 0 before the first."""
+        return int(self.latest.get("step", 0))
+
+    @property
+    def total_steps(self) -> int | None:
+        """The number of steps that the run is configured for; ``None`` if unknown."""
+        steps: int | None = self.setting("learning", "steps", int)
+        return steps
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step has been recorded. Evaluation and saving may still follow."""
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the run trains on a program, by its configuration or, without one, by its metrics."""
+        if self.config:
+            return "program" in self.config
+        return any(name.startswith("program/") for name in self.series)
+
+    @property
+    def unit(self) -> str:
+        """The noun for the run's games, in the plural."""
+        return "episodes" if self.is_program else "games"
+
+    @property
+    def model(self) -> str:
+        """The model's name, which a configuration gives as text or in a table."""
+        model = self.config.get("model", self.config.get("model_name"))
+        if isinstance(model, dict):
+            model = next((model[key] for key in ("name", "id", "path", "base") if key in model), None)
+        return str(model) if model is not None else "unknown"
+
+    def setting(self, section: str, name: str, kind: type) -> Any:
+        """Return a value of the configuration; ``None`` if it is missing or of another type."""
+        found = self.config.get(section)
+        value = found.get(name) if isinstance(found, dict) else None
+        return value if isinstance(value, kind) else None
+
+    def metric(self, name: str) -> Series:
+        """Return a metric by step; empty if it was never recorded."""
+        return self.series.get(name, Series())
+
+    def under(self, prefix: str, ending: str = "") -> dict[str, Series]:
+        """Return the metrics with a prefix and an ending, by the rest of their names, in order of names."""
+        names = sorted(name for name in self.series if name.startswith(prefix) and name.endswith(ending))
+        return {name.removeprefix(prefix).removesuffix(ending): self.series[name] for name in names}
+
+    def plays(self) -> list[str]:
+        """Return the name of the program, or the ids of the environments that were recorded or configured."""
+        if self.is_program:
+            return [str(self.setting("program", "path", str) or self.setting("program", "type", str))]
+        played = {evaluation.env_id for evaluation in self.evaluations}
+        played |= {rest.rpartition("/")[0] for rest in self.under("collection-")}
+        envs = self.config.get("envs")
+        configured = [str(env.get("id")) for env in envs if isinstance(env, dict)] if envs else []
+        return sorted(played - {""}) or configured
+
+    def answers(self, measure: str) -> dict[str, Series]:
+        """Return a figure of the trained answers by role or, in games, by seat."""
+        found = self.under(f"answers/{measure}/")
+        return found if self.is_program else {role.replace("player_", "seat "): found[role] for role in found}
+
+    def roles(self) -> list[str]:
+        """Return every role of a program that metrics name, sorted."""
+        return list(self.under(REWARD))
+
+    def policies(self) -> list[str]:
+        """Return the policies that have learners of their own, sorted; empty if there is only one."""
+        return sorted({rest.rpartition("/")[0] for rest in self.under("learner/")} - {""})
+
+    def ratings(self) -> list[Rating]:
+        """Return the latest ratings, best first; empty if no model has been rated."""
+        found: dict[str, dict[str, float]] = {}
+        for name, value in self.latest.items():
+            if name.startswith(POOL) and "/" in (rest := name.removeprefix(POOL)):
+                uid, measure = rest.rsplit("/", 1)
+                found.setdefault(uid, {})[measure] = value
+        ratings = [
+            Rating(uid, one["mu"], one["sigma"], int(one["games"]) if "games" in one else None)
+            for uid, one in found.items()
+            if {"mu", "sigma"} <= one.keys()
+        ]
+        if len({(one.mu, one.sigma) for one in ratings}) < 2:
+            return []
+        return sorted(ratings, key=lambda one: (-one.mu, one.uid))
+
+    def warnings(self) -> list[RunWarning]:
+        """Return the warnings about the last step, and about the last NashConv of each environment."""
+        last = self.latest.get("step")
+        of_step = [one.warning for one in self.found_warnings if one.step == last]
+        return [*of_step, *unplayable_warnings(self.evaluations)]
+
+    def of_last_step(self) -> dict[str, float]:
+        """Return the metrics of the last step."""
+        return {
+            name: one.values[-1]
+            for name, one in self.series.items()
+            if one.steps and one.steps[-1] == self.step
+        }
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of the last step by phase, and the rest if it is known."""
+        metrics = self.of_last_step()
+        found = {
+            label: metrics[f"time/{name}_seconds"]
+            for name, label in PHASES.items()
+            if f"time/{name}_seconds" in metrics
+        }
+        spans = self.step_seconds()
+        if found and spans:
+            found["the rest"] = max(0.0, spans[-1] - sum(found.values()))
+        return found
+
+    def seconds(self) -> float:
+        """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics.
+
+        The first line is written at the end of its step, so the seconds that it records are added.
+        """
+        times = self.metric("wall_time")
+        if not times.values:
+            return 0.0
+        phases = self.under("time/", "_seconds").values()
+        recorded = sum(one.values[0] for one in phases if one.steps[0] == times.steps[0])
+        return times.values[-1] - times.values[0] + recorded
+
+    def step_seconds(self) -> list[float]:
+        """Return the wall-clock seconds of the last steps, oldest first, without pauses before a resume."""
+        times = self.metric("wall_time").values[-RECENT_STEPS - 1 :]
+        spans = [later - earlier for earlier, later in pairwise(times)]
+        usual = median(spans) if spans else 0.0
+        return [span for span in spans if 0 <= span <= 20 * usual]
+
+    def seconds_left(self) -> float | None:
+        """Return the remaining seconds at the latest speed; ``None`` if they are unknown."""
+        spans = self.step_seconds()
+        if self.total_steps is None or not spans:
+            return None
+        return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
+
+
+class Source(Protocol):
+    """A source of views: a run directory or a live cluster."""
+
+    def read(self) -> RunView:
+        """Read what is new, with little work, and return the current view.
+
+        The method is called about every second from a thread, never concurrently, and again at once while
+        ``share_read`` is below 1. It raises nothing; failures go into ``trouble``.
+        """

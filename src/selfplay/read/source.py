@@ -1,0 +1,152 @@
+"""RunDirectorySource: reads a run's directory repeatedly while it grows, or after the run has finished."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from selfplay.core import InputError
+from selfplay.read.episodes import LoggedEpisode, last_episode
+from selfplay.read.evaluation_files import EvaluationFiles
+from selfplay.read.files import Folder, decoded, number_of
+from selfplay.read.metrics import MetricsTail
+from selfplay.read.run_view import Meeting, RunView
+
+MAX_STATE_BYTES = 1 << 26
+"""A larger state.json (one that contains a large buffer) is not read."""
+TAIL_BYTES = 1 << 23
+"""At most this many bytes at the end of a rollout log are read."""
+MAX_PARTS = 12
+"""At most this many sub-episodes of an episode are kept."""
+
+
+class _State(msgspec.Struct):
+    """The part of a checkpoint's state.json that is read."""
+
+    class _Source(msgspec.Struct):
+        class _Pool(msgspec.Struct):
+            matches: dict[str, dict[str, Meeting]] = {}
+
+        pool: _Pool = msgspec.field(default_factory=_Pool)
+
+    source: _Source = msgspec.field(default_factory=_Source)
+
+
+class RunDirectorySource:
+    """A :class:`selfplay.read.run_view.Source` of a run directory.
+
+    Missing or damaged files are left out. Nothing is ever written.
+
+    Args:
+        path: the run's directory.
+        whole: keep the long fields of evaluations.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self.path = path
+        self._config: dict[str, Any] = {}
+        self._metrics = MetricsTail(path / "metrics.jsonl")
+        self._evaluations = EvaluationFiles(path / "evaluation", whole=whole)
+        self._checkpoints = Folder(path / "checkpoints")
+        self._meetings: dict[str, dict[str, Meeting]] = {}
+        self._meetings_of: Path | None = None
+        self._logs = Folder(path / "rollouts")
+        self._game: LoggedEpisode | None = None
+        self._game_of: tuple[Path, int] | None = None
+
+    def read(self) -> RunView:
+        """Read what is new; see :meth:`selfplay.read.run_view.Source.read`."""
+        trouble = ""
+        try:
+            os.stat(self.path)
+            self._read_config()
+            self._metrics.read()
+            self._evaluations.read()
+            self._read_meetings()
+            self._read_game()
+        except OSError as error:
+            trouble = f"{self.path} cannot be read ({error.strerror})"
+        metrics = self._metrics
+        return RunView(
+            name=self.path.resolve().name,
+            config=self._config,
+            series=metrics.series(),
+            latest=dict(metrics.latest),
+            found_warnings=list(metrics.warnings.values()),
+            lines=metrics.lines,
+            damaged_lines=metrics.damaged,
+            evaluations=self._evaluations.evaluations(),
+            meetings=self._meetings,
+            meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
+            game=self._game,
+            share_read=1.0 if trouble else min(metrics.share_read, self._evaluations.share_read),
+            trouble=trouble,
+        )
+
+    def _read_config(self) -> None:
+        if self._config:
+            return
+        try:
+            self._config = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            self._config = {}
+
+    def _read_meetings(self) -> None:
+        """Read the match counts from the newest checkpoint; an unreadable checkpoint changes nothing."""
+        if not self._checkpoints.look():
+            return
+        newest = self._checkpoints.newest("")
+        if newest is None or newest == self._meetings_of:
+            return
+        path = newest / "state.json"
+        try:
+            if path.stat().st_size > MAX_STATE_BYTES:
+                return
+            state = decoded(path.read_bytes(), _State)
+        except FileNotFoundError:
+            return
+        if state is not None:
+            self._meetings, self._meetings_of = state.source.pool.matches, newest
+
+    def _read_game(self) -> None:
+        """Read the last game of the newest log."""
+        if not self._logs.look():
+            return
+        newest = self._logs.newest(".jsonl")
+        if newest is None or (newest, self._logs.entries[newest.name]) == self._game_of:
+            return
+        try:
+            game = last_episode(newest, TAIL_BYTES)
+        except FileNotFoundError:
+            return
+        self._game = _shortened(game) if game is not None else self._game
+        self._game_of = newest, self._logs.entries[newest.name]
+
+
+def read_run(run_dir: Path, *, whole: bool = False) -> RunView:
+    """Read a run directory to its end; ``whole`` as for :class:`RunDirectorySource`.
+
+    Raises:
+        InputError: it is not a directory, or it cannot be read.
+    """
+    if not run_dir.is_dir():
+        raise InputError(str(run_dir), "is not a run directory", "Name a directory under runs/.")
+    source = RunDirectorySource(run_dir, whole=whole)
+    view = source.read()
+    while view.share_read < 1:
+        view = source.read()
+    if view.trouble:
+        raise InputError("run directory", view.trouble, "Make it readable.")
+    return view
+
+
+def _shortened(episode: LoggedEpisode) -> LoggedEpisode:
+    """Return an episode as a view carries it: of a prompt the last message, no ids, and not every part."""
+    for step in episode.rollout.steps:
+        step.prompt = step.prompt[-1:]
+        step.prompt_token_ids = step.completion_token_ids = None
+    episode.left_out += len(episode.children[MAX_PARTS:])
+    episode.children = [_shortened(child) for child in episode.children[:MAX_PARTS]]
+    return episode

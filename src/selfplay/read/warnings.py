@@ -1,0 +1,119 @@
+"""Warnings about a run that keeps going: what its metrics show to be wrong, and what to check."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MOST = 0.5
+"""The share of cut answers or of equal groups from which a warning is due."""
+_NO_ADVANTAGE = "no advantage"
+
+
+@dataclass(frozen=True)
+class RunWarning:
+    """A problem at one step.
+
+    Attributes:
+        cause: identifies the problem; the same at every step.
+        text: describes the problem.
+        advice: says what to check.
+        whole: the cause of which this one is a part; where that one was reported, this one is not.
+    """
+
+    cause: str
+    text: str
+    advice: str
+    whole: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}"
+
+
+@dataclass(frozen=True)
+class FoundWarning:
+    """The latest warning with one cause, its step, and the number of lines of metrics with that cause."""
+
+    warning: RunWarning
+    step: float
+    lines: int = 1
+
+
+def warnings_of(metrics: Mapping[str, Any]) -> list[RunWarning]:
+    """Return the warnings about the metrics of one step, the most serious first."""
+    return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
+
+
+class WarningLog:
+    """Reports each cause once."""
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()
+
+    def new(self, metrics: Mapping[str, Any]) -> list[RunWarning]:
+        """Return the warnings about these metrics whose cause has not been reported yet."""
+        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, one.whole))]
+        self._reported |= {one.cause for one in found}
+        return found
+
+
+def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+    if metrics.get("answers/zero_advantage_share") == 1:
+        yield RunWarning(
+            _NO_ADVANTAGE,
+            "every advantage is 0, so the rewards teach nothing",
+            "check in the rollouts and the reward functions whether all compared rewards are equal",
+        )
+        return
+    for role, share in _by_role(metrics, "answers/zero_advantage_share/"):
+        if share == 1:
+            yield RunWarning(
+                f"{_NO_ADVANTAGE}/{role}",
+                f"every advantage of {role} is 0, so it learns nothing from the rewards",
+                "check in the rollouts whether its reward ever differs",
+                whole=_NO_ADVANTAGE,
+            )
+    for name, norm in metrics.items():
+        if name.startswith("learner/") and name.endswith("/grad_norm") and norm == 0:
+            policy = name.removeprefix("learner/").removesuffix("grad_norm").rstrip("/")
+            yield RunWarning(
+                name,
+                f"the gradient{f' of {policy}' if policy else ''} is 0, so the update changed nothing",
+                "check the advantages and learning.algorithm",
+            )
+
+
+def _cut(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+    for role, share in _by_role(metrics, "answers/cut_share/"):
+        if share > MOST:
+            yield RunWarning(
+                f"cut/{role}",
+                f"{share:.0%} of the answers of {role} are cut at the token limit",
+                "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers",
+            )
+
+
+def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+    share = metrics.get("program/equal_group_share")
+    if isinstance(share, float) and share >= MOST and metrics.get("answers/zero_advantage_share") != 1:
+        yield RunWarning(
+            "equal groups",
+            f"{share:.0%} of the groups have equal rewards throughout and teach nothing",
+            "use larger groups, harder or easier tasks, or finer-grained rewards",
+        )
+
+
+def _rewarded_in_vain(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+    for role, _ in _by_role(metrics, "program/rewarded_without_step/"):
+        yield RunWarning(
+            f"rewarded without step/{role}",
+            f"{role} gets rewards but has no step, so it is not trained",
+            "check that the episode appends response.to_step(...) to state.trajectory for it",
+        )
+
+
+def _by_role(metrics: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    return (
+        (name.removeprefix(prefix), value)
+        for name, value in metrics.items()
+        if name.startswith(prefix) and isinstance(value, int | float)
+    )

@@ -1,0 +1,147 @@
+"""WholeRun: a run read to its end, with games or conversations to show. Damaged files are left out."""
+
+import gzip
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from selfplay.read.episodes import LoggedEpisode, first_episodes, select_episodes
+from selfplay.read.evaluations import Evaluation
+from selfplay.read.files import decoded, number_of
+from selfplay.read.run_view import RunView
+from selfplay.read.source import read_run
+
+MAX_TRANSCRIPT = 8
+"""The number of games or conversations kept of an evaluation."""
+
+
+class Session(msgspec.Struct):
+    """One start of the run: its time (UTC), the versions in use and the kind of machine."""
+
+    started: str = ""
+    selfplay: str = ""
+    python: str = ""
+    torch: str = ""
+    system: str = ""
+    cpus: int | None = None
+    gpus: list[str] = []
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The logged games of one evaluation against an opponent or, for a program, its conversations."""
+
+    step: int
+    env_id: str
+    opponent: str
+    episodes: list[LoggedEpisode]
+
+
+@dataclass(frozen=True)
+class WholeRun(RunView):
+    """A run with everything that a report shows.
+
+    Args:
+        config_text: the configuration as it was written.
+        sessions: the starts of the run, oldest first.
+        episodes: games or conversations of training, chosen by :func:`select_episodes`.
+        episodes_in_log: the number from which they were chosen.
+        transcripts: the logged games or conversations of the first and the last evaluation, by step.
+    """
+
+    config_text: str = ""
+    sessions: list[Session] = field(default_factory=list)
+    episodes: list[LoggedEpisode] = field(default_factory=list)
+    episodes_in_log: int = 0
+    transcripts: list[Transcript] = field(default_factory=list)
+
+    def roles(self) -> list[str]:
+        """Return every role of a program that metrics or conversations name, sorted."""
+        found = set(super().roles())
+        read = [one for transcript in self.transcripts for one in transcript.episodes]
+        for episode in [*self.episodes, *read]:
+            for rollout in episode.all_rollouts():
+                found |= {step.role_id for step in rollout.steps} | set(rollout.rewards)
+                found |= {said.author for said in rollout.transcript}
+        return sorted(found - {""})
+
+
+class _BatchLine(msgspec.Struct):
+    """A step of a training batch: its rollout, seat and index, and its reward at each stage."""
+
+    rollout_id: str = ""
+    pid: int = 0
+    step_index: int = 0
+    rewards: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def load_run(run_dir: Path) -> WholeRun:
+    """Read a run directory.
+
+    Raises:
+        InputError: it is not a directory, or it cannot be read.
+    """
+    view = read_run(run_dir, whole=True)
+    config = run_dir / "config.toml"
+    logs = sorted((run_dir / "rollouts").glob("step-*.jsonl"), key=number_of)
+    episodes, in_log = select_episodes(logs, of_program=view.is_program)
+    if not view.is_program:
+        _add_reward_stages(episodes, sorted(run_dir.glob("*/batch-*.jsonl.gz")))
+    return WholeRun(
+        **vars(view),
+        config_text=config.read_text(encoding="utf-8", errors="replace") if config.exists() else "",
+        sessions=_sessions(run_dir / "sessions.json"),
+        episodes=episodes,
+        episodes_in_log=in_log,
+        transcripts=_transcripts(run_dir / "evaluation"),
+    )
+
+
+def _sessions(path: Path) -> list[Session]:
+    return (decoded(path.read_bytes(), list[Session]) or []) if path.exists() else []
+
+
+def _transcripts(directory: Path) -> list[Transcript]:
+    """Return the logged episodes of the first and the last evaluation, by step."""
+    paths = sorted(directory.glob("step-*.jsonl"), key=lambda path: (number_of(path), path.name))
+    ends = {number_of(path) for path in (*paths[:1], *paths[-1:])}
+    found = []
+    for path in paths:
+        if number_of(path) in ends:
+            beside = path.with_suffix(".json")
+            match = decoded(beside.read_bytes(), Evaluation) if beside.exists() else None
+            match = match or Evaluation(opponent=path.stem)
+            episodes = first_episodes(path, MAX_TRANSCRIPT)
+            found.append(Transcript(number_of(path), match.env_id, match.opponent, episodes))
+    return found
+
+
+def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:
+    """Copy the reward stages from the batch logs into the games' steps, as ``info["reward_stages"]``.
+
+    Batches are numbered from 1, so in a lockstep run the games of a step are in the batch of the same number
+    or in a neighbouring one; only those files are read. A step that was never sampled gets no stages.
+    """
+    near = {episode.step + distance for episode in episodes for distance in (-1, 0, 1)}
+    lines = (line for path in batch_logs if number_of(path) in near for line in _unzipped_lines(path))
+    found = (entry for line in lines if (entry := decoded(line, _BatchLine)) is not None)
+    stages = {(entry.rollout_id, entry.pid, entry.step_index): entry.rewards for entry in found}
+    for episode in episodes:
+        taken: defaultdict[int, int] = defaultdict(int)
+        for step in episode.rollout.steps:
+            key = (episode.rollout.id, step.pid, taken[step.pid])
+            taken[step.pid] += 1
+            if key in stages:
+                step.info["reward_stages"] = stages[key]
+
+
+def _unzipped_lines(path: Path) -> list[bytes]:
+    """Return the lines of a compressed file; empty if it is truncated."""
+    try:
+        return gzip.decompress(path.read_bytes()).splitlines()
+    except (OSError, EOFError, zlib.error):
+        return []

@@ -1,0 +1,15 @@
+"""What a run measures: the tracker and the sinks that it writes to."""
+
+from selfplay.record.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics
+from selfplay.record.tracker import Tracker, is_wall_clock
+
+__all__ = [
+    "JsonlSink",
+    "Metrics",
+    "Sink",
+    "TensorBoardSink",
+    "Tracker",
+    "WandbSink",
+    "is_wall_clock",
+    "read_metrics",
+]

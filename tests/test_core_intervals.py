@@ -1,0 +1,104 @@
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core.intervals import interval_over_runs, mean_interval, wilson_interval
+
+counts = st.integers(0, 10_000).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials)))
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    # Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 3.
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_interval_has_its_published_values(successes, trials, low, high):
+    interval = wilson_interval(successes, trials)
+    assert interval.mid == successes / trials
+    assert interval.low == pytest.approx(low, abs=5e-5)
+    assert interval.high == pytest.approx(high, abs=5e-5)
+
+
+def test_nothing_is_known_without_trials():
+    assert wilson_interval(0, 0) == (0.0, 0.0, 1.0)
+
+
+@given(counts)
+def test_a_share_lies_within_its_interval_and_that_within_0_and_1(count):
+    low, mid, high = wilson_interval(*count)
+    assert 0 <= low <= mid <= high <= 1
+
+
+@given(counts)
+def test_failures_have_the_mirrored_interval(count):
+    successes, trials = count
+    if trials:
+        low, _, high = wilson_interval(successes, trials)
+        mirrored = wilson_interval(trials - successes, trials)
+        assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((low, high), abs=1e-12)
+
+
+@given(counts, st.floats(0.01, 0.9))
+def test_more_confidence_is_never_narrower(count, confidence):
+    narrow = wilson_interval(*count, confidence)
+    wide = wilson_interval(*count, confidence + 0.05)
+    assert wide.low <= narrow.low
+    assert wide.high >= narrow.high
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(3, 2), (-1, 4), (0, -1)])
+def test_impossible_counts_are_refused(successes, trials):
+    with pytest.raises(ValueError, match="successes"):
+        wilson_interval(successes, trials)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
+def test_confidence_is_a_probability(confidence):
+    with pytest.raises(ValueError, match="confidence"):
+        wilson_interval(1, 2, confidence)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=50))
+def test_mean_interval_follows_from_the_sample_standard_deviation(values):
+    interval = mean_interval(len(values), sum(values), sum(value**2 for value in values))
+    spread = 1.959964 * statistics.stdev(values) / len(values) ** 0.5
+    assert interval.mid == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert interval.high - interval.mid == pytest.approx(spread, abs=1e-5)
+    assert interval.mid - interval.low == pytest.approx(spread, abs=1e-5)
+
+
+def test_mean_of_one_value_and_of_none():
+    assert mean_interval(1, 2.5, 6.25) == (2.5, 2.5, 2.5)
+    assert mean_interval(0, 0.0, 0.0) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "quantile"),
+    # Abramowitz and Stegun, Handbook of Mathematical Functions, table 26.10, for A(t|v) = 0.95.
+    [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (11, 2.228), (31, 2.042), (121, 1.980)],
+)
+def test_the_interval_over_runs_has_the_published_quantiles_of_students_distribution(runs, quantile):
+    values = [float(number) for number in range(runs)]
+    low, mid, high = interval_over_runs(values)
+    assert mid == statistics.fmean(values)
+    spread = quantile * statistics.stdev(values) / runs**0.5
+    assert high - mid == pytest.approx(spread, rel=3e-4)
+    assert mid - low == pytest.approx(spread, rel=3e-4)
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_fewer_than_two_runs_have_no_interval(values):
+    with pytest.raises(ValueError, match="say nothing about the spread"):
+        interval_over_runs(values)
+
+
+def test_a_confidence_of_a_half_is_narrower_than_one_of_nine_tenths():
+    half, most = (interval_over_runs([0.0, 1.0, 5.0], confidence) for confidence in (0.5, 0.9))
+    assert most.low < half.low < half.mid == most.mid < half.high < most.high

@@ -1,0 +1,139 @@
+"""The one list of charts: what is worth plotting of games and of programs."""
+
+import json
+
+from selfplay.read.chart_list import chart_sections
+from selfplay.read.charts import WHOLE
+from selfplay.read.run_view import RunView
+from selfplay.read.series import Series
+from selfplay.read.whole_run import load_run
+from selfplay.report.plotly import figure_sections
+from selfplay.watch.widgets import CURVES, RATES
+from watched_runs import read_all, run_of
+
+
+def charts_of(view: RunView) -> dict[str, list[str]]:
+    """Return the names of the lines of every chart, by title."""
+    sections = chart_sections(view)
+    return {chart.title: [line.name for line in chart.lines] for made in sections.values() for chart in made}
+
+
+def view_of(*names: str, values=(0.5, 0.25)) -> RunView:
+    steps = [float(step) for step in range(1, len(values) + 1)]
+    return RunView("run", series={name: Series(steps, list(values)) for name in names})
+
+
+def test_games_have_charts_of_strength_rewards_learning_play_answers_and_speed(games_run):
+    view = read_all(games_run)
+    sections = chart_sections(view)
+    assert list(sections) == ["Strength", "Rewards", "Learning", "Play", "Answers", "Speed"]
+    charts = charts_of(view)
+    assert charts["Win rate in evaluation matches"] == ["against optimal", "against random"]
+    assert charts["Games with an invalid move"] == [
+        "training",
+        "against optimal",
+        "against random",
+    ]
+    assert charts["Reward by seat"] == ["seat 0", "seat 1"]
+    assert charts["Outcomes of training games"] == ["won", "drawn", "lost"]
+    assert charts["Seconds per phase"] == ["evaluation", "learn", "play"]
+    for title in (
+        "NashConv",
+        "Loss",
+        "Learning rate",
+        "Well-formed answers",
+        "Game length",
+        "Games per second",
+    ):
+        assert charts[title] == [""], "the title says it all"
+
+
+def test_programs_have_a_line_for_each_role_and_policy(program_run):
+    charts = charts_of(read_all(program_run))
+    assert charts["Reward by role"] == ["Hider", "Seeker"]
+    assert charts["Loss"] == ["hider", "seeker"]
+    assert charts["Ratings of the policies"] == ["hider", "seeker"]
+    assert "share_of_odd_letters, Hider" in charts["Metrics of hide"]
+    assert "Episodes per second" in charts
+
+
+def test_the_page_and_the_terminal_show_the_same_charts(games_run, program_run):
+    for run in (games_run, program_run):
+        whole, view = load_run(run), read_all(run)
+        on_page = [figure.title for made in figure_sections(whole).values() for figure in made]
+        found = chart_sections(view)
+        in_terminal = [chart.title for section in CURVES + RATES for chart in found.pop(section, [])]
+        assert found == {}, "every section has its page"
+        assert set(on_page) - set(in_terminal) <= {"Ratings of the pool"}, (
+            "the terminal has a page of ratings"
+        )
+        assert set(in_terminal) <= set(on_page)
+
+
+def test_several_environments_are_named_in_the_lines(tmp_path):
+    names = [
+        f"collection-{env}/{measure}" for env in "ab" for measure in ("Invalid Move Rate", "Reward (pid=0)")
+    ]
+    charts = charts_of(view_of(*names, *(f"collection-{env}/Game Length" for env in "ab")))
+    assert charts == {
+        "Reward by seat": ["a: seat 0", "b: seat 0"],
+        "Games with an invalid move": ["training, a", "training, b"],
+        "Game length": ["a", "b"],
+    }
+
+
+def test_draws_and_failures_have_charts_only_if_there_were_any(tmp_path):
+    match = {"step": 1, "kind": "match", "env_id": "a", "opponent": "random", "games": 4, "wins": 2}
+    for draws, run in ((0, tmp_path / "without"), (2, tmp_path / "with")):
+        metrics = {"accounts/failed": 0, "accounts/retried": draws}
+        evaluation = run_of(run, step=1, **metrics) / "evaluation"
+        evaluation.mkdir()
+        (evaluation / "step-000001-random.json").write_text(json.dumps(match | {"draws": draws}))
+    charts = charts_of(read_all(tmp_path / "without"))
+    assert list(charts) == ["Win rate in evaluation matches", "Games with an invalid move"]
+    charts = charts_of(read_all(tmp_path / "with"))
+    assert charts["Draw rate in evaluation matches"] == ["against random"]
+    assert charts["Failed and retried games"] == ["retried"]
+
+
+def test_a_match_whose_counts_do_not_add_up_is_left_out(tmp_path):
+    match = {"step": 1, "kind": "match", "env_id": "a", "opponent": "random", "games": 4, "wins": 5}
+    evaluation = run_of(tmp_path / "run", step=1) / "evaluation"
+    evaluation.mkdir()
+    (evaluation / "step-000001-random.json").write_text(json.dumps(match))
+    assert read_all(tmp_path / "run").evaluations == []
+
+
+def test_idle_shares_and_ages_of_records_are_shares():
+    names = ["overlap/learner_idle_share", *(f"overlap/staleness_{age}" for age in (10, 0, 2))]
+    found = chart_sections(view_of(*names))
+    (ages,), (idle,) = found["Learning"], found["Speed"]
+    assert [line.name for line in ages.lines] == ["this version", "2 older", "10 older"]
+    assert (idle.title, idle.axis, idle.bounds) == ("Idle share of the time", "share", WHOLE)
+    assert "Learning" not in chart_sections(view_of("overlap/staleness_0")), (
+        "without overlap there are no ages"
+    )
+
+
+def test_answers_have_charts_by_role(tmp_path):
+    measures = ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate")
+    charts = charts_of(
+        view_of(*(f"answers/{name}/{role}" for name in measures for role in ("Judge", "Solver")))
+    )
+    titles = ("Answers without advantage", "Answers cut at the token limit", "Answer length")
+    for title in (*titles, "Entropy of sampling, estimated"):
+        assert charts[title] == ["Judge", "Solver"]
+
+
+def test_entropy_and_divergence_are_recognised_by_whole_words():
+    charts = charts_of(view_of("learner/legal_entropy", "learner/kl_to_base", "learner/sparkle"))
+    assert charts == {"Entropy": ["legal entropy"], "Divergence": ["kl to base"]}
+
+
+def test_the_axis_of_a_mismatch_is_logarithmic_if_it_spans_more_than_a_decade():
+    def axis(*values):
+        (found,) = chart_sections(view_of("learner/mismatch", values=values))["Learning"]
+        return found.axis, found.caption.endswith("The axis is logarithmic.")
+
+    assert axis(1e-7, 1e-5) == ("log", True)
+    assert axis(2e-7, 9e-7) == axis(0.0, 0.0) == ("plain", False)

@@ -1,0 +1,496 @@
+"""The report: complete, partial and empty run directories, hostile text, and figures that Plotly accepts."""
+
+import gzip
+import json
+import math
+import random
+import re
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
+from selfplay.evaluation.match_result import GameRecord, MatchResult
+from selfplay.evaluation.report_files import write_evaluation
+from selfplay.read.turns import game_turns
+from selfplay.read.whole_run import load_run
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.report import build_report
+from selfplay.report.episodes import shared_beginning, training_html
+from selfplay.report.plotly import figure_sections
+
+CONFIG = """\
+seed = 3
+
+[model]
+name = "smollm2-135m"
+
+[[envs]]
+id = "kuhn_poker"
+template = "fewshot-chat"
+"""
+RULES = [
+    {"role": "user", "content": "Kuhn poker, 2 players, cards J, Q, K (lowest first). Moves so far: none."},
+    {"role": "assistant", "content": "check"},
+    {"role": "user", "content": "Moves so far: they bet. Legal moves: fold, call. Your card: Q."},
+    {"role": "assistant", "content": "call"},
+]
+
+
+def write_run(run_dir: Path, steps: int = 60, games_per_step: int = 8, seed: int = 0) -> Path:
+    """Make a run directory like that of a Kuhn poker run, with all files and plausible figures."""
+    rng = random.Random(seed)
+    (run_dir / "evaluation").mkdir(parents=True)
+    (run_dir / "rollouts").mkdir()
+    (run_dir / "batches").mkdir()
+    (run_dir / "config.toml").write_text(CONFIG)
+    with (run_dir / "metrics.jsonl").open("w") as file:
+        for step in range(1, steps + 1):
+            file.write(json.dumps(metrics_line(step, rng)) + "\n")
+    for step in range(0, steps + 1, 10):
+        write_evaluations(run_dir / "evaluation", step, rng)
+    for step in (1, steps // 2, steps):
+        write_games(run_dir, step, games_per_step, rng)
+    return run_dir
+
+
+def metrics_line(step: int, rng: random.Random) -> dict[str, float]:
+    learned = 1 - math.exp(-step / 15)
+    line = {
+        "step": step,
+        "wall_time": 1.7e9 + 9.3 * step,
+        "collection-kuhn_poker/Games": 256 * step,
+        "collection-kuhn_poker/Win Rate": 0.5 + rng.gauss(0, 0.01),
+        "collection-kuhn_poker/Draw Rate": 0.0,
+        "collection-kuhn_poker/Invalid Move Rate": 0.35 * math.exp(-step / 5),
+        "collection-kuhn_poker/Format Success Rate": 1 - 0.3 * math.exp(-step / 5),
+        "collection-kuhn_poker/Reward (pid=0)": -0.055 + rng.gauss(0, 0.05),
+        "collection-kuhn_poker/Reward (pid=1)": 0.055 + rng.gauss(0, 0.05),
+        "collection-kuhn_poker/Response Length (tokens)": 2 + 3 * math.exp(-step / 5),
+        "learner/loss": -0.02 + rng.gauss(0, 0.01),
+        "learner/grad_norm": 0.4 + abs(rng.gauss(0, 0.1)),
+        "learner/legal_entropy": 0.9 - 0.4 * learned,
+        "learner/kl_to_base": 0.05 * learned,
+        "learner/legal_mass": 0.65 + 0.34 * learned,
+        "learner/mismatch": 10 ** rng.uniform(-5.5, -4.5),
+        "time/generated_tokens_per_second": 900 + rng.gauss(0, 60),
+        "time/trained_tokens_per_second": 9000 + rng.gauss(0, 300),
+        "time/games_per_second": 60 + rng.gauss(0, 4),
+        "time/play_seconds": 4.2 + rng.gauss(0, 0.3),
+        "time/learn_seconds": 3.1 + rng.gauss(0, 0.2),
+        "time/evaluation_seconds": 1.9 if step % 10 == 0 else 0.0,
+        **{
+            f"answers/{name}/player_{pid}": value * learned
+            for name, value in (("zero_advantage_share", 0.4), ("cut_share", 0.1), ("tokens", 5.0))
+            for pid in (0, 1)
+        },
+        "exploration/kuhn_poker/Pct. Unique Action 2-gram": 0.02 * math.exp(-step / 30),
+    }
+    if step % 10 == 0:
+        line[f"model-pool/ckpt-{step}/mu"] = 25 + 4 * learned + rng.gauss(0, 0.3)
+        line[f"model-pool/ckpt-{step}/sigma"] = 1.2 + 2 / step
+        line["model-pool/fixed-random/mu"] = 22 - 2 * learned
+        line["model-pool/fixed-random/sigma"] = 1.0
+    return line
+
+
+def write_evaluations(directory: Path, step: int, rng: random.Random) -> None:
+    learned = 1 - math.exp(-step / 15)
+    invalid = round(400 * 0.31 * (1 - learned) ** 3)
+    for opponent, best in (("random", 0.66), ("optimal", 0.47)):
+        wins = round(400 * (0.36 + (best - 0.36) * learned) + rng.gauss(0, 8))
+        draws = 12 if opponent == "optimal" and step else 0
+        match = {
+            "step": step,
+            "env_id": "kuhn_poker",
+            "kind": "match",
+            "opponent": opponent,
+            "games": 400,
+            "wins": wins,
+            "draws": draws,
+            "losses": 400 - wins - draws,
+            "invalid": {"model": invalid, "opponent": 0},
+            "by_seat": {"0": {"games": 200}, "1": {"games": 200}},
+            "win_rate": [0.1, 0.2, 0.3],
+        }
+        (directory / f"step-{step:06d}-{opponent}.json").write_text(json.dumps(match))
+    policy = {}
+    for card in "012":
+        for history, actions in (
+            ("", "check bet"),
+            ("p", "check bet"),
+            ("b", "fold call"),
+            ("pb", "fold call"),
+        ):
+            chance = min(0.97, max(0.03, 0.3 + learned * (int(card) - 1) * 0.6 + rng.gauss(0, 0.03)))
+            first, second = actions.split()
+            policy[card + history] = {first: 1 - chance, second: chance}
+    exact = {
+        "step": step,
+        "env_id": "kuhn_poker",
+        "kind": "nash_conv",
+        "nash_conv": 1.41 - 1.2 * learned,
+        "legal_mass": 0.66 + 0.339 * learned,
+        "policy": policy,
+        "observations": {
+            state: f"Your card: {'JQK'[int(state[0])]}. History: {state[1:]}." for state in policy
+        },
+    }
+    (directory / f"step-{step:06d}-nashconv.json").write_text(json.dumps(exact))
+
+
+def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> None:
+    rollouts = [make_rollout(step, number, rng) for number in range(count)]
+    batch = [
+        {
+            "rollout_id": rollout["id"],
+            "pid": logged["pid"],
+            "step_index": 0,
+            "rewards": {"final": 2.0, "final_transformed": 1.9, "step": 1.9, "sampled": 0.83},
+        }
+        for rollout in rollouts
+        for logged in rollout["steps"][:2]
+    ]
+    log = run_dir / "rollouts" / f"step-{step:06d}.jsonl"
+    log.write_text("".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts))
+    batches = run_dir / "batches" / f"batch-{step:06d}.jsonl.gz"
+    batches.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in batch).encode()))
+
+
+def line(rollout: dict, step: int) -> dict:
+    return {"schema_version": 1, "step": step, "line": 1, "lines": 1, "rollout": rollout}
+
+
+def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | None = None) -> dict:
+    invalid = number == 3 and step == 1 if invalid is None else invalid
+    mirror = number % 2 == 0
+    cards = rng.sample("JQK", 2)
+    history: list[str] = []
+    turns, steps = [], []
+    for turn, action in enumerate(["I would like to bet" if invalid else "check", "bet", "call"]):
+        pid = turn % 2
+        legal = "fold, call" if "bet" in history else "check, bet"
+        said = ", ".join(history) or "none"
+        observation = f"Moves so far: {said}. Legal moves: {legal}. Your card: {cards[pid]}."
+        trained = pid == 0 or mirror
+        turns.append(
+            {
+                "pid": pid,
+                "kind": "policy" if trained else "script",
+                "model": "default" if trained else "random",
+                "observation": observation,
+                "text": f" {action}\n" if invalid else action,
+                "action": action,
+                "well_formed": not invalid,
+                "invalid": invalid,
+            }
+        )
+        if trained:
+            steps.append(
+                {
+                    "role_id": f"player_{pid}",
+                    "prompt": [*RULES, {"role": "user", "content": observation}],
+                    "completion": [{"role": "assistant", "content": action}],
+                    "prompt_token_ids": list(range(180 + turn)),
+                    "completion_token_ids": [7, 2],
+                    "completion_logprobs": [rng.uniform(-1, 0), -0.01],
+                    "reward": 2.0,
+                    "advantage": 0.0,
+                    "info": {"extracted_action": action},
+                    "pid": pid,
+                    "env_id": "kuhn_poker",
+                    "policy_version": step - 1,
+                }
+            )
+        history.append(action)
+        if invalid:
+            break
+    reward = 2.0 if cards[0] > cards[1] else -2.0
+    return {
+        "episode_type": "game",
+        "artifact": {
+            "env_id": "kuhn_poker",
+            "agents": [
+                {"kind": "policy", "model": "default"},
+                {"kind": "policy" if mirror else "script", "model": "default" if mirror else "random"},
+            ],
+        },
+        "id": f"game-{step}-{number}",
+        "meta": {},
+        "steps": steps,
+        "extras": {
+            "turns": turns,
+            "final_rewards": {"0": -1.0 if invalid else reward, "1": 1.0 if invalid else -reward},
+            "num_turns": len(turns),
+            "invalid_pid": 0 if invalid else None,
+            "truncated": False,
+        },
+        "rewards": {"player_0": reward},
+    }
+
+
+class Page(HTMLParser):
+    """Collects what a browser finds in a page: elements, attributes and visible text."""
+
+    VOID = frozenset({"meta", "link", "img", "br", "hr", "input"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def build(run_dir: Path) -> str:
+    """Build a report and return it without the plotting library, which is large."""
+    html = build_report(run_dir).read_text(encoding="utf-8")
+    return re.sub(r"<script>/\*.*?</script>", "<script></script>", html, count=1, flags=re.DOTALL)
+
+
+def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
+    page = Page(build(write_run(tmp_path / "quickstart-1")))
+    text = " ".join(page.text)
+    for expected in (
+        "quickstart-1",
+        "smollm2-135m",
+        "Before and after",
+        "NashConv",
+        "Ratings of the pool",
+        "Seconds per phase",
+        "Log-probability mismatch",
+        "What it plays",
+        "19 of 24 games",
+        "Step 30",
+        "malformed",
+        "seat 1, random",
+        "final transformed",
+        "mean log-prob",
+    ):
+        assert expected in text, expected
+    assert page.open == []
+    assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 21
+
+
+def test_the_page_loads_nothing_from_anywhere(tmp_path):
+    page = Page(build(write_run(tmp_path / "run", steps=10)))
+    names = {"src", "href", "data", "action"}
+    assert [(tag, attrs) for tag, attrs in page.elements if names & set(attrs)] == []
+
+
+def test_plotly_is_in_the_page_once_and_the_page_stays_small(tmp_path):
+    html = build_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+    assert html.count("plotly.js v") == 1
+    assert len(html.encode()) < 6_500_000
+
+
+def test_plotly_accepts_every_chart(tmp_path):
+    sections = figure_sections(load_run(write_run(tmp_path / "run")))
+    figures = [figure for made in sections.values() for figure in made]
+    assert len(figures) == 21
+    for figure in figures:
+        go.Figure(data=figure.traces, layout=figure.layout)
+
+
+def test_an_empty_directory_gives_a_page_that_says_so(tmp_path):
+    text = " ".join(Page(build(tmp_path)).text)
+    assert tmp_path.name in text
+    assert "Nothing has been recorded yet" in text
+    assert "Strength" not in text
+
+
+def test_a_run_that_has_only_metrics_gives_their_charts(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "wall_time": 5.0, "learner/loss": 0.5}\n{"step": 2, "le'
+    )
+    page = Page(build(tmp_path))
+    assert [attrs["id"] for _, attrs in page.elements if attrs.get("class") == "chart"] == ["chart-0"]
+    assert "Loss" in " ".join(page.text)
+    assert "Before and after" not in " ".join(page.text)
+
+
+def test_a_single_evaluation_has_no_before_column(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    match = {"env_id": "a", "kind": "match", "opponent": "random", "games": 100, "wins": 60, "losses": 40}
+    (tmp_path / "evaluation" / "step-000007-random.json").write_text(json.dumps(match))
+    html = build(tmp_path)
+    assert "100 games, step 7<" in html
+    assert "<td>Wins</td><td></td><td><b>60.0%</b>" in html
+    assert 'class="dot before"' not in html
+
+
+def test_damaged_and_unrelated_files_are_skipped(tmp_path):
+    run_dir = write_run(tmp_path / "run", steps=10)
+    (run_dir / "config.toml").write_text("not = [toml")
+    (run_dir / "evaluation" / "step-000005-broken.json").write_text('{"step": 5, "ki')
+    (run_dir / "evaluation" / "step-000006-other.json").write_text('{"kind": "tournament"}')
+    with (run_dir / "rollouts" / "step-000001.jsonl").open("a") as file:
+        file.write('{"rollout": 3}\n{"rollo')
+    text = " ".join(Page(build(run_dir)).text)
+    assert "not = [toml" in text
+    assert "Before and after" in text
+
+
+def test_a_path_that_is_not_a_run_directory_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="not a run directory"):
+        build_report(tmp_path / "missing")
+
+
+HOSTILE = '</script></pre></details><script>alert("x")</script><img src=x onerror=alert(1)>&amp;"\''
+
+
+def write_hostile_run(run_dir: Path) -> None:
+    """Put text that tries to break out of the page into every field written by a person or a model."""
+    write_run(run_dir, steps=10)
+    rollouts = [make_rollout(10, number, random.Random(0)) for number in (0, 2)]
+    for number, rollout in enumerate(rollouts):
+        observation = "\n".join([HOSTILE] * (1 if number == 0 else 20))
+        for turn in rollout["extras"]["turns"]:
+            turn.update(text=f"so {HOSTILE}", action=HOSTILE, observation=observation)
+            turn.update(model=HOSTILE, kind=HOSTILE)
+        for step in rollout["steps"]:
+            step["prompt"] = [{"role": HOSTILE, "content": HOSTILE}] * 2
+        rollout["artifact"] = {"env_id": HOSTILE, "agents": [{"kind": HOSTILE, "model": HOSTILE}]}
+        rollout["meta"] = {"error": HOSTILE}
+    rollouts[0]["steps"][0]["info"]["reward_stages"] = {HOSTILE: HOSTILE}
+    lines = [json.dumps(line(rollout, 10)) + "\n" for rollout in rollouts]
+    (run_dir / "rollouts" / "step-000010.jsonl").write_text("".join(lines))
+    (run_dir / "batches" / "batch-000010.jsonl.gz").unlink()
+    match = {"step": 10, "env_id": HOSTILE, "kind": "match", "opponent": HOSTILE, "games": 4, "wins": 2}
+    exact = {"kind": "nash_conv", "env_id": HOSTILE, "nash_conv": 1.0, "policy": {HOSTILE: {HOSTILE: 1.0}}}
+    exact["observations"] = {HOSTILE: HOSTILE}
+    (run_dir / "evaluation" / "step-000010-hostile.json").write_text(json.dumps(match))
+    (run_dir / "evaluation" / "step-000010-exact.json").write_text(json.dumps(exact))
+    (run_dir / "config.toml").write_text(f"[model]\nname = '''{HOSTILE}'''\n")
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        values = {
+            f"learner/{HOSTILE}/loss": 1.0,
+            f"model-pool/{HOSTILE}/mu": 1,
+            f"model-pool/{HOSTILE}/sigma": 1,
+        }
+        file.write(json.dumps({"step": 11, **values}) + "\n")
+
+
+def test_text_of_models_and_configuration_never_becomes_html(tmp_path):
+    run_dir = tmp_path / "<img src=y>"
+    write_hostile_run(run_dir)
+    html = build(run_dir)
+    page = Page(html)
+    assert page.open == []
+    assert [tag for tag, _ in page.elements if tag == "img"] == []
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
+    assert not any("onerror" in attrs for _, attrs in page.elements)
+    assert any(HOSTILE in text for text in page.text)
+    # Plotly reads a little HTML in names and labels, so there too everything must be escaped.
+    assert "img src=x onerror" not in re.search(r'type="application/json">(.*)</script>\n', html).group(
+        1
+    ).replace(escape(HOSTILE, quote=False).replace('"', '\\"').replace("<", "\\u003c"), "")
+
+
+def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
+    html = training_html(load_run(write_run(tmp_path / "run", steps=10)))
+    assert html.count(RULES[2]["content"]) == 1
+    assert "seat 0 and seat 1 in kuhn_poker (4 messages)" in html
+
+
+def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message():
+    parting = [[*RULES[:2], {"role": "user", "content": str(number)}, *RULES[:1]] for number in range(3)]
+    assert shared_beginning(parting) == RULES[:2]
+    assert shared_beginning([RULES, RULES]) == RULES[:3]
+    assert shared_beginning([RULES[:1], RULES[:1]]) == shared_beginning([RULES]) == []
+    assert shared_beginning([[], RULES]) == []
+
+
+def test_turns_are_matched_with_their_model_calls(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).episodes
+    against_script = next(game.rollout for game in games if len(game.rollout.steps) == 2)
+    pairs = game_turns(against_script)
+    assert [step is not None for _, step in pairs] == [True, False, True]
+    assert [step.info["extracted_action"] for turn, step in pairs if step] == ["check", "call"]
+    del against_script.extras["turns"]
+    assert [turn.kind for turn, _ in game_turns(against_script)] == ["policy", "policy"]
+
+
+def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
+    games = load_run(write_run(tmp_path / "run", steps=10)).episodes
+    first = games[0].rollout.steps
+    assert first[0].info["reward_stages"]["sampled"] == 0.83
+    assert "reward_stages" not in first[2].info
+
+
+def test_games_are_taken_from_the_first_middle_and_last_step_with_an_invalid_move(tmp_path):
+    run_dir = tmp_path / "run"
+    (run_dir / "rollouts").mkdir(parents=True)
+    rng = random.Random(1)
+    for step in range(1, 10):
+        rollouts = [make_rollout(step, number, rng, invalid=(step, number) == (3, 1)) for number in range(20)]
+        content = "".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts)
+        (run_dir / "rollouts" / f"step-{step:06d}.jsonl").write_text(content)
+    run = load_run(run_dir)
+    assert run.episodes_in_log == 180
+    assert sorted({game.step for game in run.episodes}) == [1, 3, 5, 9]
+    assert [(one.step, one.index) for one in run.episodes if one.rollout.game.has_invalid_move] == [(3, 1)]
+    assert len(run.episodes) == 19
+
+
+def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_path):
+    step = Step("player_0", RULES[:1], RULES[1:2], [1, 2], [3], [-0.5], 1.0, pid=0, env_id="kuhn_poker")
+    agents = (AgentSpec("policy"), AgentSpec("script", "random"))
+    turn = {"pid": 0, "kind": "policy", "model": "default", "observation": "o", "text": "t", "action": "a"}
+    extras = {
+        "final_rewards": {0: -1.0, 1: 1.0},
+        "turns": [{**turn, "well_formed": True, "invalid": True}],
+        "num_turns": 1,
+        "invalid_pid": 0,
+        "truncated": False,
+    }
+    rollout = Rollout(
+        episode_type="game", artifact=PlaySpec("kuhn_poker", 2, agents, 1), steps=[step], extras=extras
+    )
+    failed = Rollout(
+        episode_type="game",
+        artifact=PlaySpec("kuhn_poker", 2, agents, 2),
+        meta={"error": "the engine stopped"},
+    )
+    RolloutLog(tmp_path / "rollouts").write(4, [rollout, failed])
+    match = MatchResult(
+        env_id="kuhn_poker", num_players=2, model="m", opponent="random", seed=0, requested_games=1
+    )
+    match.add(GameRecord(0, -1.0, "loss", "model", False, 2, 1))
+    write_evaluation(tmp_path / "evaluation", 4, "random", match)
+
+    run = load_run(tmp_path)
+    assert [game.rollout.id for game in run.episodes] == [rollout.id, failed.id]
+    assert run.episodes[0].rollout.game.has_invalid_move
+    assert run.episodes[0].rollout.seat_rewards == {"seat 0": -1.0, "seat 1": 1.0}
+    assert [(found.losses, found.invalid["model"]) for found in run.evaluations] == [(1, 1)]
+    text = " ".join(Page(build(tmp_path)).text)
+    assert "seat 1, random" in text
+    assert "the engine stopped" in text
+
+
+def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
+    run = load_run(write_run(tmp_path / "run", steps=10))
+    del run.episodes[1:]
+    extras = run.episodes[0].rollout.extras
+    text, observation = "a" * 10_000, "\n".join(f"line {number}" for number in range(500))
+    extras["turns"] = [extras["turns"][0] | {"text": text, "observation": observation}] * 100
+    html = training_html(run)
+    assert "20 more turns are not shown" in html
+    assert "[4,000 more characters]" in html
+    assert len(html) < 80 * 15_000
