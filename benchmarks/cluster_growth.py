@@ -4,8 +4,8 @@ Two commits are measured in turn, each case in a process of its own (see cluster
 
 - play: 16 collectors play Kuhn poker with 64 simulated engines on virtual time. Calls last 20 s on average,
   with a long tail. From one mean duration on, for two of them, the calls of each engine are counted.
-- pool: the model pool with this many games in flight, its journal included. Games end and others begin, ten at
-  a time, until 20,000 have ended. The standstill is the longest time in which its event loop did not run.
+- pool: the model pool with this many games in flight, its journal included. Games end and others begin, ten
+  at a time, until 20,000 have ended. The standstill is the longest time in which its event loop did not run.
 - buffer: a replay buffer saves this many stored steps of 460 tokens, and sends as many as a batch.
 
 Command:  python benchmarks/cluster_growth.py --before COMMIT [--in-flight 1024 ...] [--svg docs/growth.svg]

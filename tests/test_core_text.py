@@ -89,7 +89,7 @@ def test_a_run_shows_the_text_of_a_program_or_a_judge_unchanged(text):
     console = terminal()
     with RunProgress(console, 3, "episodes", None) as progress:
         progress.say(text)
-        progress.show(1, 1, {}, text)
+        progress.updated(1, {})
         progress.evaluated(1, {text: "0.5"}, 1.0)
         print_line(console, f"2 episodes of the evaluation failed; the last: {text}")
     result = MeasureResult(text, [0.5, 1.0])

@@ -1,6 +1,7 @@
 """The report about the run as a whole: warnings, versions and machine, evaluations, readable axes."""
 
 import json
+import re
 
 import pytest
 
@@ -10,7 +11,8 @@ from selfplay.read.charts import SMALL, chart, lines_of, with_wide_axis
 from selfplay.read.series import Series
 from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import write_rollouts
-from selfplay.report.plotly import charts_html, figure_of
+from selfplay.report.page import report_html
+from selfplay.report.plotly import figure_of
 from test_report_conversations import step_of, write_log
 from test_report_page import HOSTILE, Page, build
 from test_report_programs import CONFIG, text_of
@@ -42,7 +44,8 @@ def names_of(path):
 
 
 def figures_of(path):
-    return json.loads(charts_html(load_run(path))[1])
+    page = report_html(load_run(path))
+    return json.loads(re.search(r'<script id="figures" type="application/json">(.*?)</script>', page)[1])
 
 
 def test_each_cause_has_one_warning_with_its_number_of_steps(tmp_path):

@@ -106,14 +106,6 @@ def test_counts_are_printed_every_five_seconds_at_first_and_every_minute_later(m
     assert written(console)[0] == "games: 5/400"
 
 
-def test_a_polled_run_prints_each_update_once():
-    console = to_file()
-    with RunProgress(console, 3, "games", 64) as progress:
-        for step, metrics in ((0, {}), (1, FIGURES), (1, FIGURES), (2, FIGURES)):
-            progress.show(step, 1, metrics, "")
-    assert [line[:13] for line in written(console)] == ["update    1/3", "update    2/3"]
-
-
 def test_slow_work_is_announced_before_it_is_done():
     console = to_file()
     with working(console, "loading [red]a model"):

@@ -22,7 +22,7 @@ from selfplay.core import InputError
 LOOK_SECONDS = 0.1
 FIELDS = {
     "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
-    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner, inference.tensor_parallel",
+    "GPU": "ray.gpus_per_engine, ray.gpus_per_learner",
 }
 
 
@@ -108,6 +108,8 @@ def shortage_of(config: Config) -> InputError | None:
     for kind, fields in FIELDS.items():
         wanted = sum(bundle.get(kind, 0) for bundle in bundles)
         if wanted > there.get(kind, 0):
+            if kind == "GPU" and config.inference.tensor_parallel > 1:
+                fields += ", inference.tensor_parallel"
             return InputError(
                 "ray",
                 f"{requested(wanted, kind)} and the cluster has {there.get(kind, 0):g}",

@@ -42,7 +42,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    except BaseException:
+    except Exception:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
         raise
