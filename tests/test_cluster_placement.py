@@ -157,11 +157,27 @@ def test_an_engine_on_two_gpus_has_a_group_of_its_own_on_one_node(nodes):
 
 
 def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):
-    forms = [ActorForm(RemoteLogger, num_cpus=1, scheduling_strategy="SPREAD").remote(None) for _ in range(2)]
+    placement = Placement(configured(collectors=2), pytest.fail)
+    forms = [
+        ActorForm(RemoteLogger, num_cpus=1).options(**placement.collector(number)).remote(None)
+        for number in range(2)
+    ]
     node = lambda self: ray.get_runtime_context().get_node_id()  # noqa: E731 - Ray pickles it by value
     assert len(set(ray.get([one.__ray_call__.remote(node) for one in forms]))) == 2
     for one in forms:
         ray.kill(one)
+    placement.remove()
+
+
+def test_engines_beyond_the_least_number_do_not_take_the_cores_of_the_collectors(nodes):
+    settings = {"engines": 9, "min_engines": 1, "collectors": 2}
+    placement = Placement(configured(address=nodes.address, **settings), pytest.fail)
+    try:
+        state = lambda group: placement_group_table(group)["state"]  # noqa: E731
+        assert state(placement.collectors) == "CREATED"
+        assert [state(group) for group in placement.engines].count("PENDING") >= 4
+    finally:
+        placement.remove()
 
 
 def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):

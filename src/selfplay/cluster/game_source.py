@@ -210,7 +210,7 @@ class ClusterGames:
         self.directory.check_epoch()
         run = self.directory
         last_batch = await self.actors.buffer.forget_after.remote(step)
-        for of_versions in (run.evaluation, run.checkpoints):
+        for of_versions in (run.evaluation, run.bests, run.checkpoints):
             delete_after(of_versions, step)
         for of_batches in (run.rollouts, run.batches):
             delete_after(of_batches, last_batch)

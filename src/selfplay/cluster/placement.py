@@ -27,16 +27,16 @@ FIELDS = {
 
 
 class Placement:
-    """Placement groups: one for all learners and one for each engine. Ray moves them if a node dies.
+    """Placement groups: for all learners, all collectors and each engine. Ray moves them if a node dies.
 
-    A run starts when its learners and its least number of engines have their groups. The other groups stay
-    requested, so a cluster that scales by itself grows for them.
+    A run starts when its learners, its collectors and its least number of engines have their groups. Then
+    those of the other engines are requested and stay so; a cluster that scales by itself grows for them.
 
     An engine with ``inference.tensor_parallel`` GPUs has a bundle for each of them, on one node. The actor is
     in the first bundle without a GPU of its own; the processes that vLLM starts take the GPUs.
 
-    Actors that request neither cores nor GPUs have no group, and Ray places them. Collectors have no group
-    either: each requests its cores where there are some.
+    Collectors are spread over the nodes. Actors that request neither cores nor GPUs have no group, and Ray
+    places them.
 
     Args:
         config: the run's configuration.
@@ -52,43 +52,47 @@ class Placement:
         shortage = shortage_of(config)
         if shortage is not None and settings.address is None:  # this machine does not grow
             raise shortage
-        learners, engine = _learner_bundles(settings), _engine_bundles(config)
-        run = uuid.uuid4().hex
-        self.learners = _group(learners, "PACK", group_name(run, "learners"))
-        self.engines = [
-            _group(engine, "STRICT_PACK", group_name(run, "engine", number))
-            for number in range(settings.engines)
-        ]
+        self._run = uuid.uuid4().hex
+        self.learners = _group(_learner_bundles(settings), "PACK", group_name(self._run, "learners"))
+        self.collectors = _group(_collector_bundles(config), "SPREAD", f"{self._run}/collectors")
+        self.engines = [self._engine_group(config, number) for number in range(settings.least_engines)]
         if shortage is not None:
             say(f"{shortage.problem} now; waiting up to {settings.patience:g} s for more")
-        if not self._granted_within(settings.patience, config):
+        if not self._granted_within(settings.patience):
             self.remove()
             raise shortage_of(config) or InputError(
                 "ray",
                 f"other work takes what the run requests of the cluster, for {settings.patience:g} s now",
                 "Wait until it is free, or request less",
             )
+        others = range(settings.least_engines, settings.engines)
+        self.engines += [self._engine_group(config, number) for number in others]
 
     def learner(self) -> dict[str, Any]:
         """Return Ray's options for the first learner."""
-        return _inside(self.learners)
+        return _inside(self.learners, 0)
+
+    def collector(self, number: int) -> dict[str, Any]:
+        """Return Ray's options for a collector."""
+        return _inside(self.collectors, number)
 
     def engine(self, number: int) -> dict[str, Any]:
         """Return Ray's options for an engine."""
-        return _inside(self.engines[number], with_children=True)
+        return _inside(self.engines[number], 0, with_children=True)
 
     def remove(self) -> None:
         """Release everything."""
-        for group in (self.learners, *self.engines):
+        for group in (self.learners, self.collectors, *self.engines):
             if group is not None:
                 remove_placement_group(group)
 
-    def _granted_within(self, seconds: float, config: Config) -> bool:
-        """Wait for the groups that the run needs to start, and for room for its collectors."""
-        deadline, least = time.monotonic() + seconds, config.ray.least_engines
-        while not (_granted(self.learners) and sum(map(_granted, self.engines)) >= least) or shortage_of(
-            config
-        ):
+    def _engine_group(self, config: Config, number: int) -> PlacementGroup | None:
+        return _group(_engine_bundles(config), "STRICT_PACK", group_name(self._run, "engine", number))
+
+    def _granted_within(self, seconds: float) -> bool:
+        """Wait for all groups that are requested."""
+        deadline = time.monotonic() + seconds
+        while not all(map(_granted, (self.learners, self.collectors, *self.engines))):
             if time.monotonic() > deadline:
                 return False
             time.sleep(LOOK_SECONDS)
@@ -98,11 +102,10 @@ class Placement:
 def shortage_of(config: Config) -> InputError | None:
     """Return what the cluster does not have of what a run needs to start; ``None`` if it has everything."""
     settings = config.ray
-    collectors = settings.collectors if config.program is None else 0
     bundles = [
         *_learner_bundles(settings),
         *_engine_bundles(config) * settings.least_engines,
-        *[_bundle(settings.cpus_per_collector, 0)] * collectors,
+        *_collector_bundles(config),
     ]
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     for kind, fields in FIELDS.items():
@@ -140,6 +143,11 @@ def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
     return [_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners
 
 
+def _collector_bundles(config: Config) -> list[dict[str, float]]:
+    collectors = config.ray.collectors if config.program is None else 0
+    return [_bundle(config.ray.cpus_per_collector, 0)] * collectors
+
+
 def _engine_bundles(config: Config) -> list[dict[str, float]]:
     """Return the bundles of one engine."""
     settings, gpus = config.ray, config.inference.tensor_parallel
@@ -148,18 +156,18 @@ def _engine_bundles(config: Config) -> list[dict[str, float]]:
 
 
 def _group(bundles: list[dict[str, float]], strategy: str, name: str) -> PlacementGroup | None:
-    return placement_group(bundles, strategy=strategy, name=name) if all(bundles) else None
+    return placement_group(bundles, strategy=strategy, name=name) if bundles and all(bundles) else None
 
 
 def _granted(group: PlacementGroup | None) -> bool:
     return group is None or placement_group_table(group).get("state") == "CREATED"
 
 
-def _inside(group: PlacementGroup | None, *, with_children: bool = False) -> dict[str, Any]:
-    """Return Ray's options for an actor, and perhaps those that it starts, in the bundles of a group."""
+def _inside(group: PlacementGroup | None, bundle: int, *, with_children: bool = False) -> dict[str, Any]:
+    """Return Ray's options for an actor in a bundle of a group, and perhaps for those that it starts."""
     if group is None:
         return {}
-    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0, with_children)}
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle, with_children)}
 
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:

@@ -146,7 +146,7 @@ class RunActors:
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if config.program is None:
-            self._start_games()
+            self._start_games(placement)
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
@@ -177,7 +177,7 @@ class RunActors:
         workers = placement.learners if settings.learners > 1 else None
         return form.remote(self._config, str(self._run), policies, workers, self._epoch)
 
-    def _start_games(self) -> None:
+    def _start_games(self, placement: Placement) -> None:
         config, run = self._config, str(self._run)
         self.buffer = self._start(
             StepBufferActor if config.buffer.type == "step" else EpisodeBufferActor,
@@ -206,10 +206,9 @@ class RunActors:
             ConfigCollectorActor,
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
-            scheduling_strategy="SPREAD",
         )
         self.collectors = [
-            form.options(name=f"Collector-{number}").remote(
+            form.options(name=f"Collector-{number}", **placement.collector(number)).remote(
                 config, number, tuple(self.engines), self.buffer, self.pool, self.tracker
             )
             for number in range(config.ray.collectors)
