@@ -17,8 +17,7 @@ from typing import Any
 from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.games_in_flight import GamesInFlight
 from selfplay.cluster.services.pool import PoolService
-from selfplay.config import load_config
-from selfplay.config.settings import Config
+from selfplay.config import Config, load_config
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training.assembly import composed_transforms

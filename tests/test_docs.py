@@ -19,9 +19,8 @@ from rich.console import Console
 
 from selfplay import replay
 from selfplay.cli.main import app, main
-from selfplay.config import load_config, preset_names
+from selfplay.config import Config, load_config, preset_names
 from selfplay.config.fields import config_fields
-from selfplay.config.settings import Config
 from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
 from selfplay.training.checks import check_config

@@ -15,8 +15,8 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
+from selfplay.config import Config
 from selfplay.config.ray import RaySettings
-from selfplay.config.settings import Config
 from selfplay.core import InputError
 
 LOOK_SECONDS = 0.1

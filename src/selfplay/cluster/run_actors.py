@@ -26,7 +26,7 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import derive_seed
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.training import assembly

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.config.programs import PythonProgram
-from selfplay.config.settings import Config
 from selfplay.core import InputError
 from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
 from selfplay.evaluation.report_files import evaluated_steps

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from selfplay.config.settings import Config
+from selfplay.config.config import Config
 
 ANY_ENTRY = "*"
 

@@ -12,8 +12,9 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from selfplay.config.config import Config
+from selfplay.config.model import ModelSettings
 from selfplay.config.problems import first_problem
-from selfplay.config.settings import Config, ModelSettings
 from selfplay.core import InputError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from selfplay.config.config import Config
 from selfplay.config.fields import is_choice_of_models, is_list, models_in, tags_of, type_text
 from selfplay.config.loading import preset_names
-from selfplay.config.settings import Config
 
 _HEAD = """# Configuration
 

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
-from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
+from selfplay.config import Config
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import EnvSettings
+from selfplay.config.rewards import RewardSettings
 from selfplay.core import Arena, derive_seed
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES

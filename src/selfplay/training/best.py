@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.core.files import put_in_place, scratch_for
 from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures

@@ -4,7 +4,9 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from selfplay.config.settings import Config, EnvSettings, TrackingSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
+from selfplay.config.run import TrackingSettings
 from selfplay.core import InputError
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template

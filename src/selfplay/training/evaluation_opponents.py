@@ -1,6 +1,7 @@
 """The opponents of evaluations: the configured ones, or those that an environment allows."""
 
-from selfplay.config.settings import Config, EnvSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
 from selfplay.envs.catalog import library_of
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.textarena_moves import family_of

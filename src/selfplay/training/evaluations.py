@@ -5,7 +5,8 @@ from typing import Protocol
 
 from rich.console import Group
 
-from selfplay.config.settings import Config, EnvSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template

@@ -7,7 +7,7 @@ from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import Arena, Role, SelfplayError, Step
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.record.tracker import Tracker

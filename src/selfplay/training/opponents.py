@@ -2,7 +2,7 @@
 
 import shutil
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import PolicyModel

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import (
     Arena,
     GenerateResult,

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from selfplay.config import Config
 from selfplay.config.programs import CreditSettings, PythonProgram
-from selfplay.config.settings import Config
 from selfplay.core import (
     Arena,
     CreditAssigner,

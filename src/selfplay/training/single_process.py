@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.learning.policy import TRAINED, LoraSettings
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker

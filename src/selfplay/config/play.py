@@ -1,0 +1,45 @@
+"""The environments that games are played in, and how games or a program are played."""
+
+from pydantic import Field
+
+from selfplay.config.base import Settings
+
+DEFAULT_TEMPLATE = "fewshot-chat"
+
+
+class EnvSettings(Settings):
+    """An environment to train in."""
+
+    id: str
+    """A TextArena id (`TicTacToe-v0-train`) or an OpenSpiel name (`kuhn_poker`)."""
+    num_players: int = Field(default=2, ge=1)
+    """Number of seats."""
+    template: str = DEFAULT_TEMPLATE
+    """How observations become prompts and answers become moves."""
+    weight: float = Field(default=1.0, gt=0)
+    """Its share of the games, relative to the other environments'."""
+    max_turns: int = Field(default=200, ge=1)
+    """A game that takes more turns (of all players together) is stopped and counts as a draw."""
+    error_allowance: int = Field(default=0, ge=0)
+    """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+
+
+class CollectionSettings(Settings):
+    """How games are played."""
+
+    games_per_step: int = Field(default=256, ge=1)
+    """Number of games for one learner update."""
+    concurrency: int = Field(default=1024, ge=1)
+    """Maximum number of games in flight."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Maximum number of versions by which the policy that played may be behind the policy that learns. With
+    0, play and learning alternate."""
+    retries: int = Field(default=2, ge=0)
+    """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
+    error of the engine."""
+    max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when more than this fraction of a step's games failed."""
+    game_timeout: float = Field(default=3600.0, gt=0)
+    """Maximum duration of a game in seconds, including the time it waits for the model."""
+    filter_opponent_invalid: bool = False
+    """Discard games that an opponent's invalid move decided."""
