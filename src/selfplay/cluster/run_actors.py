@@ -27,6 +27,7 @@ from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.core import derive_seed
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.training import assembly
@@ -145,7 +146,7 @@ class RunActors:
         self.engines = start_engines(config, placement, self.tracker, self.adapter_files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
-        if config.program is None:
+        if isinstance(config.play, Games):
             self._start_games(placement)
 
     def by_name(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from selfplay.config.base import Settings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
-from selfplay.config.play import CollectionSettings, EnvSettings
+from selfplay.config.play import CollectionSettings, EnvSettings, Games
 from selfplay.config.population import EvaluationSettings, PopulationSettings
 from selfplay.config.programs import CreditSettings, Program
 from selfplay.config.ray import RaySettings
@@ -13,13 +13,14 @@ from selfplay.config.rewards import BufferSettings, RewardSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
 
-_ONLY_FOR_GAMES = (
+NOT_FOR_PROGRAMS = (
     *("envs", "rewards", "buffer", "population"),
-    *("collection.games_per_step", "collection.filter_opponent_invalid"),
+    *("collection.games_per_step", "collection.filter_opponent_invalid", "collection.max_staleness"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
     "ray.collectors",
 )
+"""The sections and fields that programs cannot use."""
 
 
 class Config(Settings):
@@ -58,23 +59,25 @@ class Config(Settings):
     ray: RaySettings = RaySettings()
     """How the run is spread over a Ray cluster."""
 
+    @property
+    def play(self) -> Games | Program:
+        """What is played: games in the environments, or the program that replaces them."""
+        return Games(self.envs) if self.program is None else self.program
+
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":
-        if self.program is None:
-            if self.credit is not None:
-                raise InputError("credit", "is for programs, but this run trains on games", "Leave it out")
-            if not self.envs:
+        if not isinstance(self.play, Games):
+            given = [name for name in NOT_FOR_PROGRAMS if self._changed(name)]
+            if given:
                 raise InputError(
-                    "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
+                    given[0], "is for games, but [program] replaces them", "Leave one of the two out"
                 )
-            return self
-        given = [name for name in _ONLY_FOR_GAMES if self._changed(name)]
-        if given:
+        elif self.credit is not None:
+            raise InputError("credit", "is for programs, but this run trains on games", "Leave it out")
+        elif not self.envs:
             raise InputError(
-                given[0], "is for games, but [program] replaces them", "Leave one of the two out"
+                "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
             )
-        if self.collection.max_staleness:
-            raise InputError("collection.max_staleness", "must be 0 for a program", "Leave it out")
         return self
 
     def _changed(self, name: str) -> bool:

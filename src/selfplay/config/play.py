@@ -1,4 +1,6 @@
-"""The environments that games are played in, and how games or a program are played."""
+"""The environments that games are played in, and how they or a program are played."""
+
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -22,6 +24,18 @@ class EnvSettings(Settings):
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+
+
+@dataclass(frozen=True)
+class Games:
+    """Games, each of which draws one of the environments by weight."""
+
+    envs: list[EnvSettings]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [env.id for env in self.envs]
 
 
 class CollectionSettings(Settings):

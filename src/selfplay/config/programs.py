@@ -1,6 +1,7 @@
 """Settings of arena programs: conversations between several roles, which replace games."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -23,7 +24,19 @@ class CreditSettings(Settings):
     """For RAE: the factor by which an episode multiplies the old baseline."""
 
 
-class PythonProgram(Settings):
+class ProgramSettings(Settings):
+    """Base of all programs."""
+
+    type: str
+    """Names the kind of program."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.type]
+
+
+class PythonProgram(ProgramSettings):
     """A program of your own: a subclass of Arena in a file."""
 
     type: Literal["python"]
@@ -33,6 +46,11 @@ class PythonProgram(Settings):
     and, on the command line, to the working directory."""
     options: dict[str, Any] = {}
     """Keyword arguments for the class."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [Path(self.path).name]
 
     @field_validator("path")
     @classmethod
@@ -46,7 +64,7 @@ class PythonProgram(Settings):
         return path
 
 
-class DebateSettings(Settings):
+class DebateSettings(ProgramSettings):
     """Two sides argue about a topic, and a judge that is not trained names the winner."""
 
     type: Literal["debate"]
@@ -77,7 +95,7 @@ class DebateSettings(Settings):
     """Number of debates in each evaluation."""
 
 
-class ProposerSolverSettings(Settings):
+class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
     type: Literal["proposer_solver"]

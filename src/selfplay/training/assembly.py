@@ -13,7 +13,7 @@ from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import ModelSettings
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EnvSettings, Games
 from selfplay.config.rewards import RewardSettings
 from selfplay.core import Arena, derive_seed
 from selfplay.envs.game_episode import GameEpisode
@@ -150,7 +150,9 @@ def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
 
 def unit_of_play(config: Config) -> tuple[str, int | None]:
     """Return what an update plays, and how many: ``("games", 1536)``; ``None`` where the program decides."""
-    return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
+    if isinstance(config.play, Games):
+        return "games", config.collection.games_per_step
+    return "episodes", None
 
 
 def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from selfplay.config import Config
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EnvSettings, Games
 from selfplay.config.run import TrackingSettings
-from selfplay.core import InputError
+from selfplay.core import Arena, InputError
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import check_model_name
@@ -29,20 +29,28 @@ def check_config(config: Config) -> list[str]:
 
         choose_device(config.model.device)
     found = [f"model {config.model.name}"]
+    program = build_program(config)
+    found += _check_games(config) if program is None else _check_program(program)
+    check_keep_best(config)
+    _check_extras(config.tracking)
+    found += _check_runtime(config)
+    return found
+
+
+def _check_games(config: Config) -> list[str]:
+    found = []
     for index, env in enumerate(config.envs):
         found.append(_check_env(env, f"envs.{index}"))
         found += _check_opponents(config, env)
         if config.evaluation.nash_conv:
             check_nash_conv(env.id)
             found.append(f"NashConv of {env.id}")
-    program = build_program(config)
-    if program is not None:
-        found.append(f"program with the policies {', '.join(policies_of(program))}")
-        check_first_batch(program)
-    check_keep_best(config)
-    _check_extras(config.tracking)
-    found += _check_runtime(config)
     return found
+
+
+def _check_program(program: Arena) -> list[str]:
+    check_first_batch(program)
+    return [f"program with the policies {', '.join(policies_of(program))}"]
 
 
 def _check_runtime(config: Config) -> list[str]:
@@ -60,7 +68,7 @@ def _check_runtime(config: Config) -> list[str]:
     settings = config.ray
     where = f"{settings.address} (not checked)" if settings.address else "this machine"
     parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
-    if config.program is None:
+    if isinstance(config.play, Games):
         parts.append(f"{settings.collectors} collector(s)")
     return [f"Ray on {where}: {', '.join(parts)}"]
 

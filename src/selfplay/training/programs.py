@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.config.programs import CreditSettings, PythonProgram
 from selfplay.core import (
     Arena,
@@ -39,8 +40,8 @@ def build_program(config: Config) -> Arena | None:
     Raises:
         InputError: the program cannot be built, or its roles do not fit the configuration.
     """
-    settings = config.program
-    if settings is None:
+    settings = config.play
+    if isinstance(settings, Games):
         return None
     client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
     seed = derive_seed(config.seed, "program")
@@ -101,7 +102,7 @@ def _check_roles(arena: Arena, config: Config) -> None:
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )
-    judge = getattr(config.program, "judge_model", "base")
+    judge = getattr(config.play, "judge_model", "base")
     if judge not in ("base", *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     for role in arena.roles.values():
