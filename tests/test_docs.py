@@ -121,6 +121,7 @@ def finished_run(model_directory, tmp_path_factory) -> Path:
 )
 def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
     """The blocks of a page are one script. ``model`` is a model directory, ``run`` a finished run."""
+    save_named_blocks(page, tmp_path)
     names = {"__name__": "docs"}
     if '"model"' in page.read_text():
         (tmp_path / "model").symlink_to(request.getfixturevalue("model_directory"))
@@ -241,7 +242,7 @@ def test_links_have_targets(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_configuration_fields_in_the_text_exist(page):
-    unknown = set(fields_in(page)) - {".".join(field.path) for field in config_fields()}
+    unknown = set(fields_in(page)) - {".".join(field.written) for field in config_fields()}
     assert not unknown, f"{page.name} speaks of {unknown}"
 
 

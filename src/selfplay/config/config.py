@@ -106,9 +106,12 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _entries_differ_and_fit(self) -> "Config":
-        keys = [(env.id, env.num_players, env.template) for env in self.envs]
-        if len(set(keys)) < len(keys):
-            raise InputError("envs", "two entries play the same game with the same template", "Merge them")
+        keys = [(env.name, env.num_players, env.template) for env in self.envs]
+        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+        if twice is not None:
+            raise InputError(
+                "envs", f"two entries are called {twice[0]} and have the same template", "Merge them"
+            )
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
             raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
         return self

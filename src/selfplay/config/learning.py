@@ -1,13 +1,24 @@
 """The learner and its algorithm."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import ClassPath, Settings
 
 
-class ReinforceSettings(Settings):
+class AlgorithmSettings(Settings):
+    """Base of all algorithms: what the learner does with the algorithm's regulariser."""
+
+    type: str
+    """Names the algorithm."""
+    regulariser_weight: float = Field(default=0.2, ge=0)
+    """Weight of the regulariser at the first update, in units of reward."""
+    regulariser_weight_end: float = Field(default=0.02, ge=0)
+    """Weight of the regulariser at the last update; it changes geometrically in between."""
+
+
+class ReinforceSettings(AlgorithmSettings):
     """REINFORCE with Dr.GRPO's constant normaliser."""
 
     type: Literal["reinforce"] = "reinforce"
@@ -15,14 +26,25 @@ class ReinforceSettings(Settings):
     regulariser: Literal["none", "uniform", "base"] = "uniform"
     """The cross-entropy from a reference distribution over the legal answers to the policy is added to the
     loss. The reference is uniform, or the untrained model's distribution."""
-    regulariser_weight: float = Field(default=0.2, ge=0)
-    """Weight of the regulariser at the first update, in units of reward."""
-    regulariser_weight_end: float = Field(default=0.02, ge=0)
-    """Weight of the regulariser at the last update; it changes geometrically in between."""
     kl_weight: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the untrained model on the sampled tokens."""
     max_importance_weight: float = Field(default=2.0, gt=0)
     """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
+
+
+class PythonAlgorithm(AlgorithmSettings):
+    """An algorithm of your own: a subclass of BaseAlgo in a file."""
+
+    type: Literal["python"] = "python"
+    """Names this kind of algorithm."""
+    path: ClassPath
+    """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
+    configuration file and, on the command line, to the working directory."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the class."""
+
+
+Algorithm = Annotated[ReinforceSettings | PythonAlgorithm, Field(discriminator="type")]
 
 
 class LearningSettings(Settings):
@@ -30,8 +52,9 @@ class LearningSettings(Settings):
 
     steps: int = Field(default=100, ge=1)
     """Number of updates in the whole run."""
-    algorithm: ReinforceSettings = ReinforceSettings()
-    """The policy-gradient algorithm."""
+    algorithm: Algorithm = ReinforceSettings()
+    """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
+    otherwise."""
     learning_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
@@ -54,3 +77,10 @@ class LearningSettings(Settings):
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _with_type(cls, algorithm: Any) -> Any:
+        if not isinstance(algorithm, dict):
+            return algorithm
+        return {"type": "python" if "path" in algorithm else "reinforce", **algorithm}

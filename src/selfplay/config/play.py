@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from selfplay.config.base import Settings
+from selfplay.core.own_classes import name_of
 
 DEFAULT_TEMPLATE = "fewshot-chat"
 
@@ -13,7 +14,9 @@ class EnvSettings(Settings):
     """An environment to train in."""
 
     id: str
-    """A TextArena id (`TicTacToe-v0-train`) or an OpenSpiel name (`kuhn_poker`)."""
+    """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
+    and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
+    to the working directory."""
     num_players: int = Field(default=2, ge=1)
     """Number of seats."""
     template: str = DEFAULT_TEMPLATE
@@ -25,6 +28,11 @@ class EnvSettings(Settings):
     error_allowance: int = Field(default=0, ge=0)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
 
+    @property
+    def name(self) -> str:
+        """The name in records and figures: the id, or the class of a game of your own."""
+        return name_of(self.id)
+
 
 @dataclass(frozen=True)
 class Games:
@@ -35,7 +43,7 @@ class Games:
     @property
     def names(self) -> list[str]:
         """The names of what is played."""
-        return [env.id for env in self.envs]
+        return [env.name for env in self.envs]
 
 
 class CollectionSettings(Settings):

@@ -1,13 +1,11 @@
 """Settings of arena programs: conversations between several roles, which replace games."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from selfplay.config.base import Settings
-from selfplay.core import InputError
+from selfplay.config.base import ClassPath, Settings
 
 
 class CreditSettings(Settings):
@@ -41,7 +39,7 @@ class PythonProgram(ProgramSettings):
 
     type: Literal["python"]
     """Names this kind of program."""
-    path: str
+    path: ClassPath
     """The file and the class, such as `my_program.py:MyArena`. The file is relative to the configuration file
     and, on the command line, to the working directory."""
     options: dict[str, Any] = {}
@@ -51,17 +49,6 @@ class PythonProgram(ProgramSettings):
     def names(self) -> list[str]:
         """The names of what is played."""
         return [Path(self.path).name]
-
-    @field_validator("path")
-    @classmethod
-    def _file_and_class(cls, path: str) -> str:
-        if not re.fullmatch(r".+\.py:\w+", path):
-            raise InputError(
-                "program.path",
-                f"{path!r} names no class",
-                "Give the file and the class: my_program.py:MyArena",
-            )
-        return path
 
 
 class DebateSettings(ProgramSettings):

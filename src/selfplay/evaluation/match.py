@@ -62,7 +62,7 @@ async def play_match(
     rounds = -(-games // num_players)
     specs = [
         PlaySpec(
-            env_id,
+            episode.name,
             num_players,
             _seats(agent, opponent, seat, num_players),
             derive_seed(seed, "match", round_),
@@ -72,7 +72,7 @@ async def play_match(
     ]
     finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
     result = MatchResult(
-        env_id=env_id,
+        env_id=episode.name,
         num_players=num_players,
         model=model,
         opponent=opponent.model if opponent else "",

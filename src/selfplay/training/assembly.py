@@ -47,6 +47,7 @@ from selfplay.replay.transforms_step import (
     RewardForFormat,
     StepRewardTransform,
 )
+from selfplay.training.algorithms import build_algorithm
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
 
@@ -106,11 +107,10 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter."""
-    from selfplay.learning.algorithms import Reinforce
     from selfplay.learning.learner import Learner, Schedule
 
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
-    algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
+    algorithm = build_algorithm(settings)
     algorithm.initialize(
         model,
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
@@ -230,7 +230,7 @@ def reward_transforms(
 
 def env_spec(env: EnvSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
-    return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
+    return EnvSpec(f"{env.name}|{env.num_players}|{env.template}", env.name, env.num_players)
 
 
 def build_episode(env: EnvSettings) -> GameEpisode:

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from selfplay.config import Config
+from selfplay.config.learning import Algorithm, PythonAlgorithm
 from selfplay.config.play import EnvSettings, Games
 from selfplay.config.run import TrackingSettings
 from selfplay.core import Arena, InputError
+from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import check_model_name
+from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
 from selfplay.training.programs import build_program, check_first_batch, policies_of
@@ -31,6 +34,7 @@ def check_config(config: Config) -> list[str]:
     found = [f"model {config.model.name}"]
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
+    found += _check_algorithm(config.learning.algorithm)
     check_keep_best(config)
     _check_extras(config.tracking)
     found += _check_runtime(config)
@@ -51,6 +55,14 @@ def _check_games(config: Config) -> list[str]:
 def _check_program(program: Arena) -> list[str]:
     check_first_batch(program)
     return [f"program with the policies {', '.join(policies_of(program))}"]
+
+
+def _check_algorithm(algorithm: Algorithm) -> list[str]:
+    """Build an algorithm of the user's own, whose file imports torch."""
+    if not isinstance(algorithm, PythonAlgorithm):
+        return []
+    build_algorithm(algorithm)
+    return [f"algorithm {name_of(algorithm.path)}"]
 
 
 def _check_runtime(config: Config) -> list[str]:
