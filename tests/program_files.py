@@ -91,7 +91,7 @@ class Disputed(HideAndSeek):
 class Warm(HideAndSeek):
     def __init__(self, client, *, seed=0):
         super().__init__(client, seed=seed)
-        self.add_role(Role("Hider", temperature=0.5))
+        self.add_role(Role("Hider", temperature=0.0))
 """
 
 

@@ -3,24 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step, Trajectory
-
-AgentKind = Literal["policy", "model", "script"]
-
-
-@dataclass(frozen=True)
-class AgentSpec:
-    """How one seat acts; ``kind`` is one of three.
-
-    ``policy``: a trained seat; ``model`` names the policy. ``model``: a seat that is not trained; ``model``
-    is the uid by which the inference client knows a checkpoint or a fixed model. ``script``: a scripted
-    player; ``model`` is its name (``random``, ``optimal``).
-    """
-
-    kind: AgentKind
-    model: str = "default"
-    temperature: float = 1.0
-    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)

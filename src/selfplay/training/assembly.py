@@ -112,7 +112,6 @@ def build_learner(
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
         max_train_len=learning.max_train_len,
         max_batch_tokens=learning.max_batch_tokens,
-        temperature=config.inference.temperature,
         adapter=policy,
     )
     return Learner(

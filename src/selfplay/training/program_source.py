@@ -125,9 +125,9 @@ class ProgramSource:
         self._log_signal(results)
         records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
         for record in batch.records:
-            if record.role_id not in self.policy_of:
-                raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
-            records[self.policy_of[record.role_id]].append(record)
+            if record.policy not in self.ratings:
+                raise SelfplayError(f"a step is by {record.policy}, which is not a policy of the program")
+            records[record.policy].append(record)
         return BatchOf(dict(records))
 
     def _log_signal(self, results: list[GenerateResult]) -> None:

@@ -28,6 +28,9 @@ from selfplay.core.errors import reason_of
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
+
 
 def _too_early(messages: Messages, seed: int | None) -> str:
     raise SelfplayError("a program called the model while it was built")
@@ -111,11 +114,11 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",
                 "Use letters, digits, _ and -",
             )
-        if role.temperature != config.inference.temperature:
+        if role.temperature < MIN_TEMPERATURE:
             raise InputError(
-                "inference.temperature",
-                f"is {config.inference.temperature} but role {role.id} samples at {role.temperature}",
-                "Make them equal: the learner must know the temperature at which tokens were sampled",
+                "temperature",
+                f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
+                f"Use at least {MIN_TEMPERATURE}",
             )
 
 
