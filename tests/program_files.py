@@ -64,6 +64,11 @@ class HideAndSeek(Arena):
         return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
+class Grouped(HideAndSeek):
+    def get_batch(self):
+        return [EpisodeRequest("hide", index // 2, {"group": index // 2}) for index in range(4)]
+
+
 class NoArena:
     pass
 

@@ -45,7 +45,8 @@ class Arena:
 
     ``started`` counts episodes, including sub-episodes but not further attempts. ``model_without_role``
     answers calls that name neither role nor model; ``None`` selects the client's default. ``on_result`` is
-    called with each result that is not another result's child, for progress bars.
+    called with each result that is not another result's child, for progress bars. ``seat`` may give the
+    requests of a step their agents.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Arena:
         self.stores: dict[str, ArtifactStore] = {}
         self.logger = logger or (VerboseLogger() if verbose else None)
         self.on_result: Callable[[GenerateResult], None] | None = None
+        self.seat: Callable[[list[EpisodeRequest]], list[EpisodeRequest]] | None = None
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
@@ -380,6 +382,8 @@ class Arena:
             replace(request, meta=self._tags(index, version) | request.meta)
             for index, request in enumerate(self.get_batch())
         ]
+        if self.seat is not None:
+            requests = self.seat(requests)
         if self.logger is not None:
             self.logger.log_step_start(self.step_num, len(requests))
         with infrequent_garbage_collection():

@@ -25,6 +25,7 @@ from selfplay.core import (
     derive_seed,
 )
 from selfplay.core.errors import reason_of
+from selfplay.learning.adapter_names import BASE
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 
@@ -107,6 +108,7 @@ def _check_roles(arena: Arena, config: Config) -> None:
     judge = getattr(config.program, "judge_model", "base")
     if judge not in ("base", *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
+    _check_population(arena, config)
     for role in arena.roles.values():
         if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
             raise InputError(
@@ -120,6 +122,23 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
                 f"Use at least {MIN_TEMPERATURE}",
             )
+
+
+def _check_population(arena: Arena, config: Config) -> None:
+    unknown = set(config.population.roles) - arena.roles.keys()
+    if unknown:
+        raise InputError(
+            "population.roles",
+            f"the program has no role {min(unknown)}",
+            f"It has: {', '.join(arena.roles)}",
+        )
+    models = set(config.population.fixed_opponents) - {BASE}
+    if models:
+        raise InputError(
+            "population.fixed_opponents",
+            f"{min(models)} cannot play a role of a program",
+            f"Use {BASE}",
+        )
 
 
 def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:
