@@ -64,6 +64,11 @@ class HideAndSeek(Arena):
         return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
+class Grouped(HideAndSeek):
+    def get_batch(self):
+        return [EpisodeRequest("hide", index // 2, {"group": index // 2}) for index in range(4)]
+
+
 class NoArena:
     pass
 
@@ -91,7 +96,7 @@ class Disputed(HideAndSeek):
 class Warm(HideAndSeek):
     def __init__(self, client, *, seed=0):
         super().__init__(client, seed=seed)
-        self.add_role(Role("Hider", temperature=0.5))
+        self.add_role(Role("Hider", temperature=0.0))
 """
 
 

@@ -119,7 +119,7 @@ class ClusterRun:
                 calls_per_engine=calls_per_engine(config),
                 adapters_only=True,
             )
-            serving = ClusterServing(client, policies, learners.results)
+            serving = ClusterServing(client, policies, learners)
             calls = calls_of_each_client(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)

@@ -14,7 +14,7 @@ from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
 
 NOT_FOR_PROGRAMS = (
-    *("envs", "rewards", "buffer", "population"),
+    *("envs", "rewards", "buffer"),
     *("collection.games_per_step", "collection.filter_opponent_invalid", "collection.max_staleness"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),

@@ -14,7 +14,7 @@ class PopulationSettings(Settings):
     sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
         "mirror"
     )
-    """With `mirror`, the policy plays and trains every seat; other modes draw an opponent from the pool."""
+    """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
     max_active_lora: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
@@ -23,6 +23,9 @@ class PopulationSettings(Settings):
     """Additional members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
     add_every: int = Field(default=10, ge=1)
     """Number of updates between the copies of the policy that join the pool."""
+    roles: list[str] = []
+    """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: in each episode one of them,
+    drawn at random, is trained, and members of the pool play the others. If not given, all roles."""
 
     @field_validator("lag_range")
     @classmethod

@@ -177,8 +177,6 @@ class StandardLearnerActor(LearningLoop):
     Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient; it only limits
     the tokens of a forward pass, and only if ``max_train_len`` is given too. Activations are recomputed where
     that saves memory, regardless of the two checkpointing switches, and training keeps no key-value cache.
-
-    ``temperature`` is the sampling temperature of the collector's engines.
     """
 
     def __init__(
@@ -204,7 +202,6 @@ class StandardLearnerActor(LearningLoop):
         use_trainer_cache: bool = False,
         max_train_len: int | None = None,
         *,
-        temperature: float = 1.0,
         seed: int = 0,
         run: str | None = None,
     ) -> None:
@@ -223,7 +220,6 @@ class StandardLearnerActor(LearningLoop):
             **lora_shape(lora_cfg or {}),
             max_train_len=max_train_len,
             max_batch_tokens=max(TRAIN_ALL, mini_batch_size * (max_train_len or 0)),
-            temperature=temperature,
             seed=seed,
         )
         directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")

@@ -116,7 +116,6 @@ def build_learner(
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
         max_train_len=learning.max_train_len,
         max_batch_tokens=learning.max_batch_tokens,
-        temperature=config.inference.temperature,
         adapter=policy,
     )
     return Learner(
@@ -267,8 +266,10 @@ def evaluated_uid(config: Config) -> str:
     return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
 
 
-def build_pool(config: Config, tracker: Tracker) -> ModelPool:
-    """Build the model pool with the policy and the fixed members."""
+def build_pool(
+    config: Config, tracker: Tracker | None = None, policies: Sequence[str] = (TRAINED,)
+) -> ModelPool:
+    """Build the model pool with the policies and the fixed members."""
     population = config.population
     pool = ModelPool(
         population.sample_mode,
@@ -277,7 +278,8 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    for uid in dict.fromkeys((POLICY_UID, evaluated_uid(config))):
+    averages = [evaluated_uid(config)] if config.envs else []
+    for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):
         pool.add_fixed(one.name, kind=one.kind, active=one.active)

@@ -9,14 +9,14 @@ from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, Role, SelfplayError, Step
-from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.adapter_names import TRAINED
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations
-from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.learners import Batch, BatchOf, EncodeAnswer, Saved
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
@@ -35,7 +35,7 @@ class GameSource:
         directory: RunDirectory,
         tracker: Tracker,
         metrics: RunMetrics,
-        model: PolicyModel,
+        encode_answer: EncodeAnswer,
         serving: EmbeddedServing,
     ) -> None:
         self.config = config
@@ -46,7 +46,7 @@ class GameSource:
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
         self.buffer = assembly.build_buffer(config, tracker, batch_log)
         self.pool = assembly.build_pool(config, tracker)
-        self.opponents = FrozenOpponents(config, self.pool, model, serving.engine, directory)
+        self.opponents = FrozenOpponents(config, self.pool, [TRAINED], serving, directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.arena = self._build_arena()
         self.result = serving.results[TRAINED]
@@ -62,7 +62,7 @@ class GameSource:
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
-        self.encode_answer = model.encode_answer
+        self.encode_answer = encode_answer
         self._played: list[Played] = []
         """The games of the current update."""
 
@@ -151,7 +151,7 @@ class GameSource:
 
     async def publish(self, saved: Saved) -> None:
         """Play with these weights from now on."""
-        self.serving.publish(saved)
+        await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
         """Freeze a copy every ``add_every`` updates.
@@ -159,13 +159,13 @@ class GameSource:
         Games in flight finish first, because they may be playing against a copy that retires. They are logged
         with this update, so that a checkpoint after it does not lose them.
         """
-        if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
+        if self.opponents.is_due(step):
             drained = await self.collector.drain()
             self.directory.check_epoch()
             if drained:
                 self._played += drained
                 self._log_games(step)
-            self.opponents.freeze(step, self.result)
+            await self.opponents.freeze(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""

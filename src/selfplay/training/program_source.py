@@ -2,8 +2,6 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Group
@@ -11,6 +9,7 @@ from rich.console import Group
 from selfplay.collection.accounts import failure_lines
 from selfplay.config import Config
 from selfplay.core import (
+    AgentSpec,
     Arena,
     GenerateResult,
     GRPOCredit,
@@ -19,17 +18,20 @@ from selfplay.core import (
     TrainingBatch,
     TrainingRecord,
 )
+from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.learning.adapter_names import BASE
-from selfplay.population.ratings import TrueSkillRatings
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
+from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
 from selfplay.training.learners import Batch, BatchOf, Saved
 from selfplay.training.metrics import RunMetrics
+from selfplay.training.opponents import FrozenOpponents
+from selfplay.training.program_seats import ProgramSeats
 from selfplay.training.programs import policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
@@ -40,8 +42,8 @@ from selfplay.training.serving import Serving
 class ProgramSource:
     """A :class:`Source` of programs. Each role trains the policy that it names.
 
-    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client takes up to
-    ``max_calls`` requests at once.
+    Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
+    takes up to ``max_calls`` requests at once.
     """
 
     overlaps = False
@@ -65,9 +67,11 @@ class ProgramSource:
         arena.client = client
         arena.model_without_role = BASE
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
-        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
-        self._trueskill = TrueSkillRatings()
-        self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)
+        self.policies = policies_of(arena)
+        self.pool = assembly.build_pool(config, policies=self.policies)
+        self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
+        self.seats = ProgramSeats(config, self.pool, arena)
+        arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
 
     async def startup(self) -> None:
@@ -92,12 +96,14 @@ class ProgramSource:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
         self._delete_after(0)
         self.arena.step_num = 1
+        self.opponents.add_untrained()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
         self.arena.load_state_dict(state["arena"])
-        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
+        self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
+        self.opponents.serve_active()
         self._delete_after(saved.step)
 
     def _delete_after(self, step: int) -> None:
@@ -119,15 +125,16 @@ class ProgramSource:
         self._log_rollouts(saved.step, results)
         self._count(batch, results, self.arena.started - started)
         self._check(batch)
-        self._rate(results)
+        for result in results:
+            self.seats.rate(result)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
         records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
         for record in batch.records:
-            if record.role_id not in self.policy_of:
-                raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
-            records[self.policy_of[record.role_id]].append(record)
+            if record.policy not in self.policies:
+                raise SelfplayError(f"a step is by {record.policy}, which is not a policy of the program")
+            records[record.policy].append(record)
         return BatchOf(dict(records))
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
@@ -173,19 +180,6 @@ class ProgramSource:
         if not batch.records:
             raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
 
-    def _rate(self, results: list[GenerateResult]) -> None:
-        for result in results:
-            for rewards in self.arena.outcomes(result):
-                by_policy: defaultdict[str, list[float]] = defaultdict(list)
-                for role_id, reward in rewards.items():
-                    if role_id in self.policy_of:
-                        by_policy[self.policy_of[role_id]].append(reward)
-                if len(by_policy) > 1:
-                    names = list(by_policy)
-                    means = [sum(values) / len(values) for values in by_policy.values()]
-                    rated = self._trueskill.rate([self.ratings[name] for name in names], means)
-                    self.ratings.update(zip(names, rated, strict=True))
-
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
         """Log all failures, and some results spread over the step, since neighbours may be one group."""
         limit = self.config.tracking.games_logged
@@ -199,18 +193,24 @@ class ProgramSource:
 
     async def publish(self, saved: Saved) -> None:
         """Play with these weights from now on."""
-        self.serving.publish(saved)
+        await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
-        """Nothing to do."""
+        """Freeze copies of the policies if they are due."""
+        if self.opponents.is_due(step):
+            self.directory.check_epoch()
+            await self.opponents.freeze(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
         await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
-        if len(self.ratings) > 1:
-            for policy, (mu, sigma) in self.ratings.items():
-                self.metrics.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
+        members = self.pool.opponents()
+        if len(members) > 1:
+            for one in members:
+                mu, sigma = one.rating
+                figures = {"mu": mu, "sigma": sigma, "games": float(one.games)}
+                self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in figures.items()})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
@@ -226,16 +226,17 @@ class ProgramSource:
 
         self.arena.on_result = count
         await self.serving.publish_results()
-        with self._results_play():
-            try:
-                measures = await self.arena.evaluate()
-            except SelfplayError:
-                raise
-            except Exception as error:
-                self._report_failures(seen, progress)  # failed episodes may be why
-                raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
-            finally:
-                self.serving.check()
+        playing = seated.set(self._results())
+        try:
+            measures = await self.arena.evaluate()
+        except SelfplayError:
+            raise
+        except Exception as error:
+            self._report_failures(seen, progress)  # failed episodes may be why
+            raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
+        finally:
+            seated.reset(playing)
+            self.serving.check()
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
@@ -258,16 +259,10 @@ class ProgramSource:
             path = evaluation_path(self.directory.evaluation, step, "conversations", ".jsonl")
             write_rollouts(path, step, rollouts)
 
-    @contextmanager
-    def _results_play(self) -> Iterator[None]:
-        """Let every role answer with its policy's result: the averaged adapter, if there is one."""
-        for role in self.arena.roles.values():
-            role.policy = self.serving.results[self.policy_of[role.id]]
-        try:
-            yield
-        finally:
-            for role in self.arena.roles.values():
-                role.policy = self.policy_of[role.id]
+    def _results(self) -> dict[str, AgentSpec]:
+        """Let every role be played by its policy's result: the averaged adapter, if there is one."""
+        policy_of = self.seats.policy_of.items()
+        return {role: AgentSpec("model", self.serving.results[policy]) for role, policy in policy_of}
 
     def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
         errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]
@@ -297,13 +292,14 @@ class ProgramSource:
         return f"selfplay serve {self.directory.path}"
 
     async def kept(self, oldest_step: int) -> None:
-        """Delete cached contexts."""
+        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
+        self.opponents.delete_retired(oldest_step)
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the arena's state, the ratings and the counts."""
-        ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
-        return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
+        """Return the arena's state, the pool and the counts."""
+        pool = self.pool.state_dict()
+        return {"arena": self.arena.state_dict(), "pool": pool, "counts": dict(self.counts)}
 
 
 def _is_number(value: object) -> bool:

@@ -21,8 +21,12 @@ from selfplay.core import (
 )
 from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
+from selfplay.learning.adapter_names import BASE
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
+
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
 
 
 def _too_early(messages: Messages, seed: int | None) -> str:
@@ -100,6 +104,7 @@ def _check_roles(arena: Arena, config: Config) -> None:
     judge = getattr(config.play, "judge_model", "base")
     if judge not in ("base", *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
+    _check_population(arena, config)
     for role in arena.roles.values():
         if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
             raise InputError(
@@ -107,12 +112,29 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",
                 "Use letters, digits, _ and -",
             )
-        if role.temperature != config.inference.temperature:
+        if role.temperature < MIN_TEMPERATURE:
             raise InputError(
-                "inference.temperature",
-                f"is {config.inference.temperature} but role {role.id} samples at {role.temperature}",
-                "Make them equal: the learner must know the temperature at which tokens were sampled",
+                "temperature",
+                f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
+                f"Use at least {MIN_TEMPERATURE}",
             )
+
+
+def _check_population(arena: Arena, config: Config) -> None:
+    unknown = set(config.population.roles) - arena.roles.keys()
+    if unknown:
+        raise InputError(
+            "population.roles",
+            f"the program has no role {min(unknown)}",
+            f"It has: {', '.join(arena.roles)}",
+        )
+    models = set(config.population.fixed_opponents) - {BASE}
+    if models:
+        raise InputError(
+            "population.fixed_opponents",
+            f"{min(models)} cannot play a role of a program",
+            f"Use {BASE}",
+        )
 
 
 def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:

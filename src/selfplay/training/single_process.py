@@ -66,11 +66,12 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     lines = JsonlSink(directory.metrics_file)
     tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))
     metrics = LocalMetrics(tracker, lines)
-    serving = EmbeddedServing(engine, {policy: learner.result for policy, learner in learners.items()})
+    results = {policy: learner.result for policy, learner in learners.items()}
+    serving = EmbeddedServing(engine, results, model, directory, config.model.name)
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
-        else GameSource(config, directory, tracker, metrics, model, serving)
+        else GameSource(config, directory, tracker, metrics, model.encode_answer, serving)
     )
     saving = LocalLearners(model, learners, directory, config.model.name)
     return Trainer(config, directory, source, saving, metrics, console)

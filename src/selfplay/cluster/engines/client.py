@@ -122,6 +122,7 @@ class EngineClient(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`.
 
@@ -132,11 +133,11 @@ class EngineClient(InferenceClient):
             # A prompt without chat markup becomes a user's message to an API.
             messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(
-                messages, temperature, max_tokens, return_tokens, seed=seed
+                messages, temperature, max_tokens, return_tokens, seed=seed, stop=stop
             )
         number = next(self._numbers)
         adapter = self._adapter(model)
-        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed)
+        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop)
         answer = await self._ask(request)
         assert answer.response is not None
         return answer.response

@@ -60,6 +60,7 @@ class EngineHost(Protocol):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...],
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`.
 
@@ -102,12 +103,13 @@ class _Host(ABC, Generic[Engine]):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...],
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`EngineHost`."""
         with self._recent.request():
             async with self._model(adapter) as model:
                 response = await self._running().complete(
-                    messages, temperature, max_tokens, return_tokens, model=model, seed=seed
+                    messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
                 )
         return replace(response, policy_version=adapter.version)
 

@@ -33,6 +33,7 @@ class Request:
     max_tokens: int | None = None
     return_tokens: bool = True
     seed: int | None = None
+    stop: tuple[str, ...] = ()
     completions: list[str] | None = None
 
 
@@ -180,6 +181,7 @@ class EngineService:
             None,
             False,
             None,
+            (),
         )
         return response.text
 
@@ -217,6 +219,7 @@ class EngineService:
             request.max_tokens,
             request.return_tokens,
             request.seed,
+            request.stop,
         )
 
     async def _report(self) -> None:

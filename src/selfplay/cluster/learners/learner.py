@@ -279,6 +279,10 @@ class RemoteLearners:
         results: dict[str, str | None] = await self._learner.results.remote()
         return results
 
+    async def tidy(self, paths_in_use: list[str]) -> None:
+        """Let the learner delete adapters that are neither in use nor among the newest."""
+        await self._learner.tidy.remote(paths_in_use)
+
     async def write_adapters(self, directory: Path) -> None:
         """See ``Learners``."""
         await self._learner.write_adapters.remote(str(directory.absolute()))

@@ -27,7 +27,6 @@ class UnstableLearnerSettings:
     target_modules: tuple[str, ...]
     max_train_len: int | None
     max_batch_tokens: int
-    temperature: float
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"
     threads: int | None = None
@@ -66,7 +65,6 @@ def learners_from_unstable_settings(settings: UnstableLearnerSettings) -> "dict[
         max_generation_len=settings.max_generation_len,
         max_train_len=settings.max_train_len,
         max_batch_tokens=settings.max_batch_tokens,
-        temperature=settings.temperature,
     )
     rate = settings.learning_rate
     learner = Learner(
