@@ -8,7 +8,7 @@ from typing import Any
 
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Messages, ModelResponse
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training.learners import Batch, Saved
 
 

@@ -16,7 +16,7 @@ from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.remote_logger import RemoteLogger
 from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
-from selfplay.inference.delivery import ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_FILE
 
 
 def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:

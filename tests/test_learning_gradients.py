@@ -54,7 +54,7 @@ def plain_model(architecture: str, attention: str = "eager") -> Any:
     base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture), attn_implementation=attention)
     model = get_peft_model(
         base,
-        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=ALL_LINEAR, task_type="CAUSAL_LM"),
+        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
     )
     set_peft_model_state_dict(model, policy_of(architecture).adapter_state())
     return model

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from selfplay.cli.files import check_writable, json_text, write_text
 from selfplay.core import InputError
+from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import absolute
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _played(
     seats = checked_seats(env, players, template)
     if opponent is None:
         opponent = default_opponent(env)
-        if opponent == "base" and seats > 1:
+        if opponent == BASE and seats > 1:
             print_line(console, f"note: {why_base(env)}")
     if seats > 1 and opponent not in OPPONENTS and not is_run_or_adapter(opponent):
         fix = f"Use {', '.join(OPPONENTS)} or a run"

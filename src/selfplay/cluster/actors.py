@@ -230,7 +230,7 @@ class EngineActor(EngineService):
             name,
             found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
-            settings.temperature,
+            settings.inference.temperature,
         )
 
 

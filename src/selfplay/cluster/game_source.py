@@ -18,7 +18,7 @@ from selfplay.cluster.services.buffer import Demand
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.config import Config
 from selfplay.core import Arena
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved

@@ -24,7 +24,7 @@ from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.learners.learner import RemoteLearners
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.population.model_pool import iteration_of
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
+from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
-
-UNTRAINED = "base"
-"""The client's name of the model without an adapter, for a checkpoint without a path."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class GameScheduler:
         if kind == "script":
             return AgentSpec("script", name or uid)
         if kind == "checkpoint":
-            name = uid if name else UNTRAINED
+            name = uid if name else BASE
         return AgentSpec("model", name or uid, self.temperature, self.max_tokens)
 
     def state_dict(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
+from selfplay.core.adapters import ALL_LINEAR
 
 
 class ModelSettings(Settings):
@@ -40,9 +41,7 @@ class LoraSection(Settings):
     """The update is scaled by alpha / rank."""
     dropout: float = 0.0
     """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
-    target_modules: list[str] = Field(
-        default=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], min_length=1
-    )
+    target_modules: list[str] = Field(default=list(ALL_LINEAR), min_length=1)
     """Names of the linear layers that get an adapter."""
 
     @field_validator("dropout")

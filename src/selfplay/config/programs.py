@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from selfplay.config.base import ClassPath, Settings
+from selfplay.core.adapters import BASE, TRAINED
 
 
 class CreditSettings(Settings):
@@ -66,11 +67,11 @@ class DebateSettings(ProgramSettings):
     """Number of speeches of each side."""
     max_tokens: int = Field(default=128, ge=1)
     """Maximum length of a speech, in tokens."""
-    aff_policy: str = "default"
+    aff_policy: str = TRAINED
     """The policy that argues for the motion."""
-    neg_policy: str = "default"
+    neg_policy: str = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
-    judge_model: str = "base"
+    judge_model: str = BASE
     """The model that judges; `base` is the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""

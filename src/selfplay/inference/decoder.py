@@ -13,13 +13,11 @@ from torch import Tensor
 from selfplay.core import Messages
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
+from selfplay.core.passes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.sampling import Distribution, FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
-
-MAX_STORED_DISTRIBUTIONS = 512
-ROWS_AT_ONCE = 256
 
 
 class TreeModel(Protocol):

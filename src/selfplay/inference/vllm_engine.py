@@ -29,6 +29,7 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
+from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
@@ -207,7 +208,7 @@ class VLLMEngine(InferenceClient):
         config = self._llm.model_config
         self.max_context, self.tolerance = int(config.max_model_len), tolerance_of(config.dtype)
         try:
-            self._base = await self._deliver("base", 0, None, "")
+            self._base = await self._deliver(BASE, 0, None, "")
             await self._prove_mixed_batch()
         except BaseException:
             await self.close()

@@ -4,11 +4,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from selfplay.core.passes import ROWS_AT_ONCE
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
-
-ROWS_AT_ONCE = 256
 
 
 def plan_logprobs(

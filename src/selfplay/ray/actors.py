@@ -1,6 +1,5 @@
 """Collector, StandardLearner and VLLMActor with the constructors of UnstableBaselines."""
 
-import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,25 +10,27 @@ import ray
 from selfplay.cluster.actors import EngineActor, EngineForm, gpus_of_cluster
 from selfplay.cluster.engines.api_models import check_opponent_name
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.settings import from_vllm_config, lora_shape
 from selfplay.cluster.handles import found
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.services.buffer import Demand
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.collection.scheduler import EnvSpec
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import ModelSettings
 from selfplay.core import Episode, InputError
 from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.envs.templates import get_template
 from selfplay.ray.learner import LearningLoop
+from selfplay.ray.settings import LearnerSettings, from_lora_config, from_vllm_config
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
 
 DEFAULT_OPPONENT = "google/gemini-2.0-flash-lite-001"
-TRAIN_ALL = 6144
+TRAIN_ALL = LearningSettings().max_batch_tokens
 """Tokens of one forward pass of the learner, which packs prefix trees."""
 
 LEARNERS_WAIT = 600.0
@@ -153,20 +154,20 @@ class CollectorActor(CollectorService):
                 for env, opponent in zip(evaluation_envs, names, strict=True)
             ),
             seed=seed,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
+            temperature=settings.inference.temperature,
+            max_tokens=settings.inference.max_tokens,
             max_eval_games_per_ckpt=max_eval_games_per_ckpt,
         )
         episodes = {env_of(env).key: episode_of(env) for env in [*training_envs, *evaluation_envs]}
         super().__init__(
             name,
-            EngineClient(self.engines, calls_per_engine=settings.max_queue),
+            EngineClient(self.engines, calls_per_engine=settings.inference.max_queue),
             found(step_buffer),
             found(model_pool),
             tracker,
             play,
             episodes,
-            Limits(max_calls=num_actors * settings.max_queue),
+            Limits(max_calls=num_actors * settings.inference.max_queue),
             filter_opponent_invalid=filter_opponent_invalid,
         )
 
@@ -206,25 +207,21 @@ class StandardLearnerActor(LearningLoop):
         run: str | None = None,
     ) -> None:
         from selfplay.cluster.learners.group import LearnerGroup
-        from selfplay.cluster.learners.settings import (
-            UnstableLearnerSettings,
-            learners_from_unstable_settings,
-        )
 
-        settings = UnstableLearnerSettings(
-            model=model_name,
+        settings = LearnerSettings(
+            model=ModelSettings(name=model_name),
+            lora=from_lora_config(lora_cfg or {}),
             algorithm=algorithm,
             max_generation_len=max_generation_len,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
-            **lora_shape(lora_cfg or {}),
             max_train_len=max_train_len,
             max_batch_tokens=max(TRAIN_ALL, mini_batch_size * (max_train_len or 0)),
             seed=seed,
         )
         directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
         group = LearnerGroup(
-            functools.partial(learners_from_unstable_settings, settings),
+            settings.build_learners,
             num_learners,
             gpus=len(ray.get_gpu_ids()),
             cpus=0,

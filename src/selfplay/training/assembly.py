@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
-from selfplay.config.model import ModelSettings
+from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
 from selfplay.config.rewards import RewardSettings
 from selfplay.core import Arena, derive_seed
+from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
-from selfplay.learning.adapter_names import TRAINED, average_of
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
@@ -54,12 +54,12 @@ from selfplay.training.threads import available_cores, base_dtype, chosen_thread
 if TYPE_CHECKING:
     from selfplay.inference.engine import EmbeddedEngine
     from selfplay.learning.learner import Learner
-    from selfplay.learning.policy import LoraSettings, PolicyModel
+    from selfplay.learning.policy import PolicyModel
 
 
 def build_policy(
     model: ModelSettings,
-    lora: "LoraSettings",
+    lora: LoraSection,
     seed: int,
     say: Callable[[str], None],
     policies: Sequence[str] = (TRAINED,),
@@ -71,14 +71,14 @@ def build_policy(
     """
     import torch
 
-    from selfplay.learning.policy import PolicyModel
+    from selfplay.learning.policy import LoraSettings, PolicyModel
     from selfplay.training.devices import choose_device
 
     torch.set_num_threads(chosen_threads(model, available_cores(), say))
     device = choose_device(model.device)
     return PolicyModel(
         resolve_model(model.name, say),
-        lora,
+        LoraSettings(lora.rank, float(lora.alpha), list(lora.target_modules)),
         dtype=base_dtype(model.dtype, device),
         device=device,
         seed=derive_seed(seed, "adapter"),

@@ -9,6 +9,7 @@ from selfplay.config.learning import Algorithm, PythonAlgorithm
 from selfplay.config.play import EnvSettings, Games
 from selfplay.config.run import TrackingSettings
 from selfplay.core import Arena, InputError
+from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
@@ -162,7 +163,7 @@ def notes_on(config: Config) -> list[str]:
     """Return what a user who starts a run with this configuration should know, one line each."""
     if config.evaluation.opponents is not None:
         return []
-    return [why_base(env.id) for env in config.envs if "base" in evaluation_opponents(config, env)]
+    return [why_base(env.id) for env in config.envs if BASE in evaluation_opponents(config, env)]
 
 
 def _check_optimal(env_id: str) -> None:

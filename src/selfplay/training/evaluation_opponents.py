@@ -2,12 +2,13 @@
 
 from selfplay.config import Config
 from selfplay.config.play import EnvSettings
+from selfplay.core.adapters import BASE
 from selfplay.envs import own_game
 from selfplay.envs.catalog import library_of
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.textarena_moves import family_of
 
-OPPONENTS = (*PLAYER_NAMES, "base")
+OPPONENTS = (*PLAYER_NAMES, BASE)
 
 
 def evaluation_opponents(config: Config, env: EnvSettings) -> list[str]:
@@ -25,7 +26,7 @@ def all_evaluation_opponents(config: Config) -> list[str]:
 
 def default_opponent(env_id: str) -> str:
     """Return ``random`` where the legal moves are known; elsewhere ``base``, the untrained model."""
-    return "random" if tells_moves(env_id) else "base"
+    return "random" if tells_moves(env_id) else BASE
 
 
 def tells_moves(env_id: str) -> bool:

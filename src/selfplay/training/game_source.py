@@ -9,7 +9,7 @@ from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, Role, SelfplayError, Step
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps

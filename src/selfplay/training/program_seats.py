@@ -6,7 +6,7 @@ from typing import Any
 
 from selfplay.config import Config
 from selfplay.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
-from selfplay.learning.adapter_names import BASE
+from selfplay.core.adapters import BASE
 from selfplay.population.model_pool import ModelPool
 
 

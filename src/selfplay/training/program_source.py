@@ -18,13 +18,13 @@ from selfplay.core import (
     TrainingBatch,
     TrainingRecord,
 )
+from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
-from selfplay.learning.adapter_names import BASE
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of

@@ -19,9 +19,9 @@ from selfplay.core import (
     SelfplayError,
     derive_seed,
 )
+from selfplay.core.adapters import BASE
 from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
-from selfplay.learning.adapter_names import BASE
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 
@@ -101,12 +101,12 @@ def _check_roles(arena: Arena, config: Config) -> None:
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )
-    judge = getattr(config.play, "judge_model", "base")
-    if judge not in ("base", *policies_of(arena)):
+    judge = getattr(config.play, "judge_model", BASE)
+    if judge not in (BASE, *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     _check_population(arena, config)
     for role in arena.roles.values():
-        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
+        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == BASE:
             raise InputError(
                 "policy",
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.adapter_names import BASE
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import PolicyModel
 from selfplay.population.model_pool import iteration_of

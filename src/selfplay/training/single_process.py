@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from selfplay.config import Config
-from selfplay.learning.policy import TRAINED, LoraSettings
+from selfplay.learning.policy import TRAINED
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
@@ -57,9 +57,10 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     """
     program = build_program(config)
     policies = policies_of(program) if program is not None else [TRAINED]
-    lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
     with working(console, f"loading {config.model.name}"):
-        model = assembly.build_policy(config.model, lora, config.seed, partial(print_line, console), policies)
+        model = assembly.build_policy(
+            config.model, config.lora, config.seed, partial(print_line, console), policies
+        )
     learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
     engine = assembly.build_engine(config, model)
     directory.check_epoch()

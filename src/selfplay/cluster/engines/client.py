@@ -16,6 +16,7 @@ from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
 from selfplay.cluster.engines.service import Answer, Request
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core.adapters import BASE
 from selfplay.core.context import EpisodeContext, current_episode
 from selfplay.inference.delivery import DeliveryError
 
@@ -82,7 +83,7 @@ class EngineClient(InferenceClient):
         self.patience = patience
         self.adapters_only = adapters_only
         self.policy = AdapterRef("default", 0, None)
-        self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
+        self.adapters: dict[str, AdapterRef] = {BASE: AdapterRef(BASE, 0, None)}
         self.fatal: SelfplayError | None = None
         self._links = [
             EngineLink(

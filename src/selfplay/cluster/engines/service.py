@@ -15,6 +15,7 @@ import msgspec
 
 from selfplay.cluster.engines.host import AdapterRef, EngineHost
 from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
+from selfplay.core.adapters import BASE
 from selfplay.core.errors import reason_of
 
 REPORT_SECONDS = 5.0
@@ -175,7 +176,7 @@ class EngineService:
         """Answer a prompt unchanged, without chat markup, as UnstableBaselines does."""
         await self.start()
         response = await self.host.complete(
-            AdapterRef(lora_path or "base", 0, lora_path),
+            AdapterRef(lora_path or BASE, 0, lora_path),
             [{"role": "text", "content": prompt}],
             self.temperature,
             None,

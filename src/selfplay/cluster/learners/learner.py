@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError
+from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements
-from selfplay.learning.adapter_names import TRAINED
 from selfplay.training.epoch import Epoch
 from selfplay.training.learners import Batch, BatchOf, Records, Saved, State, learn
 

@@ -19,8 +19,9 @@ from selfplay.cluster.engines.api_models import refuse_credentials
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.services.games_in_flight import GameResult, GamesInFlight, PlaySettings
 from selfplay.cluster.services.journal import Journal
-from selfplay.collection.scheduler import UNTRAINED, GameScheduler, Job
+from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import ModelPool
 from selfplay.training.epoch import Epoch
@@ -452,7 +453,7 @@ class PoolService:
             path, kind = self.pool.ckpt_path(uid) or (None, "")
             if kind == "checkpoint":
                 version = max(0, int(uid.removeprefix("ckpt-")))
-                adapters[uid if path else UNTRAINED] = AdapterRef(uid, version, path)
+                adapters[uid if path else BASE] = AdapterRef(uid, version, path)
         return adapters
 
     async def _until(self, condition: Any, wait: float) -> None:
