@@ -417,8 +417,6 @@ class Config(Settings):
             raise InputError(
                 given[0], "is for games, but [program] replaces them", "Leave one of the two out"
             )
-        if self.collection.max_staleness:
-            raise InputError("collection.max_staleness", "must be 0 for a program", "Leave it out")
         return self
 
     def _changed(self, name: str) -> bool:

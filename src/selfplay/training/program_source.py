@@ -1,7 +1,10 @@
 """ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
 
+import asyncio
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Group
@@ -11,6 +14,7 @@ from selfplay.config.settings import Config
 from selfplay.core import (
     AgentSpec,
     Arena,
+    EpisodeRequest,
     GenerateResult,
     GRPOCredit,
     InferenceClient,
@@ -19,8 +23,10 @@ from selfplay.core import (
     TrainingRecord,
 )
 from selfplay.core.agents import seated
+from selfplay.core.context import episode_counts
 from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
+from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
@@ -38,6 +44,9 @@ from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 
+PlayedStep = tuple[int, list[GenerateResult], int]
+"""A step of the arena: its number, its results, and how many episodes were started for it."""
+
 
 class ProgramSource:
     """A :class:`Source` of programs. Each role trains the policy that it names.
@@ -45,8 +54,6 @@ class ProgramSource:
     Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
     takes up to ``max_calls`` requests at once.
     """
-
-    overlaps = False
 
     def __init__(
         self,
@@ -73,6 +80,11 @@ class ProgramSource:
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
+        self.overlaps = config.collection.max_staleness > 0
+        self._playing: asyncio.Task[PlayedStep] | None = None
+        self._in_play: set[str] = set()
+        self._evaluated: list[GenerateResult] = []
+        self._arena_state = arena.state_dict()
 
     async def startup(self) -> None:
         """Call the arena's own ``startup``.
@@ -80,15 +92,14 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        try:
+        with self._program_errors("the program's startup failed"):
             await self.arena.startup()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program's startup failed: {error!r}") from error
 
     async def shutdown(self) -> None:
-        """Call the arena's own ``shutdown``."""
+        """End play, and call the arena's own ``shutdown``."""
+        if self._playing is not None:
+            self._playing.cancel()
+            await asyncio.gather(self._playing, return_exceptions=True)
         await self.arena.shutdown()
         await self.serving.close()
 
@@ -96,11 +107,13 @@ class ProgramSource:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
         self._delete_after(0)
         self.arena.step_num = 1
+        self._arena_state = self.arena.state_dict()
         self.opponents.add_untrained()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
         self.arena.load_state_dict(state["arena"])
+        self._arena_state = state["arena"]
         self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
         self.opponents.serve_active()
@@ -111,19 +124,21 @@ class ProgramSource:
         self.directory.truncate_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
-        """Play one step of the arena."""
-        self.arena.on_result = lambda result: progress.played_one()
-        started = self.arena.started
+        """Play one step of the arena; if play overlaps with learning, begin the next one."""
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        if self._playing is None:
+            await self._begin_step()
+        assert self._playing is not None
         try:
-            batch, results = await self.arena.play_step()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program failed: {reason_of(error)}") from error
+            number, results, started = await self._playing
         finally:
+            self._playing = None
             self.serving.check()
+        with self._program_errors("the program failed"):
+            batch = self.arena.end_step(number, results)
+        progress.played = len(results)
         self._log_rollouts(saved.step, results)
-        self._count(batch, results, self.arena.started - started)
+        self._count(batch, results, started)
         self._check(batch)
         for result in results:
             self.seats.rate(result)
@@ -135,7 +150,42 @@ class ProgramSource:
             if record.policy not in self.policies:
                 raise SelfplayError(f"a step is by {record.policy}, which is not a policy of the program")
             records[record.policy].append(record)
+        self._arena_state = self.arena.state_dict()
+        if self.overlaps and saved.step + 1 < self.config.learning.steps:
+            await self._begin_step()
         return BatchOf(dict(records))
+
+    async def _begin_step(self) -> None:
+        """Begin to play the arena's next step."""
+        with self._program_errors("the program failed"):
+            number, requests = await self.arena.begin_step()
+        self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
+        self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
+        counts = Counter[str]()
+        episode_counts.set(counts)
+        with self._program_errors("the program failed"), infrequent_garbage_collection():
+            results = await self.arena.generate_rollouts(requests)
+        return number, results, counts["started"]
+
+    def _ended(self, result: GenerateResult, progress: RunProgress) -> None:
+        """Take note of an episode, of training or of an evaluation."""
+        if "step" in result.rollout.meta:
+            progress.played_one()
+        else:
+            self._evaluated.append(result)
+            progress.evaluation_game(len(self._evaluated), None)
+
+    @contextmanager
+    def _program_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the program's own code as a SelfplayError that begins with ``what``."""
+        try:
+            yield
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"{what}: {reason_of(error)}") from error
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
@@ -199,7 +249,7 @@ class ProgramSource:
         """Freeze copies of the policies if they are due."""
         if self.opponents.is_due(step):
             self.directory.check_epoch()
-            await self.opponents.freeze(step)
+            await self.opponents.freeze(step, self._in_play)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
@@ -218,22 +268,16 @@ class ProgramSource:
         Raises:
             SelfplayError: too many of its episodes failed, or a measure is not a list of finite numbers.
         """
-        seen: list[GenerateResult] = []
-
-        def count(result: GenerateResult) -> None:
-            seen.append(result)
-            progress.evaluation_game(len(seen), None)
-
-        self.arena.on_result = count
+        seen = self._evaluated = list[GenerateResult]()
+        self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
         playing = seated.set(self._results())
         try:
-            measures = await self.arena.evaluate()
+            with self._program_errors("the program's evaluate failed"):
+                measures = await self.arena.evaluate()
         except SelfplayError:
-            raise
-        except Exception as error:
             self._report_failures(seen, progress)  # failed episodes may be why
-            raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
+            raise
         finally:
             seated.reset(playing)
             self.serving.check()
@@ -297,9 +341,8 @@ class ProgramSource:
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the arena's state, the pool and the counts."""
-        pool = self.pool.state_dict()
-        return {"arena": self.arena.state_dict(), "pool": pool, "counts": dict(self.counts)}
+        """Return the arena's state, the pool and the counts, without the step that is in progress."""
+        return {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
 
 
 def _is_number(value: object) -> bool:
