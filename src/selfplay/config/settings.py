@@ -61,6 +61,9 @@ class LoraSection(Settings):
         return dropout
 
 
+DEFAULT_POLICY = "default"
+
+
 class EnvSettings(Settings):
     """An environment to train in."""
 
@@ -76,6 +79,28 @@ class EnvSettings(Settings):
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+    policies: list[str] = []
+    """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
+    adapter for each side. If not given, `default` has every seat."""
+
+    @model_validator(mode="after")
+    def _one_policy_for_each_seat(self) -> "EnvSettings":
+        if self.policies and len(self.policies) != self.num_players:
+            raise InputError(
+                "envs.policies",
+                f"{len(self.policies)} policies for {self.num_players} seats of {self.id}",
+                "Name one for each seat",
+            )
+        for name in self.policies:
+            if not re.fullmatch(r"[\w-]+", name) or name == "base":
+                fix = "Use letters, digits, _ and -"
+                raise InputError("envs.policies", f"{name!r} is not a valid name", fix)
+        return self
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The policy of each seat."""
+        return tuple(self.policies) or (DEFAULT_POLICY,) * self.num_players
 
 
 class InferenceSettings(Settings):
@@ -418,6 +443,11 @@ class Config(Settings):
                 given[0], "is for games, but [program] replaces them", "Leave one of the two out"
             )
         return self
+
+    @property
+    def game_policies(self) -> list[str]:
+        """The policies that the seats of the environments name."""
+        return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
 
     def _changed(self, name: str) -> bool:
         """Return whether a section or field differs from its default."""

@@ -223,7 +223,8 @@ def reward_transforms(
 
 def env_spec(env: EnvSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
-    return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
+    key = f"{env.id}|{env.num_players}|{env.template}"
+    return EnvSpec(key, env.id, env.num_players, policies=tuple(env.policies))
 
 
 def build_episode(env: EnvSettings) -> GameEpisode:
@@ -255,14 +256,12 @@ def fixed_members(config: Config) -> list[FixedMember]:
     ]
 
 
-def evaluated_uid(config: Config) -> str:
-    """Return the pool's member that evaluations play and rate: the policy, or its running average if any."""
-    return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
+def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
+    """Return the pool's member that evaluations play and rate: a policy, or its running average if any."""
+    return average_of(policy) if config.learning.average_decay else policy
 
 
-def build_pool(
-    config: Config, tracker: Tracker | None = None, policies: Sequence[str] = (TRAINED,)
-) -> ModelPool:
+def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:
     """Build the model pool with the policies and the fixed members."""
     population = config.population
     pool = ModelPool(
@@ -272,7 +271,7 @@ def build_pool(
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    averages = [evaluated_uid(config)] if config.envs else []
+    averages = [evaluated_uid(config, policy) for policy in policies if config.envs]
     for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,6 @@ from selfplay.core import (
     InferenceClient,
     SelfplayError,
     TrainingBatch,
-    TrainingRecord,
 )
 from selfplay.core.agents import seated
 from selfplay.core.context import episode_counts
@@ -34,7 +33,7 @@ from selfplay.learning.adapter_names import BASE
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
-from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
@@ -75,7 +74,7 @@ class ProgramSource:
         arena.model_without_role = BASE
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
         self.policies = policies_of(arena)
-        self.pool = assembly.build_pool(config, policies=self.policies)
+        self.pool = assembly.build_pool(config, self.policies)
         self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
@@ -145,15 +144,14 @@ class ProgramSource:
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
-        records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
-        for record in batch.records:
-            if record.policy not in self.policies:
-                raise SelfplayError(f"a step is by {record.policy}, which is not a policy of the program")
-            records[record.policy].append(record)
+        records = by_policy(batch.records)
+        unknown = records.keys() - self.policies
+        if unknown:
+            raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
         self._arena_state = self.arena.state_dict()
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
             await self._begin_step()
-        return BatchOf(dict(records))
+        return BatchOf(records)
 
     async def _begin_step(self) -> None:
         """Begin to play the arena's next step."""
