@@ -14,8 +14,7 @@ from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.remote_logger import RemoteLogger
-from selfplay.config import load_config
-from selfplay.config.settings import Config
+from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.delivery import ADAPTER_FILE
 

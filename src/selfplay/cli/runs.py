@@ -10,6 +10,7 @@ from rich.console import Console
 
 from selfplay.cli.files import check_writable, json_text, write_text
 from selfplay.core import InputError
+from selfplay.core.own_classes import absolute
 
 if TYPE_CHECKING:
     from selfplay.commands.evaluate import Evaluated
@@ -64,7 +65,7 @@ def _played(
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_names import is_run_or_adapter
 
-    console = Console()
+    console, env = Console(), absolute(env, Path())
     seats = checked_seats(env, players, template)
     if opponent is None:
         opponent = default_opponent(env)
@@ -100,6 +101,7 @@ def play(
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
 ) -> None:
     """Play against a trained model in the terminal."""
+    env = absolute(env, Path())
     checked_seats(env, None, template)
     from selfplay.training.progress_views import working
 

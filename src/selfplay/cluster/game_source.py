@@ -16,7 +16,7 @@ from selfplay.cluster.handles import Named
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.buffer import Demand
 from selfplay.collection.accounts import failure_lines, raised_lines
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import Arena
 from selfplay.learning.adapter_names import TRAINED
 from selfplay.training import assembly

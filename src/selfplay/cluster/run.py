@@ -22,7 +22,7 @@ from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.learning.adapter_names import TRAINED
 from selfplay.training.program_source import ProgramSource

@@ -26,12 +26,14 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.config.settings import Config
+from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.core import derive_seed
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.training import assembly
 from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.rewards import composed_transforms
 
 
 class ConfigCollectorActor(CollectorService):
@@ -145,7 +147,7 @@ class RunActors:
         self.engines = start_engines(config, placement, self.tracker, self.adapter_files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
-        if config.program is None:
+        if isinstance(config.play, Games):
             self._start_games(placement)
 
     def by_name(self) -> dict[str, Any]:
@@ -184,7 +186,7 @@ class RunActors:
             "Buffer",
             config.buffer.max_size,
             self.tracker,
-            *assembly.composed_transforms(config.rewards),
+            *composed_transforms(config),
             seed=derive_seed(config.seed, "buffer"),
             max_staleness=config.collection.max_staleness,
             in_order=config.collection.max_staleness == 0,

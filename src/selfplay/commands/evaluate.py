@@ -10,7 +10,8 @@ from rich.console import Console
 
 from selfplay.commands.served_adapters import ServedAdapters
 from selfplay.config.loading import load_config
-from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match

@@ -63,7 +63,7 @@ async def play_match(
     rounds = -(-games // num_players)
     specs = [
         PlaySpec(
-            env_id,
+            episode.name,
             num_players,
             _seats(agents[seat], opponent, seat, num_players),
             derive_seed(seed, "match", round_),
@@ -73,7 +73,7 @@ async def play_match(
     ]
     finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
     result = MatchResult(
-        env_id=env_id,
+        env_id=episode.name,
         num_players=num_players,
         model=", ".join(dict.fromkeys(models)),
         opponent=opponent.model if opponent else "",

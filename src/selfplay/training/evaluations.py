@@ -6,7 +6,8 @@ from typing import Protocol
 
 from rich.console import Group
 
-from selfplay.config.settings import Config, EnvSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
@@ -65,14 +66,14 @@ class Evaluations:
         """Measure after update ``step``; return the headline figures by name."""
         summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
-            of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
+            of_env = f" in {env.name}" if len(self.config.envs) > 1 else ""
             alone: list[str | None] = [None]
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{env.id}: {games} games against {opponent or 'the environment'}")
+                progress.say(f"{env.name}: {games} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
                 finished: list[int] = []
                 result = await self._match(env, opponent, games, progress, rollouts, finished)
-                name = f"{env.id}-{opponent or 'alone'}"
+                name = f"{env.name}-{opponent or 'alone'}"
                 self.directory.check_epoch()
                 write_evaluation(directory, step, name, result)
                 shown = [rollouts[index] for index in sorted(rollouts)]
@@ -83,12 +84,12 @@ class Evaluations:
                 invalid = f"invalid moves {result.invalid_move_rate.mid:.1%}"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
-                progress.say(f"{env.id}: NashConv")
+                progress.say(f"{env.name}: NashConv")
                 exact = await nash_conv(
                     self.arena.client, env.id, get_template(env.template), model=self._models(env)
                 )
                 self.directory.check_epoch()
-                write_evaluation(directory, step, f"{env.id}-nash-conv", exact)
+                write_evaluation(directory, step, f"{env.name}-nash-conv", exact)
                 summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
                 if not exact.is_playable:
                     summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
@@ -118,7 +119,7 @@ class Evaluations:
             model=self._models(env),
             opponent=opponent_agent(opponent) if opponent else None,
             games=games,
-            seed=derive_seed(self.config.seed, "evaluation", env.id, opponent or ""),
+            seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
             temperature=self.config.evaluation.temperature,
             max_tokens=self.config.inference.max_tokens,

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Collection, Sequence
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.population.model_pool import ModelPool, checkpoint_uid
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving

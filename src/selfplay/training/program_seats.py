@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
 from selfplay.learning.adapter_names import BASE
 from selfplay.population.model_pool import ModelPool

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import (
     AgentSpec,
     Arena,
@@ -20,6 +20,7 @@ from selfplay.core import (
     InferenceClient,
     SelfplayError,
     TrainingBatch,
+    TrainingRecord,
 )
 from selfplay.core.agents import seated
 from selfplay.core.context import episode_counts
@@ -30,6 +31,9 @@ from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.learning.adapter_names import BASE
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.credit import trajectories_of_roles
+from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
@@ -40,6 +44,7 @@ from selfplay.training.program_seats import ProgramSeats
 from selfplay.training.programs import policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
+from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 
@@ -82,6 +87,9 @@ class ProgramSource:
         self.overlaps = config.collection.max_staleness > 0
         self._playing: asyncio.Task[PlayedStep] | None = None
         self._in_play: set[str] = set()
+        self._pids = {role: pid for pid, role in enumerate(arena.roles)}
+        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = build_buffer(config, None, batch_log) if config.uses_buffer else None
         self._evaluated: list[GenerateResult] = []
         self._arena_state = arena.state_dict()
 
@@ -115,6 +123,8 @@ class ProgramSource:
         self._arena_state = state["arena"]
         self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
+        if self.buffer is not None:
+            self.buffer.load_state_dict(state["buffer"])
         self.opponents.serve_active()
         self._delete_after(saved.step)
 
@@ -144,7 +154,7 @@ class ProgramSource:
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
-        records = by_policy(batch.records)
+        records = by_policy(batch.records if self.buffer is None else self._drawn(saved.step, results))
         unknown = records.keys() - self.policies
         if unknown:
             raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
@@ -152,6 +162,16 @@ class ProgramSource:
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
             await self._begin_step()
         return BatchOf(records)
+
+    def _drawn(self, version: int, results: list[GenerateResult]) -> list[TrainingRecord]:
+        """Store the episodes' steps in the replay buffer, and draw the records of an update."""
+        assert self.buffer is not None
+        for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        self.buffer.drop_stale(version, self.config.collection.max_staleness)
+        records = records_from_steps(draw_batch(self.config, self.buffer)) if self.buffer.entries() else []
+        self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        return records
 
     async def _begin_step(self) -> None:
         """Begin to play the arena's next step."""
@@ -340,7 +360,8 @@ class ProgramSource:
 
     async def state(self) -> dict[str, Any]:
         """Return the arena's state, the pool and the counts, without the step that is in progress."""
-        return {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        state = {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
 
 
 def _is_number(value: object) -> bool:

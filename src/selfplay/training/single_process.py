@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.learning.policy import LoraSettings
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
@@ -56,7 +56,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         InputError: the model or the program cannot be loaded.
     """
     program = build_program(config)
-    policies = policies_of(program) if program is not None else config.game_policies
+    policies = policies_of(program) if program is not None else config.policies
     lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
     with working(console, f"loading {config.model.name}"):
         model = assembly.build_policy(config.model, lora, config.seed, partial(print_line, console), policies)

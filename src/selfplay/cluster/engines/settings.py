@@ -128,7 +128,7 @@ def say_nothing(line: str) -> None:
 
 
 def _policy_model(settings: EngineSettings) -> "PolicyModel":
-    from selfplay.config.settings import ModelSettings
+    from selfplay.config.model import ModelSettings
     from selfplay.learning.policy import LoraSettings
     from selfplay.training.assembly import build_policy
 

@@ -13,7 +13,7 @@ from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.placement import Placement, beside_command
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import SelfplayError
 
 

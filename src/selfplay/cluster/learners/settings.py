@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.cluster.engines.settings import say_nothing
 from selfplay.cluster.node_cores import Sharing, cores_here
-from selfplay.config.settings import Config
+from selfplay.config import Config
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
@@ -50,7 +50,7 @@ def learners_from_config(config: Config, policies: Sequence[str] = ("default",))
 
 def learners_from_unstable_settings(settings: UnstableLearnerSettings) -> "dict[str, Learner]":
     """Build UnstableBaselines' learner, by policy: a constant rate, no regulariser, no average."""
-    from selfplay.config.settings import ModelSettings
+    from selfplay.config.model import ModelSettings
     from selfplay.learning.learner import Learner, Schedule
     from selfplay.learning.policy import TRAINED, LoraSettings
     from selfplay.training.assembly import build_policy
