@@ -108,9 +108,8 @@ def test_roles_that_are_not_configured_always_train(model, tmp_path):  # noqa: F
 
 def test_the_base_model_can_be_the_only_opponent(model, tmp_path):  # noqa: F811
     fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": "['base']"}
-    run(
-        configure(model, tmp_path, **fixed, learning__steps="1", tracking__games_logged="9"), tmp_path / "run"
-    )
+    config = configure(model, tmp_path, **fixed, learning__steps="1", tracking__games_logged="9")
+    run(config, tmp_path / "run")
     frozen = [agent.model for rollout in logged(tmp_path / "run") for agent in rollout.agents.values()]
     assert set(frozen) == {"base"}
 

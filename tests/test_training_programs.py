@@ -162,7 +162,6 @@ def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):  
     [
         ({"envs": '[{id = "kuhn_poker"}]'}, "envs: is for games"),
         ({"buffer.type": "episode"}, "buffer: is for games"),
-        ({"collection.max_staleness": "1"}, "collection.max_staleness: is for games"),
         ({"program.path": "program"}, "program.path: "),
         ({"program.type": "quiz"}, 'program.type: "quiz" is not a valid type'),
         ({"program.colour": "3"}, "program.colour: there is no such field"),

@@ -242,8 +242,7 @@ class ClusterGames:
             episode_timeout=config.collection.game_timeout,
             retries=config.collection.retries,
         )
-        uid = assembly.evaluated_uid(config)
-        return Evaluations(config, arena, self.ratings, TRAINED, uid, self.directory)
+        return Evaluations(config, arena, self.ratings, {TRAINED: TRAINED}, self.directory)
 
 
 class HeldRatings:

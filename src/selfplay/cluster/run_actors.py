@@ -33,6 +33,7 @@ from selfplay.envs.generators import lend_generators_for_good
 from selfplay.training import assembly
 from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.rewards import composed_transforms
 
 
 class ConfigCollectorActor(CollectorService):
@@ -185,7 +186,7 @@ class RunActors:
             "Buffer",
             config.buffer.max_size,
             self.tracker,
-            *assembly.composed_transforms(config.rewards),
+            *composed_transforms(config),
             seed=derive_seed(config.seed, "buffer"),
             max_staleness=config.collection.max_staleness,
             in_order=config.collection.max_staleness == 0,

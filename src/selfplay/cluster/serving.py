@@ -1,12 +1,12 @@
 """The engines of a cluster as a program uses them: they load adapters by path."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.learners.learner import RemoteLearners
 from selfplay.core.adapters import TRAINED
-from selfplay.population.model_pool import iteration_of
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 
@@ -51,7 +51,8 @@ class ClusterServing:
         """See ``Serving``."""
         for uid in self._copies.keys() - paths.keys():
             del self.client.adapters[uid]
-        self.client.adapters |= {uid: AdapterRef(uid, iteration_of(uid), path) for uid, path in paths.items()}
+        versions = {uid: int(Path(path).name) for uid, path in paths.items()}  # as the learner numbers them
+        self.client.adapters |= {uid: AdapterRef(uid, versions[uid], paths[uid]) for uid in paths}
         self._copies = dict(paths)
 
     async def publish_results(self) -> None:

@@ -14,8 +14,7 @@ from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
 
 NOT_FOR_PROGRAMS = (
-    *("envs", "rewards", "buffer"),
-    *("collection.games_per_step", "collection.filter_opponent_invalid", "collection.max_staleness"),
+    *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
     "ray.collectors",
@@ -37,7 +36,7 @@ class Config(Settings):
     program: Program | None = None
     """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
     credit: CreditSettings | None = None
-    """How the rewards of a program become advantages; if not given, the program decides."""
+    """How the rewards of whole episodes become advantages, in place of the last transforms of `rewards`."""
     inference: InferenceSettings = InferenceSettings()
     """The engine that generates answers."""
     collection: CollectionSettings = CollectionSettings()
@@ -72,13 +71,28 @@ class Config(Settings):
                 raise InputError(
                     given[0], "is for games, but [program] replaces them", "Leave one of the two out"
                 )
-        elif self.credit is not None:
-            raise InputError("credit", "is for programs, but this run trains on games", "Leave it out")
         elif not self.envs:
             raise InputError(
                 "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_way_from_reward_to_advantage(self) -> "Config":
+        sampling = self.rewards.sampling != RewardSettings().sampling
+        if self.credit is not None and sampling:
+            raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
+        return self
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies of games; those of a program are known when it is built."""
+        return Games(self.envs).policies
+
+    @property
+    def uses_buffer(self) -> bool:
+        """Whether steps go through the replay buffer: those of games do, those of a program if it is set."""
+        return isinstance(self.play, Games) or self._changed("buffer") or self._changed("rewards")
 
     def _changed(self, name: str) -> bool:
         """Return whether a section or field differs from its default."""

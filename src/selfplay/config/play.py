@@ -1,10 +1,13 @@
 """The environments that games are played in, and how they or a program are played."""
 
+import re
 from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
+from selfplay.core import InputError
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.own_classes import name_of
 
 DEFAULT_TEMPLATE = "fewshot-chat"
@@ -28,6 +31,29 @@ class EnvSettings(Settings):
     error_allowance: int = Field(default=0, ge=0)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
 
+    policies: list[str] = []
+    """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
+    adapter for each side. If not given, `default` has every seat."""
+
+    @model_validator(mode="after")
+    def _one_policy_for_each_seat(self) -> "EnvSettings":
+        if self.policies and len(self.policies) != self.num_players:
+            raise InputError(
+                "envs.policies",
+                f"{len(self.policies)} policies for {self.num_players} seats of {self.name}",
+                "Name one for each seat",
+            )
+        for name in self.policies:
+            if not re.fullmatch(r"[\w-]+", name) or name == BASE:
+                fix = "Use letters, digits, _ and -"
+                raise InputError("envs.policies", f"{name!r} is not a valid name", fix)
+        return self
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The policy of each seat."""
+        return tuple(self.policies) or (TRAINED,) * self.num_players
+
     @property
     def name(self) -> str:
         """The name in records and figures: the id, or the class of a game of your own."""
@@ -44,6 +70,11 @@ class Games:
     def names(self) -> list[str]:
         """The names of what is played."""
         return [env.name for env in self.envs]
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies that the seats name."""
+        return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
 
 
 class CollectionSettings(Settings):

@@ -13,7 +13,7 @@ from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.batching import check_batch, records_of, summary_of
 from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
-from selfplay.core.context import current_episode, inherit
+from selfplay.core.context import current_episode, episode_counts, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
@@ -256,6 +256,8 @@ class Arena:
         """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
         self.started += 1
+        if (counts := episode_counts.get()) is not None:
+            counts["started"] += 1
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
 
@@ -377,7 +379,14 @@ class Arena:
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
         """Run one step (policy version, requests, rollouts, credit, batch); return batch and results."""
-        version = await self.client.get_policy_version()
+        number, requests = await self.begin_step()
+        with infrequent_garbage_collection():
+            results = await self.generate_rollouts(requests, concurrency)
+            return self.end_step(number, results, verbose), results
+
+    async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
+        """Begin the next step; return its number and its requests, ready to be run."""
+        number, version = self.step_num, await self.client.get_policy_version()
         requests = [
             replace(request, meta=self._tags(index, version) | request.meta)
             for index, request in enumerate(self.get_batch())
@@ -385,17 +394,20 @@ class Arena:
         if self.seat is not None:
             requests = self.seat(requests)
         if self.logger is not None:
-            self.logger.log_step_start(self.step_num, len(requests))
-        with infrequent_garbage_collection():
-            results = await self.generate_rollouts(requests, concurrency)
-            self.adjust_rewards(results)
-            apply_credit(results, self.credit_assigner.compute(results))
-            batch = self.build_training_batch(results, verbose)
+            self.logger.log_step_start(number, len(requests))
+        self.step_num += 1
+        return number, requests
+
+    def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
+        """Turn the results of step ``number`` into a batch. Steps end in the order in which they began."""
+        self.adjust_rewards(results)
+        apply_credit(results, self.credit_assigner.compute(results))
+        batch = self.build_training_batch(results, verbose)
+        batch.meta["step"] = number
         if self.logger is not None:
             self.logger.log_batch_summary(results)
-            self.logger.log_step_end(self.step_num, batch.meta)
-        self.step_num += 1
-        return batch, results
+            self.logger.log_step_end(number, batch.meta)
+        return batch
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:
         """Return the default ``meta`` of the step's request number ``index``."""

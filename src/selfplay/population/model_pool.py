@@ -76,8 +76,8 @@ class ModelPool:
     At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
     recency, by quality of the match with the current model (``match-quality``), by distance of the means
     (``ts-dist``), or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they
-    are never drawn again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too recent for the
-    range is inactive but not retired. Fixed models do not change their state.
+    are never drawn again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too
+    recent for the range is inactive but not retired. Fixed models do not change their state.
 
     Args:
         sample_mode: one of the modes.

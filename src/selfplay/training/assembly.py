@@ -14,7 +14,6 @@ from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
-from selfplay.config.rewards import RewardSettings
 from selfplay.core import Arena, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
@@ -25,28 +24,6 @@ from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
-from selfplay.replay.transforms_final import (
-    ComposeFinalRewardTransforms,
-    FinalRewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    WinDrawLossFormatter,
-)
-from selfplay.replay.transforms_sampling import (
-    ComposeSamplingRewardTransforms,
-    NormalizeRewards,
-    NormalizeRewardsByEnv,
-    SamePromptBaseline,
-    SamplingRewardTransform,
-)
-from selfplay.replay.transforms_step import (
-    ComposeStepRewardTransforms,
-    PenaltyForInvalidMove,
-    RewardForFormat,
-    StepRewardTransform,
-)
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
@@ -170,66 +147,10 @@ def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
     return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
-def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
-    """Build the replay buffer with its reward transforms."""
-    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
-    return kind(
-        config.buffer.max_size,
-        tracker,
-        *composed_transforms(config.rewards),
-        seed=derive_seed(config.seed, "buffer"),
-        batch_log=batch_log,
-    )
-
-
-def composed_transforms(
-    rewards: RewardSettings,
-) -> tuple[
-    ComposeFinalRewardTransforms | None,
-    ComposeStepRewardTransforms | None,
-    ComposeSamplingRewardTransforms | None,
-]:
-    """Return the stacks of the three families of transforms; ``None`` for an empty one."""
-    final, step, sampling = reward_transforms(rewards)
-    return (
-        ComposeFinalRewardTransforms(final) if final else None,
-        ComposeStepRewardTransforms(step) if step else None,
-        ComposeSamplingRewardTransforms(sampling) if sampling else None,
-    )
-
-
-def reward_transforms(
-    rewards: RewardSettings,
-) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
-    """Return the transforms of the three families, in order."""
-    final: list[FinalRewardTransform] = []
-    for one in rewards.final:
-        if one.type == "win_draw_loss":
-            final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
-        elif one.type == "role_advantage":
-            final.append(RoleAdvantageFormatter(tau=one.tau))
-        else:
-            final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
-    step: list[StepRewardTransform] = [
-        RewardForFormat(one.reward, one.penalty)
-        if one.type == "reward_for_format"
-        else PenaltyForInvalidMove(one.reward, one.penalty)
-        for one in rewards.step
-    ]
-    sampling: list[SamplingRewardTransform] = []
-    for sampled in rewards.sampling:
-        if sampled.type == "same_prompt_baseline":
-            sampling.append(SamePromptBaseline())
-        elif sampled.type == "normalize_rewards":
-            sampling.append(NormalizeRewards(sampled.z_score))
-        else:
-            sampling.append(NormalizeRewardsByEnv(sampled.z_score))
-    return final, step, sampling
-
-
 def env_spec(env: EnvSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
-    return EnvSpec(f"{env.name}|{env.num_players}|{env.template}", env.name, env.num_players)
+    key = f"{env.name}|{env.num_players}|{env.template}"
+    return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
 
 
 def build_episode(env: EnvSettings) -> GameEpisode:
@@ -261,14 +182,12 @@ def fixed_members(config: Config) -> list[FixedMember]:
     ]
 
 
-def evaluated_uid(config: Config) -> str:
-    """Return the pool's member that evaluations play and rate: the policy, or its running average if any."""
-    return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
+def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
+    """Return the pool's member that evaluations play and rate: a policy, or its running average if any."""
+    return average_of(policy) if config.learning.average_decay else policy
 
 
-def build_pool(
-    config: Config, tracker: Tracker | None = None, policies: Sequence[str] = (TRAINED,)
-) -> ModelPool:
+def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:
     """Build the model pool with the policies and the fixed members."""
     population = config.population
     pool = ModelPool(
@@ -278,7 +197,7 @@ def build_pool(
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    averages = [evaluated_uid(config)] if config.envs else []
+    averages = [evaluated_uid(config, policy) for policy in policies if config.envs]
     for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):

@@ -1,7 +1,7 @@
 """Frozen opponents: earlier versions of the policies, served for as long as the pool may draw them."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from selfplay.config import Config
 from selfplay.population.model_pool import ModelPool, checkpoint_uid
@@ -49,12 +49,15 @@ class FrozenOpponents:
         """Whether copies are frozen after update ``step``."""
         return self.keeps_copies and step % self.every == 0
 
-    async def freeze(self, step: int) -> None:
-        """Add a copy of what training has produced by now of each policy to the pool."""
+    async def freeze(self, step: int, in_play: Collection[str] = ()) -> None:
+        """Add a copy of what training has produced by now of each policy to the pool.
+
+        Copies that are ``in_play`` are served until the next time, even if they retire.
+        """
         for policy in self.policies:
             path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
             self.pool.add_checkpoint(path, step, policy)
-        self.serve_active()
+        self.serve_active(in_play)
 
     def delete_retired(self, oldest_step: int) -> None:
         """Delete copies that were retired by ``oldest_step``, the oldest step that can be resumed."""
@@ -63,7 +66,9 @@ class FrozenOpponents:
             if model.retired is not None and model.retired <= oldest_step and path.exists():
                 shutil.rmtree(path, ignore_errors=True)
 
-    def serve_active(self) -> None:
-        """Serve exactly those of the pool's active checkpoints that have a copy."""
-        paths = {uid: (self.pool.ckpt_path(uid) or (None,))[0] for uid in self.pool.active_checkpoints()}
+    def serve_active(self, in_play: Collection[str] = ()) -> None:
+        """Serve exactly those checkpoints that have a copy and are active or in play."""
+        wanted = {*self.pool.active_checkpoints(), *in_play}
+        copies = (one for one in self.pool.opponents() if one.kind == "checkpoint" and one.uid in wanted)
+        paths = {one.uid: one.path_or_name for one in copies}
         self.serving.serve_copies({uid: path for uid, path in paths.items() if path})

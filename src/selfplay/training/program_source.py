@@ -1,7 +1,10 @@
 """ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
 
+import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Group
@@ -11,6 +14,7 @@ from selfplay.config import Config
 from selfplay.core import (
     AgentSpec,
     Arena,
+    EpisodeRequest,
     GenerateResult,
     GRPOCredit,
     InferenceClient,
@@ -20,23 +24,32 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
+from selfplay.core.context import episode_counts
 from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
+from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.credit import trajectories_of_roles
+from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
-from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
 from selfplay.training.programs import policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
+from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
+
+PlayedStep = tuple[int, list[GenerateResult], int]
+"""A step of the arena: its number, its results, and how many episodes were started for it."""
 
 
 class ProgramSource:
@@ -45,8 +58,6 @@ class ProgramSource:
     Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
     takes up to ``max_calls`` requests at once.
     """
-
-    overlaps = False
 
     def __init__(
         self,
@@ -68,11 +79,19 @@ class ProgramSource:
         arena.model_without_role = BASE
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
         self.policies = policies_of(arena)
-        self.pool = assembly.build_pool(config, policies=self.policies)
+        self.pool = assembly.build_pool(config, self.policies)
         self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
+        self.overlaps = config.collection.max_staleness > 0
+        self._playing: asyncio.Task[PlayedStep] | None = None
+        self._in_play: set[str] = set()
+        self._pids = {role: pid for pid, role in enumerate(arena.roles)}
+        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = build_buffer(config, None, batch_log) if config.uses_buffer else None
+        self._evaluated: list[GenerateResult] = []
+        self._arena_state = arena.state_dict()
 
     async def startup(self) -> None:
         """Call the arena's own ``startup``.
@@ -80,15 +99,14 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        try:
+        with self._program_errors("the program's startup failed"):
             await self.arena.startup()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program's startup failed: {error!r}") from error
 
     async def shutdown(self) -> None:
-        """Call the arena's own ``shutdown``."""
+        """End play, and call the arena's own ``shutdown``."""
+        if self._playing is not None:
+            self._playing.cancel()
+            await asyncio.gather(self._playing, return_exceptions=True)
         await self.arena.shutdown()
         await self.serving.close()
 
@@ -96,13 +114,17 @@ class ProgramSource:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
         self._delete_after(0)
         self.arena.step_num = 1
+        self._arena_state = self.arena.state_dict()
         self.opponents.add_untrained()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
         self.arena.load_state_dict(state["arena"])
+        self._arena_state = state["arena"]
         self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
+        if self.buffer is not None:
+            self.buffer.load_state_dict(state["buffer"])
         self.opponents.serve_active()
         self._delete_after(saved.step)
 
@@ -111,31 +133,77 @@ class ProgramSource:
         self.directory.truncate_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
-        """Play one step of the arena."""
-        self.arena.on_result = lambda result: progress.played_one()
-        started = self.arena.started
+        """Play one step of the arena; if play overlaps with learning, begin the next one."""
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        if self._playing is None:
+            await self._begin_step()
+        assert self._playing is not None
         try:
-            batch, results = await self.arena.play_step()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program failed: {reason_of(error)}") from error
+            number, results, started = await self._playing
         finally:
+            self._playing = None
             self.serving.check()
+        with self._program_errors("the program failed"):
+            batch = self.arena.end_step(number, results)
+        progress.played = len(results)
         self._log_rollouts(saved.step, results)
-        self._count(batch, results, self.arena.started - started)
+        self._count(batch, results, started)
         self._check(batch)
         for result in results:
             self.seats.rate(result)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
-        records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
-        for record in batch.records:
-            if record.policy not in self.policies:
-                raise SelfplayError(f"a step is by {record.policy}, which is not a policy of the program")
-            records[record.policy].append(record)
-        return BatchOf(dict(records))
+        records = by_policy(batch.records if self.buffer is None else self._drawn(saved.step, results))
+        unknown = records.keys() - self.policies
+        if unknown:
+            raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
+        self._arena_state = self.arena.state_dict()
+        if self.overlaps and saved.step + 1 < self.config.learning.steps:
+            await self._begin_step()
+        return BatchOf(records)
+
+    def _drawn(self, version: int, results: list[GenerateResult]) -> list[TrainingRecord]:
+        """Store the episodes' steps in the replay buffer, and draw the records of an update."""
+        assert self.buffer is not None
+        for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        self.buffer.drop_stale(version, self.config.collection.max_staleness)
+        records = records_from_steps(draw_batch(self.config, self.buffer)) if self.buffer.entries() else []
+        self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        return records
+
+    async def _begin_step(self) -> None:
+        """Begin to play the arena's next step."""
+        with self._program_errors("the program failed"):
+            number, requests = await self.arena.begin_step()
+        self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
+        self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
+        counts = Counter[str]()
+        episode_counts.set(counts)
+        with self._program_errors("the program failed"), infrequent_garbage_collection():
+            results = await self.arena.generate_rollouts(requests)
+        return number, results, counts["started"]
+
+    def _ended(self, result: GenerateResult, progress: RunProgress) -> None:
+        """Take note of an episode, of training or of an evaluation."""
+        if "step" in result.rollout.meta:
+            progress.played_one()
+        else:
+            self._evaluated.append(result)
+            progress.evaluation_game(len(self._evaluated), None)
+
+    @contextmanager
+    def _program_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the program's own code as a SelfplayError that begins with ``what``."""
+        try:
+            yield
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"{what}: {reason_of(error)}") from error
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
@@ -199,7 +267,7 @@ class ProgramSource:
         """Freeze copies of the policies if they are due."""
         if self.opponents.is_due(step):
             self.directory.check_epoch()
-            await self.opponents.freeze(step)
+            await self.opponents.freeze(step, self._in_play)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
@@ -218,22 +286,16 @@ class ProgramSource:
         Raises:
             SelfplayError: too many of its episodes failed, or a measure is not a list of finite numbers.
         """
-        seen: list[GenerateResult] = []
-
-        def count(result: GenerateResult) -> None:
-            seen.append(result)
-            progress.evaluation_game(len(seen), None)
-
-        self.arena.on_result = count
+        seen = self._evaluated = list[GenerateResult]()
+        self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
         playing = seated.set(self._results())
         try:
-            measures = await self.arena.evaluate()
+            with self._program_errors("the program's evaluate failed"):
+                measures = await self.arena.evaluate()
         except SelfplayError:
-            raise
-        except Exception as error:
             self._report_failures(seen, progress)  # failed episodes may be why
-            raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
+            raise
         finally:
             seated.reset(playing)
             self.serving.check()
@@ -297,9 +359,9 @@ class ProgramSource:
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the arena's state, the pool and the counts."""
-        pool = self.pool.state_dict()
-        return {"arena": self.arena.state_dict(), "pool": pool, "counts": dict(self.counts)}
+        """Return the arena's state, the pool and the counts, without the step that is in progress."""
+        state = {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
 
 
 def _is_number(value: object) -> bool:

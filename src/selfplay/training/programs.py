@@ -5,17 +5,13 @@ import re
 
 from selfplay.config import Config
 from selfplay.config.play import Games
-from selfplay.config.programs import CreditSettings, PythonProgram
+from selfplay.config.programs import PythonProgram
 from selfplay.core import (
     Arena,
-    CreditAssigner,
-    EpisodicRewardCredit,
-    GRPOCredit,
     InferenceClient,
     InputError,
     Messages,
     MockInferenceClient,
-    RAECredit,
     SelfplayError,
     derive_seed,
 )
@@ -24,6 +20,7 @@ from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
+from selfplay.training.rewards import build_credit
 
 MIN_TEMPERATURE = 0.01
 """The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
@@ -80,15 +77,6 @@ def check_first_batch(arena: Arena) -> None:
 def policies_of(arena: Arena) -> list[str]:
     """Return the policies that the roles of an arena name, in the order of the roles."""
     return list(dict.fromkeys(role.policy for role in arena.roles.values()))
-
-
-def build_credit(settings: CreditSettings) -> CreditAssigner:
-    """Build the credit assigner that the configuration describes."""
-    if settings.type == "grpo":
-        return GRPOCredit(settings.normalize, settings.positive_only)
-    if settings.type == "rae":
-        return RAECredit(settings.decay)
-    return EpisodicRewardCredit()
 
 
 def _check_roles(arena: Arena, config: Config) -> None:

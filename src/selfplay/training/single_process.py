@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from selfplay.config import Config
-from selfplay.learning.policy import TRAINED
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
@@ -56,7 +55,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         InputError: the model or the program cannot be loaded.
     """
     program = build_program(config)
-    policies = policies_of(program) if program is not None else [TRAINED]
+    policies = policies_of(program) if program is not None else config.policies
     with working(console, f"loading {config.model.name}"):
         model = assembly.build_policy(
             config.model, config.lora, config.seed, partial(print_line, console), policies
