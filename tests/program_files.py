@@ -64,6 +64,13 @@ class HideAndSeek(Arena):
         return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
+class Measured(HideAndSeek):
+    async def evaluate(self):
+        results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": n}) for n in range(3)])
+        texts = [result.rollout.steps[0].completion_text for result in results]
+        return {"sum of letters": [float(sum(map(ord, text))) for text in texts]}
+
+
 class Grouped(HideAndSeek):
     def get_batch(self):
         return [EpisodeRequest("hide", index // 2, {"group": index // 2}) for index in range(4)]
