@@ -10,6 +10,7 @@ from selfplay.config.population import EvaluationSettings, PopulationSettings
 from selfplay.config.programs import CreditSettings, Program
 from selfplay.config.ray import RaySettings
 from selfplay.config.rewards import BufferSettings, RewardSettings
+from selfplay.config.roles import Adapters, RoleSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
 
@@ -35,6 +36,13 @@ class Config(Settings):
     """Each game draws one of the environments by weight."""
     program: Program | None = None
     """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
+    roles: dict[str, RoleSettings] = {}
+    """Settings of a program's roles, by role."""
+    start: Adapters = {}
+    """The adapter of an earlier run that a policy starts from, by policy: a checkpoint such as `RUN@40`, or a
+    directory."""
+    frozen: Adapters = {}
+    """Adapters that play and are never trained, by a name that roles can use as their policy."""
     credit: CreditSettings | None = None
     """How the rewards of whole episodes become advantages, in place of the last transforms of `rewards`."""
     inference: InferenceSettings = InferenceSettings()

@@ -18,9 +18,9 @@ ANY_ENTRY = "*"
 class ConfigField:
     """One field.
 
-    ``path`` leads from the root to the field. It consists of field names, ``*`` for any entry of a list and,
-    where entries are distinguished by their ``type``, that type. ``written`` is the path without such types,
-    as a user writes it.
+    ``path`` leads from the root to the field. It consists of field names, ``*`` for any entry of a list or of
+    a table of tables and, where entries are distinguished by their ``type``, that type. ``written`` is the
+    path without such types, as a user writes it.
     """
 
     path: tuple[str, ...]
@@ -56,6 +56,11 @@ def is_list(annotation: Any) -> bool:
     return get_origin(annotation) is list
 
 
+def is_table_by_name(annotation: Any) -> bool:
+    """Return whether a field holds tables under names of the user's own."""
+    return get_origin(annotation) is dict and bool(models_in(annotation))
+
+
 def is_choice_of_models(annotation: Any) -> bool:
     """Return whether the entries of a field are distinguished by their ``type``."""
     return len(models_in(annotation)) > 1
@@ -87,7 +92,8 @@ def _fields_of(
     for name, info in model.model_fields.items():
         field = ConfigField((*path, name), (*written, name), info)
         yield field
-        entry = (ANY_ENTRY,) if is_list(info.annotation) else ()
+        several = is_list(info.annotation) or is_table_by_name(info.annotation)
+        entry = (ANY_ENTRY,) if several else ()
         for inner in models_in(info.annotation):
             for tag in _tags_in_path(inner, info.annotation):
                 yield from _fields_of(inner, (*field.path, *entry, *tag), (*field.written, *entry))

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from selfplay.config.config import Config
 from selfplay.config.model import ModelSettings
 from selfplay.config.problems import first_problem
+from selfplay.config.roles import absolute_adapter
 from selfplay.core import InputError
 from selfplay.core.own_classes import absolute
 
@@ -89,6 +90,13 @@ def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):
             table[field] = absolute(table[field], directory)
+    for section in ("start", "frozen"):
+        adapters = data.get(section)
+        if isinstance(adapters, dict):
+            data[section] = {
+                policy: absolute_adapter(text, directory) if isinstance(text, str) else text
+                for policy, text in adapters.items()
+            }
     model = data.get("model")
     name = model.get("name") if isinstance(model, dict) else None
     if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):

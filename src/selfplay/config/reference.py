@@ -7,7 +7,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from selfplay.config.config import Config
-from selfplay.config.fields import is_choice_of_models, is_list, models_in, tags_of, type_text
+from selfplay.config.fields import (
+    is_choice_of_models,
+    is_list,
+    is_table_by_name,
+    models_in,
+    tags_of,
+    type_text,
+)
 from selfplay.config.loading import preset_names
 
 _HEAD = """# Configuration
@@ -42,7 +49,8 @@ def _section(model: type[BaseModel], path: str, *, is_choice: bool = False) -> l
 
 
 def _subsection(path: str, info: FieldInfo) -> list[str]:
-    heading = f"`[[{path}]]`" if is_list(info.annotation) else f"`[{path}]`"
+    name = f"{path}.NAME" if is_table_by_name(info.annotation) else path
+    heading = f"`[[{path}]]`" if is_list(info.annotation) else f"`[{name}]`"
     if is_choice_of_models(info.annotation):
         return [f"## {heading}", "", *_choices(path, info)]
     (model,) = models_in(info.annotation)

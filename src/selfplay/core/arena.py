@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.batching import check_batch, records_of, summary_of
@@ -46,7 +47,8 @@ class Arena:
     ``started`` counts episodes, including sub-episodes but not further attempts. ``model_without_role``
     answers calls that name neither role nor model; ``None`` selects the client's default. ``on_result`` is
     called with each result that is not another result's child, for progress bars. ``seat`` may give the
-    requests of a step their agents.
+    requests of a step their agents. ``frozen`` are the models that roles may name as their policy without
+    being trained.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Arena:
         self.step_num = 0
         self.started = 0
         self.model_without_role: str | None = None
+        self.frozen = {BASE}
         self.roles: dict[str, Role] = {}
         self.episodes: dict[str, Episode] = {}
         self.stores: dict[str, ArtifactStore] = {}
@@ -151,8 +154,8 @@ class Arena:
         stop = _first(stop, agent and agent.stop, role and role.stop, ())
         model = _first(model, agent and agent.model, role and role.policy, self.model_without_role)
         if return_tokens is None:
-            frozen = agent is not None and agent.kind != "policy"
-            return_tokens = role is not None and not frozen
+            trained = model not in self.frozen if agent is None else agent.kind == "policy"
+            return_tokens = role is not None and trained
         policy = (model or "default") if return_tokens and role_id is not None else ""
         episode = current_episode.get()
         if seed is None and episode is not None:

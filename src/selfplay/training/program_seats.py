@@ -27,7 +27,8 @@ class ProgramSeats:
         self.config = config
         self.pool = pool
         self.arena = arena
-        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
+        roles = arena.roles.values()
+        self.policy_of = {role.id: role.policy for role in roles if role.policy not in arena.frozen}
         self.roles = config.population.roles or list(self.policy_of)
 
     def seat(self, requests: list[EpisodeRequest]) -> list[EpisodeRequest]:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 
 from selfplay.config import Config
 from selfplay.config.play import Games
@@ -52,6 +53,8 @@ def build_program(config: Config) -> Arena | None:
         arena.credit_assigner = build_credit(config.credit)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
+    arena.frozen |= config.frozen.keys()
+    _set_roles(arena, config)
     _check_roles(arena, config)
     return arena
 
@@ -75,13 +78,28 @@ def check_first_batch(arena: Arena) -> None:
 
 
 def policies_of(arena: Arena) -> list[str]:
-    """Return the policies that the roles of an arena name, in the order of the roles."""
-    return list(dict.fromkeys(role.policy for role in arena.roles.values()))
+    """Return the policies that the roles of an arena name and train, in the order of the roles."""
+    named = dict.fromkeys(role.policy for role in arena.roles.values())
+    return [policy for policy in named if policy not in arena.frozen]
+
+
+def _set_roles(arena: Arena, config: Config) -> None:
+    """Change the roles as configured."""
+    for role_id, settings in config.roles.items():
+        if role_id not in arena.roles:
+            fix = f"It has: {', '.join(arena.roles)}"
+            raise InputError("roles", f"the program has no role {role_id}", fix)
+        given = settings.model_dump(exclude_none=True)
+        if "stop" in given:
+            given["stop"] = tuple(given["stop"])
+        arena.add_role(replace(arena.roles[role_id], **given))
 
 
 def _check_roles(arena: Arena, config: Config) -> None:
     if not arena.roles:
         raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
+    if not policies_of(arena):
+        raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
     unknown = set(config.learning.policy_rates) - set(policies_of(arena))
     if unknown:
         raise InputError(
@@ -94,7 +112,9 @@ def _check_roles(arena: Arena, config: Config) -> None:
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     _check_population(arena, config)
     for role in arena.roles.values():
-        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == BASE:
+        if role.policy in arena.frozen:
+            continue
+        if not re.fullmatch(r"[\w-]+", role.policy):
             raise InputError(
                 "policy",
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",

@@ -12,6 +12,7 @@ from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
 from selfplay.training.game_source import GameSource
+from selfplay.training.given_adapters import load_given
 from selfplay.training.local_learners import LocalLearners
 from selfplay.training.metrics import LocalMetrics
 from selfplay.training.program_source import ProgramSource
@@ -60,6 +61,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         model = assembly.build_policy(
             config.model, config.lora, config.seed, partial(print_line, console), policies
         )
+        load_given(config, model, policies)
     learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
     engine = assembly.build_engine(config, model)
     directory.check_epoch()
@@ -68,6 +70,8 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     metrics = LocalMetrics(tracker, lines)
     results = {policy: learner.result for policy, learner in learners.items()}
     serving = EmbeddedServing(engine, results, model, directory, config.model.name)
+    for name in config.frozen:
+        engine.publish(name, name, 0)
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None

@@ -1,0 +1,42 @@
+"""Who plays the roles of a program, and adapters of earlier runs that play or are trained further."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from selfplay.config.base import Settings
+from selfplay.core import InputError
+from selfplay.core.adapters import BASE
+
+
+def _names(adapters: dict[str, str]) -> dict[str, str]:
+    for name in adapters:
+        if not re.fullmatch(r"[\w-]+", name) or name == BASE:
+            raise InputError("adapters", f"{name!r} is not a valid name", "Use letters, digits, _ and -")
+    return adapters
+
+
+Adapters = Annotated[dict[str, str], AfterValidator(_names)]
+"""Adapters by name: a run's checkpoint (``RUN``, ``RUN@40``, ``RUN@best``), or an adapter's directory."""
+
+
+def absolute_adapter(text: str, directory: Path) -> str:
+    """Return an adapter's path; a name without a directory is a run in ``runs``."""
+    place = Path(text) if "/" in text else Path("runs") / text
+    return os.path.abspath(directory / os.path.expanduser(place))
+
+
+class RoleSettings(Settings):
+    """What differs from the program's own settings of a role."""
+
+    policy: str | None = None
+    """The policy that the role plays and trains. With `base`, or a name in `[frozen]`, it is not trained."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature; at least 0.01 for a role that is trained."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum length of an answer, in tokens."""
+    stop: list[str] | None = None
+    """Texts that end an answer; they are not part of its text."""

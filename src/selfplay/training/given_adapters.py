@@ -1,0 +1,51 @@
+"""Adapters that a configuration gives: those that policies start from, and those that only play."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from selfplay.config import Config
+from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import find_checkpoint, split_checkpoint
+
+if TYPE_CHECKING:
+    from selfplay.learning.policy import PolicyModel
+
+
+def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) -> None:
+    """Load the adapters of ``[start]`` into their policies, and those of ``[frozen]`` under their names.
+
+    Raises:
+        InputError: there is no such policy or adapter, or an adapter has another shape.
+    """
+    from selfplay.learning.checkpoints import check_lora_shape, load_adapter
+
+    unknown = config.start.keys() - set(policies)
+    if unknown:
+        raise InputError("start", f"there is no policy {min(unknown)}", f"There are: {', '.join(policies)}")
+    for field, adapters in (("start", config.start), ("frozen", config.frozen)):
+        for name, source in adapters.items():
+            directory = find_adapter(source, name, f"{field}.{name}")
+            weights, settings = load_adapter(directory)
+            check_lora_shape(directory, settings, model.lora)
+            model.load_adapter_state(weights, name)
+
+
+def find_adapter(source: str, policy: str, field: str) -> Path:
+    """Return the directory of an adapter: ``source`` itself, or a policy's in a checkpoint of a run.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
+    place = Path(source)
+    if not (place / ADAPTER_CONFIG).is_file():
+        run, checkpoint = split_checkpoint(source)
+        if not (Path(run) / "config.toml").is_file():
+            raise InputError(field, f"{source} is neither an adapter nor a run", "Name a run: RUN@40")
+        place = find_checkpoint(RunDirectory.open(Path(run)), checkpoint, field)
+    found = [one for one in (place / policy, place) if (one / ADAPTER_CONFIG).is_file()]
+    if not found:
+        raise InputError(field, f"{place} has no adapter of a policy {policy}", "Name its directory")
+    return found[0]

@@ -1,0 +1,88 @@
+"""Roles that the configuration changes, freezes or starts from an adapter of an earlier run."""
+
+import pytest
+from safetensors.torch import load_file
+
+from selfplay.core import InputError
+from selfplay.replay.rollout_log import RolloutLog
+from test_training_local import metrics_of, model  # noqa: F401 - a fixture
+from test_training_programs import adapter, configure, run
+
+SHOWN = {"tracking__games_logged": "100", "learning__steps": "2"}
+
+
+@pytest.fixture(scope="module")
+def earlier(model, tmp_path_factory):  # noqa: F811
+    """A finished run."""
+    path = tmp_path_factory.mktemp("earlier")
+    run(configure(model, path, learning__learning_rate="0.02"), path / "run")
+    return path / "run"
+
+
+def steps_of(path, role):
+    rollouts = [rollout for _, rollout in RolloutLog(path / "rollouts")]
+    return [step for rollout in rollouts for step in rollout.steps if step.role_id == role]
+
+
+def test_roles_have_their_own_temperature_limit_and_stop_strings(model, tmp_path):  # noqa: F811
+    roles = {
+        "roles__Hider__temperature": "0.5",
+        "roles__Hider__max_tokens": "2",
+        "roles__Seeker__stop": "['e', 'a']",
+        "roles__Seeker__max_tokens": "16",
+    }
+    run(configure(model, tmp_path, **roles, **SHOWN), tmp_path / "run")
+    hider, seeker = steps_of(tmp_path / "run", "Hider"), steps_of(tmp_path / "run", "Seeker")
+    assert {step.temperature for step in hider} == {0.5}
+    assert {step.temperature for step in seeker} == {1.0}
+    assert max(len(step.completion_token_ids) for step in hider) == 2
+    assert max(len(step.completion_token_ids) for step in seeker) > 4
+    assert not any("e" in step.completion_text or "a" in step.completion_text for step in seeker)
+    mismatches = [line["learner/hider/mismatch"] for line in metrics_of(tmp_path / "run")]
+    assert max(mismatches) < 1e-4, "the learner divides by the role's temperature"
+
+
+def test_a_role_of_the_base_model_plays_and_is_not_trained(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, roles__Seeker__policy="base", **SHOWN), tmp_path / "run")
+    assert {step.policy for step in steps_of(tmp_path / "run", "Seeker")} == {""}
+    assert metrics_of(tmp_path / "run")[-1]["learner/records"] == 4
+    assert not (tmp_path / "run" / "checkpoints" / "step-000002" / "seeker").exists()
+
+
+def test_a_frozen_adapter_of_an_earlier_run_plays_a_role(model, earlier, tmp_path):  # noqa: F811
+    frozen = {"frozen__teacher": f"{earlier / 'checkpoints' / 'step-000004' / 'seeker'}"}
+    changes = frozen | {"roles__Seeker__policy": "teacher"} | SHOWN
+    run(configure(model, tmp_path, **changes), tmp_path / "run")
+    assert {step.policy for step in steps_of(tmp_path / "run", "Seeker")} == {""}
+    others = configure(model, tmp_path, roles__Seeker__policy="base", **SHOWN)
+    run(others, tmp_path / "other")
+    texts = [
+        [step.completion_text for step in steps_of(tmp_path / name, "Seeker")] for name in ("run", "other")
+    ]
+    assert texts[0] != texts[1], "the teacher answers, and not the base model"
+
+
+def test_a_policy_starts_from_an_adapter_of_an_earlier_run(model, earlier, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, start__hider=f"{earlier}@2", **SHOWN), tmp_path / "run")
+    given, started = adapter(earlier, 2, "hider"), adapter(tmp_path / "run", 0, "hider")
+    assert all((given[name] == started[name]).all() for name in given)
+    untrained = adapter(earlier, 0, "seeker")
+    assert all((untrained[name] == adapter(tmp_path / "run", 0, "seeker")[name]).all() for name in untrained)
+    assert any((started[name] != adapter(tmp_path / "run", 2, "hider")[name]).any() for name in started)
+    assert load_file(tmp_path / "run" / "checkpoints" / "step-000000" / "hider" / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"roles__Finder__max_tokens": "3"}, "roles: the program has no role Finder"),
+        ({"roles__Hider__temperature": "0"}, "role Hider samples at 0, where nothing can be learned"),
+        ({"start__finder": "/nowhere"}, "start: there is no policy finder. There are: hider, seeker"),
+        ({"start__hider": "/nowhere"}, "start.hider: /nowhere is neither an adapter nor a run"),
+        ({"roles__Hider__policy": "base", "roles__Seeker__policy": "base"}, "roles: no role trains a policy"),
+    ],
+)
+def test_impossible_roles_are_one_line(model, tmp_path, changes, line):  # noqa: F811
+    with pytest.raises(InputError, match=line):
+        run(configure(model, tmp_path, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
