@@ -43,10 +43,14 @@ PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=GAMES)
 
 
 class Waiting:
-    """A collector whose games are made up elsewhere."""
+    """A collector whose games are made up elsewhere; it ends when play ends."""
+
+    def __init__(self, pool: PoolService) -> None:
+        self.pool = pool
 
     async def collect(self, *workers: int) -> None:
-        await asyncio.Event().wait()
+        while not self.pool.stopped:
+            await asyncio.sleep(0.01)
 
 
 class MadeUpGames(ClusterGames):
@@ -89,7 +93,7 @@ class Services:
             pool=LocalHandle(self.pool),
             tracker=LocalHandle(self.tracker),
             learner=LocalHandle(self.learner),
-            collectors=[LocalHandle(Waiting())],
+            collectors=[LocalHandle(Waiting(self.pool))],
             engines=[],
         )
         self.said = io.StringIO()

@@ -59,7 +59,7 @@ class EngineHost(Protocol):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
-        stop: tuple[str, ...],
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`.
 
@@ -102,7 +102,7 @@ class _Host(ABC, Generic[Engine]):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
-        stop: tuple[str, ...],
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`EngineHost`."""
         with self._recent.request():
