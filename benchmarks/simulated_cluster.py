@@ -31,7 +31,7 @@ from selfplay.cluster.engines.client import EngineClient  # noqa: E402
 from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.services.buffer import Demand  # noqa: E402
+from selfplay.cluster.services.batches import Demand  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
 from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402

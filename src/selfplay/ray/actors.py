@@ -14,7 +14,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import from_vllm_config, lora_shape
 from selfplay.cluster.handles import found
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.services.buffer import Demand
+from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.collection.scheduler import EnvSpec
