@@ -338,11 +338,11 @@ def test_the_load_of_the_engines_that_answer_is_known():
 
 
 class Actor:
-    """An actor that answers Ray's question whether it is ready, until it is away or dead."""
+    """An actor that answers whether it is well, until it is away or dead."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.__ray_ready__ = self
+        self.check = self
 
     def remote(self) -> "asyncio.Task[None]":
         """Answer."""

@@ -75,7 +75,7 @@ def whole(faults) -> Command:
     return command
 
 
-def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()

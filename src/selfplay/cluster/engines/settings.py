@@ -2,13 +2,11 @@
 
 import functools
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
 from selfplay.cluster.node_cores import Sharing, cores_here
-from selfplay.core import InputError
 from selfplay.learning.model_files import cache_directory
 
 if TYPE_CHECKING:
@@ -60,67 +58,6 @@ class EngineSettings:
             max_adapters=self.max_adapters,
             copies=copies,
         )
-
-
-VLLM_CONFIG_KEYS = {
-    "model_name": "model",
-    "max_tokens": "max_tokens",
-    "max_loras": "max_adapters",
-    "max_parallel_seq": "max_batch",
-    "max_model_len": "max_context",
-    "temperature": "temperature",
-    "engine": "engine",
-    "dtype": "dtype",
-    "threads": "threads",
-    "gpu_memory": "gpu_memory",
-}
-"""selfplay's names for the keys of UnstableBaselines' ``vllm_config``."""
-
-
-def from_vllm_config(config: dict[str, Any]) -> EngineSettings:
-    """Return the settings of a ``vllm_config`` with UnstableBaselines' keys.
-
-    Without the key ``engine`` the engine is vLLM where that is installed, and the embedded engine elsewhere.
-
-    Raises:
-        InputError: a key is unknown or missing, or sampling would differ from what the learner assumes.
-    """
-    given = dict(config)
-    lora = dict(given.pop("lora_config", {}))
-    if given.pop("top_p", 1.0) != 1.0:
-        raise InputError(
-            "vllm_config.top_p",
-            "must be 1: the learner needs the log-probabilities of all tokens",
-            "Leave it out",
-        )
-    unknown = sorted(set(given) - set(VLLM_CONFIG_KEYS))
-    if unknown or "model_name" not in given:
-        problem = f"there is no {unknown[0]!r}" if unknown else "model_name is missing"
-        raise InputError("vllm_config", problem, f"It has {', '.join(VLLM_CONFIG_KEYS)} and lora_config")
-    settings = {VLLM_CONFIG_KEYS[key]: value for key, value in given.items()}
-    settings.setdefault("engine", "vllm" if find_spec("vllm") is not None else "embedded")
-    return EngineSettings(**settings, **lora_shape(lora))
-
-
-def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
-    """Return rank, alpha and target modules of a ``lora_config`` with UnstableBaselines' keys.
-
-    Raises:
-        InputError: the configuration has dropout, which the learner does not support, or an unknown key.
-    """
-    known = {"lora_rank", "lora_alpha", "lora_dropout", "target_modules"}
-    unknown = sorted(set(lora) - known)
-    if unknown:
-        raise InputError("lora_config", f"there is no {unknown[0]!r}", f"It has {', '.join(sorted(known))}")
-    if lora.get("lora_dropout", 0.0) != 0:
-        raise InputError(
-            "lora_config.lora_dropout", "must be 0: in a prefix tree samples share tokens", "Leave it out"
-        )
-    return {
-        "lora_rank": int(lora.get("lora_rank", 32)),
-        "lora_alpha": float(lora.get("lora_alpha", 32)),
-        "target_modules": tuple(lora.get("target_modules", ALL_LINEAR)),
-    }
 
 
 def say_nothing(line: str) -> None:

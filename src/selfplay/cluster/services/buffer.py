@@ -72,7 +72,7 @@ class BufferService:
         """The newest update that the learner has made."""
         return self.state.learned
 
-    # The methods of UnstableBaselines' StepBuffer
+    # Steps
 
     def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
         """Add a trajectory that does not come from a collector."""

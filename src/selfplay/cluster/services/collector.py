@@ -183,7 +183,8 @@ class CollectorService:
             self.client.fatal = SelfplayError(f"a game could not be played: {task.exception()}")
 
     async def _play(self, job: Job) -> None:
-        self._played.append(await play(self.arena, job))
+        played = await play(self.arena, job)  # meanwhile the list may be replaced
+        self._played.append(played)
         self._some_played.set()
 
     async def _watch(self) -> None:

@@ -13,7 +13,7 @@ from selfplay.training.epoch import Epoch
 
 
 class PoolMembers:
-    """The part of :class:`PoolService` with the methods of UnstableBaselines' ModelPool.
+    """The part of :class:`PoolService` for members and ratings.
 
     Args:
         sample_mode, max_active_lora, lag_range, seed: as for :class:`ModelPool`.
