@@ -387,6 +387,13 @@ async def test_the_loss_of_any_other_actor_ends_the_run(quick_health):
         await health.Health(actors, 0.05, engines=["Engine-0", "Engine-1"]).watch()
 
 
+async def test_the_reason_of_a_failed_call_is_the_actor_that_died_and_not_an_engine_that_the_run_can_lose():
+    actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Buffer")}
+    actors["Engine-0"].error = actors["Buffer"].error = ActorDiedError()
+    watched = health.Health(actors, 60.0, engines=["Engine-0", "Engine-1"])
+    assert str(await watched.reason_of(ActorDiedError())).startswith("Buffer died and cannot come back")
+
+
 def test_a_named_actor_that_died_for_good_is_left_out(monkeypatch):
     def get_actor(name: str, namespace: str) -> str:
         if name == "Engine-1":

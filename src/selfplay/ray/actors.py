@@ -12,7 +12,6 @@ from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.services.batches import Demand
 from selfplay.ray.learner import LearningLoop
 from selfplay.ray.settings import LearnerSettings, build_learners
 
@@ -52,38 +51,28 @@ class LearnerActor:
 
 
 def build_loop(
-    settings: LearnerSettings,
-    step_buffer: Handle,
-    model_pool: Handle,
-    tracker: Handle,
-    *,
-    demand: Demand,
-    run: str | None,
-    initial_lora_path: str | None,
-    num_learners: int,
-    ckpt_root: str,
-    save_every: int,
+    settings: LearnerSettings, run: str | None, step_buffer: Handle, model_pool: Handle, tracker: Handle
 ) -> LearningLoop:
     """Build the loop of a learner in its process; without ``run`` it chooses a directory of its own."""
     from selfplay.cluster.learners.group import LearnerGroup
 
     directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
+    every, initial = settings.save_every, settings.initial_lora_path
     group = LearnerGroup(
         functools.partial(build_learners, settings),
-        num_learners,
+        settings.num_learners,
         gpus=len(ray.get_gpu_ids()),
         cpus=0,
         timeout_seconds=LEARNERS_WAIT,
     )
-    initial = Path(initial_lora_path) if initial_lora_path is not None else None
     return LearningLoop(
-        LearnerService(group, directory, settings.model, initial_adapter=initial),
+        LearnerService(group, directory, settings.model, initial_adapter=Path(initial) if initial else None),
         found(step_buffer),
         found(model_pool),
         found(tracker),
-        demand=demand,
-        add_every=save_every,
+        demand=settings.demand,
+        add_every=every,
         checkpoint=lambda step: (
-            directory / ckpt_root / f"step-{step:06d}" if step % save_every == 0 else None
+            directory / settings.ckpt_root / f"step-{step:06d}" if step % every == 0 else None
         ),
     )

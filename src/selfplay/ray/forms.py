@@ -14,6 +14,7 @@ import ray
 from selfplay.cluster.actors import BufferActor, CollectorActor, ModelPoolActor, TrackerActor, restarting
 from selfplay.cluster.handles import named
 from selfplay.cluster.services.batches import Demand
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.ray.actors import LearnerActor, build_loop
 from selfplay.ray.actors import VLLMActor as EngineActor
 from selfplay.ray.collector import CollectorSettings, Env, build_collector
@@ -177,6 +178,9 @@ class Collector(Form):
             action_extraction,
             seed,
         )
+        for name in settings.opponents():
+            kind = "script" if name in PLAYER_NAMES else "fixed"
+            ray.get(model_pool.add_fixed.remote(name, kind=kind, active=False))
         services = [named(one) for one in (step_buffer, model_pool, tracker)]
         return self._start(partial(build_collector, settings, *services))
 
@@ -235,20 +239,14 @@ class StandardLearner(Form):
             max_batch_tokens=max(TRAIN_ALL, mini_batch_size * (max_train_len or 0)),
             temperature=temperature,
             seed=seed,
+            demand=Demand(batch_size, entries=math.ceil(batch_size * batch_delay_buffer)),
+            initial_lora_path=initial_lora_path,
+            num_learners=num_learners,
+            ckpt_root=ckpt_root,
+            save_every=save_every,
         )
-        return self._start(
-            partial(
-                build_loop,
-                settings,
-                *(named(one) for one in (step_buffer, model_pool, tracker)),
-                demand=Demand(batch_size, entries=math.ceil(batch_size * batch_delay_buffer)),
-                run=run_directory(tracker),
-                initial_lora_path=initial_lora_path,
-                num_learners=num_learners,
-                ckpt_root=ckpt_root,
-                save_every=save_every,
-            )
-        )
+        services = [named(one) for one in (step_buffer, model_pool, tracker)]
+        return self._start(partial(build_loop, settings, run_directory(tracker), *services))
 
 
 class VLLMActor(Form):

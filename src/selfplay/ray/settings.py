@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from selfplay.cluster.engines.settings import ALL_LINEAR, EngineSettings, say_nothing
+from selfplay.cluster.services.batches import Demand
 from selfplay.core import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,12 @@ class LearnerSettings:
     max_train_len: int | None
     max_batch_tokens: int
     temperature: float
-    seed: int = 0
+    seed: int
+    demand: Demand
+    initial_lora_path: str | None
+    num_learners: int
+    ckpt_root: str
+    save_every: int
 
 
 def build_learners(settings: LearnerSettings) -> "dict[str, Learner]":

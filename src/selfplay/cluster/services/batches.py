@@ -1,11 +1,11 @@
 """What collectors send to the buffer of a cluster, and what a learner gets from it."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from selfplay.cluster.packing import packed
+from selfplay.cluster.packing import Packed, packed
 from selfplay.core import Rollout, Step, Trajectory
 
 
@@ -74,29 +74,17 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(Packed):
     """The batch of an update.
 
     ``dropped`` steps were too old for it. ``games`` training games of the run had ended when it was drawn.
-    It is empty if everything was too old; then this update's batch can be requested once more. It is sent as
-    msgpack.
+    It is empty if everything was too old; then this update's batch can be requested once more.
     """
 
     update: int
     steps: list[Step] = field(default_factory=list)
     dropped: int = 0
     games: int = 0
-
-    def __reduce__(self) -> "tuple[Callable[[bytes], Drawn], tuple[bytes]]":
-        """Serialise as msgpack."""
-        return _unpacked_drawn, (packed(self),)
-
-
-def _unpacked_drawn(content: bytes) -> Drawn:
-    return _DRAWN.decode(content)
-
-
-_DRAWN = msgspec.msgpack.Decoder(Drawn, strict=False)
 
 
 @dataclass(frozen=True)

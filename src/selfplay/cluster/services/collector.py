@@ -17,7 +17,6 @@ from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
-from selfplay.envs.scripted import PLAYER_NAMES
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -141,10 +140,6 @@ class CollectorService:
 
     async def _feed(self) -> None:
         """Request games whenever more may begin, and begin them."""
-        for _, uid in self.settings.evaluation:
-            name = uid.removeprefix("fixed-")
-            kind = "script" if name in PLAYER_NAMES else "fixed"
-            await self.model_pool.add_fixed.remote(name, kind=kind, active=False)
         await self.model_pool.register.remote(self.name, self.settings)
         number = 0
         while True:

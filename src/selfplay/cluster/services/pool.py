@@ -80,7 +80,8 @@ class PoolService(PoolMembers):
 
     def latest_version(self) -> int:
         """Return the highest version of the policy and its checkpoints."""
-        return self.state.latest_version()
+        checkpoints = [one.iteration or 0 for one in self.pool.opponents()]
+        return max(self.policy.version, *checkpoints)
 
     def forget_after(self, version: int) -> None:
         """Forget the checkpoints and matches of later versions, which the learner lost and makes again.
@@ -97,7 +98,9 @@ class PoolService(PoolMembers):
 
     def paths_in_use(self) -> list[str]:
         """Return the adapters still in use: by the policy, by checkpoints not retired, by games in flight."""
-        return self.state.paths_in_use()
+        uids = {*self.pool.kept_checkpoints(), *self.ledger.uids()}
+        paths = {self.policy.path} | {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
+        return sorted(path for path in paths if path is not None)
 
     # Games
 
@@ -189,7 +192,9 @@ class PoolService(PoolMembers):
         ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
         were too old to be learned.
         """
-        return self.state.accounts()
+        ledger, accounts = self.ledger, self.ledger.accounts
+        more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
+        return accounts.figures() | more
 
     def checkpoint_summary(self) -> dict[str, Any]:
         """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process."""

@@ -1,12 +1,12 @@
 """PoolState: the members, ratings, weights and games of a cluster's pool, as journal entries make them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 import msgspec
 
-from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.packing import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
@@ -16,7 +16,7 @@ from selfplay.population.model_pool import ModelPool
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Jobs(Packed):
     """An answer to a collector: games to play, and the adapters that play them.
 
     Attributes:
@@ -30,17 +30,6 @@ class Jobs:
     policy: AdapterRef
     adapters: dict[str, AdapterRef] = field(default_factory=dict)
     stopped: bool = False
-
-    def __reduce__(self) -> "tuple[Callable[[bytes], Jobs], tuple[bytes]]":
-        """Serialise as msgpack: Ray's own serialisation inspects every object."""
-        return _unpacked_jobs, (msgspec.msgpack.encode(self),)
-
-
-def _unpacked_jobs(packed: bytes) -> Jobs:
-    return _JOBS.decode(packed)
-
-
-_JOBS = msgspec.msgpack.Decoder(Jobs)
 
 
 class PoolState:
@@ -116,23 +105,6 @@ class PoolState:
     def in_lockstep(self) -> bool:
         """Whether all games of an update end before its successor's begin."""
         return self.queue is not None and self.queue.settings.in_lockstep
-
-    def latest_version(self) -> int:
-        """Return the highest version of the policy and its checkpoints."""
-        checkpoints = [one.iteration or 0 for one in self.pool.opponents()]
-        return max(self.policy.version, *checkpoints)
-
-    def paths_in_use(self) -> list[str]:
-        """Return the adapters of the policy, of checkpoints not retired, and of games in flight."""
-        uids = {*self.pool.kept_checkpoints(), *self.ledger.uids()}
-        paths = {self.policy.path} | {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
-        return sorted(path for path in paths if path is not None)
-
-    def accounts(self) -> dict[str, int]:
-        """Return the account of all games."""
-        ledger, accounts = self.ledger, self.ledger.accounts
-        more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
-        return accounts.figures() | more
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON-able data, without :meth:`games`."""
