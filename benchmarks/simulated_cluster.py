@@ -31,7 +31,7 @@ from selfplay.cluster.actors import (  # noqa: E402
 from selfplay.cluster.engines.client import EngineClient  # noqa: E402
 from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
-from selfplay.cluster.handles import found, named  # noqa: E402
+from selfplay.cluster.handles import found  # noqa: E402
 from selfplay.cluster.services.batches import Demand  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
 from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
@@ -41,6 +41,7 @@ from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
+from selfplay.ray.forms import named  # noqa: E402
 from selfplay.ray.learner import LearningLoop  # noqa: E402
 from selfplay.replay.buffers import StepBuffer  # noqa: E402
 

@@ -32,18 +32,6 @@ def found(argument: Handle) -> Any:
     return ray.get_actor(argument.name, argument.namespace)
 
 
-def named(handle: Handle) -> Handle:
-    """Return the name of an actor that has one; any other argument unchanged."""
-    import ray
-
-    if isinstance(handle, ray.actor.ActorHandle):
-        for one in ray.util.list_named_actors(all_namespaces=True):
-            with contextlib.suppress(ValueError):  # it has died meanwhile
-                if ray.get_actor(one["name"], one["namespace"]) == handle:
-                    return Named(one["name"], one["namespace"])
-    return handle
-
-
 def still_there(arguments: Sequence[Handle]) -> list[Any]:
     """Return the handles of those named actors that exist; other arguments unchanged.
 

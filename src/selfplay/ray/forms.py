@@ -6,13 +6,15 @@ an actor with what that needs. Parameters that UnstableBaselines does not have a
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import ray
+from ray.actor import ActorHandle
 
 from selfplay.cluster.actors import BufferActor, CollectorActor, ModelPoolActor, TrackerActor, restarting
-from selfplay.cluster.handles import named
+from selfplay.cluster.handles import Handle, Named
 from selfplay.cluster.services.batches import Demand
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.ray.actors import LearnerActor, build_loop
@@ -257,6 +259,16 @@ class VLLMActor(Form):
     def remote(self, cfg: dict[str, Any], tracker: Any = None, name: str = "VLLMActor") -> Any:
         """Start the actor, whose calls are not repeated."""
         return self.options(max_task_retries=0)._start(from_vllm_config(cfg), name, named(tracker))
+
+
+def named(handle: Any) -> Handle:
+    """Return the name of an actor that has one; any other argument unchanged."""
+    if isinstance(handle, ActorHandle):
+        for one in ray.util.list_named_actors(all_namespaces=True):
+            with suppress(ValueError):  # it has died meanwhile
+                if ray.get_actor(one["name"], one["namespace"]) == handle:
+                    return Named(one["name"], one["namespace"])
+    return handle
 
 
 def run_directory(tracker: Any) -> str | None:

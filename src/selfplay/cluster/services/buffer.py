@@ -60,7 +60,7 @@ class BufferService:
 
     def check(self) -> None:
         """Return if the service can work; raise the SelfplayError if its state cannot be restored."""
-        assert self.state
+        _ = self.state
 
     @property
     def seen(self) -> NumberSet:

@@ -43,7 +43,7 @@ class PoolMembers:
 
     def check(self) -> None:
         """Return if the service can work; raise the SelfplayError if its state cannot be restored."""
-        assert self.state
+        _ = self.state
 
     @property
     def pool(self) -> ModelPool:

@@ -72,7 +72,7 @@ class TrackerService:
                 sink's package is not installed.
             SelfplayError: the epoch is over.
         """
-        assert self._metrics
+        _ = self._metrics
 
     @cached_property
     def _directory(self) -> Path:
