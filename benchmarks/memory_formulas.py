@@ -18,19 +18,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ALL_LINEAR
+from selfplay.core.passes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.learning.memory import SHARE_OF_MEMORY
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
-ROWS_AT_ONCE = 256
-"""Logits of this many tokens exist at once, as in ``logprobs``."""
-STORED_DISTRIBUTIONS = 512
-"""This many rows of float32 log-probabilities are kept in the host's memory, as in ``inference.engine``."""
 LOGITS_COPIES = 5.0
 """Float32 arrays of [rows, V] that exist at once in the backward pass of the logits; fitted."""
 WORKING_COPIES = 4.0
 """Float32 arrays of [tokens, max(I, Q)] that exist briefly in the backward pass of a layer; fitted."""
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -268,7 +265,7 @@ def play_memory(
     logits = (number + 2 * FLOAT32) * ROWS_AT_ONCE * shape.vocabulary  # as computed, in float32, normalised
     return PlayMemory(
         cache=2 * max_cached_tokens * 2 * shape.num_layers * shape.kv_size * number,
-        distributions=STORED_DISTRIBUTIONS * shape.vocabulary * FLOAT32,
+        distributions=MAX_STORED_DISTRIBUTIONS * shape.vocabulary * FLOAT32,
         passing=round(max(logits, _working_bytes(shape, max_batch_tokens))),
     )
 

@@ -17,7 +17,7 @@ def load_both(dtype: torch.dtype) -> tuple[PolicyModel, Any]:
     policy = load_policy(dtype)
     disturb_adapter(policy)
     base = AutoModelForCausalLM.from_pretrained(policy.model_name, dtype=dtype, attn_implementation="sdpa")
-    config = LoraConfig(r=16, lora_alpha=32, target_modules=ALL_LINEAR, task_type="CAUSAL_LM")
+    config = LoraConfig(r=16, lora_alpha=32, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM")
     model = get_peft_model(base, config)
     set_peft_model_state_dict(model, policy.adapter_state())
     return policy, model.train()

@@ -17,11 +17,10 @@ from typing import Any
 from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.games_in_flight import GamesInFlight
 from selfplay.cluster.services.pool import PoolService
-from selfplay.config import load_config
-from selfplay.config.settings import Config
+from selfplay.config import Config, load_config
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.training.assembly import composed_transforms
+from selfplay.training.rewards import composed_transforms
 
 STEP_FATES = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
 
@@ -52,7 +51,7 @@ def read_books(run: Path) -> Books:
         pool = PoolService("mirror", 1, directory=str(state / "ModelPool"))
         kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
         buffer = BufferService(
-            kind(config.buffer.max_size, None, *composed_transforms(config.rewards)),
+            kind(config.buffer.max_size, None, *composed_transforms(config)),
             max_staleness=config.collection.max_staleness,
             in_order=config.collection.max_staleness == 0,
             directory=str(state / "Buffer"),

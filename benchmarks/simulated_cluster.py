@@ -67,11 +67,14 @@ class Host(SimulatedHost):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer without a model."""
         if self.busy == 0:
             self.idle.append((self._free_since, perf_counter()))
-        response = await super().complete(adapter, messages, temperature, max_tokens, return_tokens, seed)
+        response = await super().complete(
+            adapter, messages, temperature, max_tokens, return_tokens, seed, stop
+        )
         if self.busy == 0:
             self._free_since = perf_counter()
         return response

@@ -64,6 +64,18 @@ class HideAndSeek(Arena):
         return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
+class Measured(HideAndSeek):
+    async def evaluate(self):
+        results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": n}) for n in range(3)])
+        texts = [result.rollout.steps[0].completion_text for result in results]
+        return {"sum of letters": [float(sum(map(ord, text))) for text in texts]}
+
+
+class Grouped(HideAndSeek):
+    def get_batch(self):
+        return [EpisodeRequest("hide", index // 2, {"group": index // 2}) for index in range(4)]
+
+
 class NoArena:
     pass
 
@@ -91,7 +103,7 @@ class Disputed(HideAndSeek):
 class Warm(HideAndSeek):
     def __init__(self, client, *, seed=0):
         super().__init__(client, seed=seed)
-        self.add_role(Role("Hider", temperature=0.5))
+        self.add_role(Role("Hider", temperature=0.0))
 """
 
 

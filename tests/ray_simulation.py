@@ -8,7 +8,7 @@ from typing import Any
 
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Messages, ModelResponse
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training.learners import Batch, Saved
 
 
@@ -37,6 +37,7 @@ class SimulatedHost:
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer without a model."""
         self.calls += 1

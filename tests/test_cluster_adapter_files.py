@@ -12,7 +12,8 @@ from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, Ad
 from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost
 from selfplay.cluster.handles import LocalHandle
 from selfplay.core import SelfplayError, TransientError
-from selfplay.inference.delivery import ADAPTER_FILE, DELIVERY_FILE, DeliveryError, file_hash
+from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
+from selfplay.inference.delivery import DeliveryError, file_hash
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery import write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy

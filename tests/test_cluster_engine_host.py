@@ -20,7 +20,8 @@ from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.cluster.services.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
-from selfplay.inference.delivery import DELIVERY_FILE, Delivery, DeliveryError
+from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.inference.delivery import Delivery, DeliveryError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery import write_delivery

@@ -25,7 +25,7 @@ from selfplay.cluster.services.buffer import BufferService, Demand
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import write_evaluation

@@ -17,8 +17,9 @@ from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService, RemoteLearners
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.checkpoints import ADAPTER_FILE, save_adapter
+from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.epoch import Epoch

@@ -14,10 +14,9 @@ from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.remote_logger import RemoteLogger
-from selfplay.config import load_config
-from selfplay.config.settings import Config
+from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
-from selfplay.inference.delivery import ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_FILE
 
 
 def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ from selfplay.cluster.train import train
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
+from test_training_program_opponents import OPPONENTS, uids_of
 from test_training_programs import SMALL, adapter, configure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -101,6 +102,30 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loo
     assert "trained on: 48 records" in said.getvalue()
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
+
+
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+    some = FAST | OPPONENTS | {"learning__learning_rate": "0.003"}
+    train_locally(configure(model, tmp_path, **some), tmp_path / "here", quiet())
+    train(configure(model, tmp_path, run__runtime="ray", **some), tmp_path / "there", quiet())
+    for policy in ("hider", "seeker"):
+        one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
+
+
+def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path):  # noqa: F811
+    changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
+    train(configure(model, tmp_path, **FAST | OPPONENTS | changes), tmp_path / "run", quiet())
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert any(line.get("overlap/staleness_1", 0.0) > 0 for line in lines)
+    assert all(line.get("overlap/staleness_2", 0.0) == 0 for line in lines)
+    assert lines[-1]["accounts/started"] == lines[-1]["accounts/finished"] == 72
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=100)
 
 
 def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults, whole):

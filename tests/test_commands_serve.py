@@ -23,7 +23,7 @@ from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work
 from selfplay.cli.main import main
 from selfplay.commands.evaluate import ModelSource
 from selfplay.commands.serve import build_app
-from selfplay.config.settings import ModelSettings
+from selfplay.config.model import ModelSettings
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel

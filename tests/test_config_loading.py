@@ -117,6 +117,36 @@ def test_a_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
     assert load(dump_config(config), folder=saved) == config, "a resume must find the same paths"
 
 
+def test_the_file_of_an_algorithm_and_of_a_game_is_relative_to_the_configuration(tmp_path, monkeypatch):
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    algorithm = '[learning.algorithm]\npath = "mine.py:Loss"\noptions = {a = 1}\n'
+    text = f'[[envs]]\nid = "games/mine.py:Game"\n{algorithm}'
+    config = load(text, {"envs.0.weight": "2.0"}, folder=Path("project"))
+    assert config.envs[0].id == f"{tmp_path}/project/games/mine.py:Game"
+    assert config.envs[0].name == "Game"
+    assert config.learning.algorithm.path == f"{tmp_path}/project/mine.py:Loss"
+    assert load(dump_config(config), folder=tmp_path) == config
+    here = {"envs.0.id": "other.py:Game", "learning.algorithm.path": "../other.py:Loss"}
+    config = load(text, here, folder=Path("project"))
+    assert config.envs[0].id == f"{tmp_path}/other.py:Game"
+    assert config.learning.algorithm.path == f"{tmp_path.parent}/other.py:Loss"
+
+
+def test_an_algorithm_with_a_path_needs_no_type(tmp_path):
+    for kind in ("", 'type = "python"\n'):
+        text = f'{KUHN}[learning.algorithm]\n{kind}path = "mine.py:Loss"\n'
+        assert load(text, folder=tmp_path).learning.algorithm.type == "python"
+    config = load(f"{KUHN}[learning.algorithm]\nkl_weight = 0.5\n", folder=tmp_path)
+    assert config.learning.algorithm.type == "reinforce"
+
+
+def test_two_games_of_ones_own_need_different_names(tmp_path):
+    text = '[[envs]]\nid = "one.py:Game"\n[[envs]]\nid = "other.py:Game"\n'
+    with pytest.raises(InputError, match=r"^envs: two entries are called Game"):
+        load(text, folder=tmp_path)
+
+
 def test_a_model_name_that_is_not_a_model_directory_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "smollm2-135m").mkdir()
@@ -148,10 +178,19 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ({"learning.average_decay": "1.0"}, "learning.average_decay: must be less than 1 (got 1.0)."),
         ({"population.lag_range": "[1, 2, 3]"}, "population.lag_range: must have at most 2 values (got"),
         ({"population.lag_range": '["a", 2]'}, "population.lag_range.0: must be a whole number"),
+        ({"learning.algorithm": "3"}, "learning.algorithm: must be a table of fields (got 3)."),
+        (
+            {"learning.algorithm": '{path = "mine.py"}'},
+            'learning.algorithm.path: must name a file and a class (got "mine.py").',
+        ),
+        (
+            {"learning.algorithm.kl_weight": "-1"},
+            "learning.algorithm.kl_weight: must be at least 0 (got -1).",
+        ),
         ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
             {"learning.algorithm.type": "ppo"},
-            'learning.algorithm.type: "ppo" is not a valid value. Use "reinforce"',
+            'learning.algorithm.type: "ppo" is not a valid type. Use one of "reinforce", "python"',
         ),
     ],
 )
@@ -175,6 +214,8 @@ def test_fields_of_tagged_entries_are_named_without_their_tag():
         ("learning.lerning_rate", "learning.learning_rate"),
         ("steps", "learning.steps"),
         ("learning.max_tokens", "inference.max_tokens"),
+        ("learning.kl_weight", "learning.algorithm.kl_weight"),
+        ("learning.algorithm.kl_wight", "learning.algorithm.kl_weight"),
         ("invference.temperature", "inference"),
     ],
 )
@@ -187,12 +228,21 @@ def test_the_error_for_an_unrecognisable_field_lists_the_fields_of_its_section()
     assert problem({"buffer.zzz": "3"}).endswith(fields)
 
 
+def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
+    assert problem({"learning.algorithm.path": "mine.py:Loss"}) == (
+        'learning.algorithm.regulariser: there is no such field. It belongs to type "reinforce"'
+    )
+    assert problem({"rewards.final": '[{type = "role_advantage", win = 2}]'}) == (
+        'rewards.final.0.win: there is no such field. It belongs to type "win_draw_loss"'
+    )
+
+
 def test_a_long_value_is_shortened_in_the_error():
     assert len(problem({"learning.steps": "x" * 5000})) < 200
 
 
 @given(
-    st.sampled_from([field.path for field in config_fields() if not {"*", "program"} & set(field.path)]),
+    st.sampled_from([one.written for one in config_fields() if not {"*", "program"} & set(one.written)]),
     st.sampled_from([{"no": "such"}, [[[]]], date(2024, 1, 1)]),
 )
 def test_any_invalid_value_gives_an_error_that_names_its_field(path, wrong):

@@ -19,9 +19,8 @@ from rich.console import Console
 
 from selfplay import replay
 from selfplay.cli.main import app, main
-from selfplay.config import load_config, preset_names
+from selfplay.config import Config, load_config, preset_names
 from selfplay.config.fields import config_fields
-from selfplay.config.settings import Config
 from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
 from selfplay.training.checks import check_config
@@ -122,6 +121,7 @@ def finished_run(model_directory, tmp_path_factory) -> Path:
 )
 def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
     """The blocks of a page are one script. ``model`` is a model directory, ``run`` a finished run."""
+    save_named_blocks(page, tmp_path)
     names = {"__name__": "docs"}
     if '"model"' in page.read_text():
         (tmp_path / "model").symlink_to(request.getfixturevalue("model_directory"))
@@ -242,7 +242,7 @@ def test_links_have_targets(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_configuration_fields_in_the_text_exist(page):
-    unknown = set(fields_in(page)) - {".".join(field.path) for field in config_fields()}
+    unknown = set(fields_in(page)) - {".".join(field.written) for field in config_fields()}
     assert not unknown, f"{page.name} speaks of {unknown}"
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import DELIVERY_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
-    DELIVERY_FILE,
     TOLERANCES,
     Delivery,
     DeliveryError,

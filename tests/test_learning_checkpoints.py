@@ -7,9 +7,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.learning.checkpoints import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILE,
     LEARNER_FILE,
     STATE_FILE,
     DamagedState,

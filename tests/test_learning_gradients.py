@@ -37,7 +37,6 @@ class Case:
     regulariser: str = "none"
     regulariser_weight: float = 0.0
     kl_weight: float = 0.0
-    temperature: float = 1.0
     max_batch_tokens: int = 2048
     run_overhead: int = 6000
     rows_at_once: int = 256
@@ -55,7 +54,7 @@ def plain_model(architecture: str, attention: str = "eager") -> Any:
     base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture), attn_implementation=attention)
     model = get_peft_model(
         base,
-        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=ALL_LINEAR, task_type="CAUSAL_LM"),
+        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
     )
     set_peft_model_state_dict(model, policy_of(architecture).adapter_state())
     return model
@@ -70,22 +69,22 @@ def plain_logprobs(model: Any, prompt: list[int], completion: list[int], tempera
 def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case) -> torch.Tensor:
     """Return one record's share of the loss, by the formulas in the documentation."""
     prompt, completion = record.prompt_token_ids, record.completion_token_ids
-    logprobs_t = plain_logprobs(model, prompt, completion, case.temperature)
+    logprobs_t = plain_logprobs(model, prompt, completion, record.temperature)
     ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
     weights_t = torch.minimum(ratio_t, torch.tensor(MAX_IMPORTANCE_WEIGHT))
     loss = -record.advantage * (weights_t * logprobs_t).sum()
     if case.kl_weight:
         with torch.no_grad(), model.disable_adapter():
-            base_t = plain_logprobs(model, prompt, completion, case.temperature)
+            base_t = plain_logprobs(model, prompt, completion, record.temperature)
         ratio_t = torch.exp(torch.minimum(base_t - logprobs_t, torch.tensor(2.6)))
         loss = loss + case.kl_weight * (weights_t * (ratio_t - 1 - torch.log(ratio_t))).sum()
     if case.regulariser != "none" and record.alternatives:
-        answer_A = [plain_logprobs(model, prompt, a, case.temperature).sum() for a in record.alternatives]
+        answer_A = [plain_logprobs(model, prompt, a, record.temperature).sum() for a in record.alternatives]
         reference_A = torch.full((len(answer_A),), 1 / len(answer_A))
         if case.regulariser == "base":
             with torch.no_grad(), model.disable_adapter():
                 base_A = [
-                    plain_logprobs(model, prompt, a, case.temperature).sum() for a in record.alternatives
+                    plain_logprobs(model, prompt, a, record.temperature).sum() for a in record.alternatives
                 ]
             reference_A = torch.softmax(torch.stack(base_A), dim=0)
         loss = loss - case.regulariser_weight * (reference_A * torch.stack(answer_A)).sum()
@@ -126,7 +125,6 @@ def train_as_tree(
         policy,
         MAX_GENERATION_LEN,
         max_batch_tokens=case.max_batch_tokens,
-        temperature=case.temperature,
     )
     algorithm.memory.limit = 0.0 if case.recompute else math.inf
     policy.model.zero_grad(set_to_none=True)
@@ -177,6 +175,7 @@ def batches(draw: st.DrawFn) -> Records:
                 logprobs=[draw(st.sampled_from([-6.0, -3.0, -0.5])) for _ in completion],
                 alternatives=answers[prompts.index(prompt)],
                 policy_version=draw(st.sampled_from([VERSION - 1, VERSION])),
+                temperature=draw(st.sampled_from([1.0, 0.7])),
             )
         )
         if draw(st.booleans()):
@@ -189,7 +188,6 @@ cases = st.builds(
     regulariser=st.sampled_from(["none", "uniform", "base"]),
     regulariser_weight=st.sampled_from([0.1, 1.0]),
     kl_weight=st.sampled_from([0.0, 0.3]),
-    temperature=st.sampled_from([1.0, 0.7]),
     max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
     run_overhead=st.sampled_from([0, 6000]),
     rows_at_once=st.sampled_from([2, 256]),

@@ -165,10 +165,10 @@ def test_one_token_that_the_policy_has_made_very_unlikely_does_not_dominate_an_u
     assert logprobs[BASE][token] - logprobs[TRAINED][token] > nats
 
     algorithm = Reinforce(kl_weight=0.1)
-    algorithm.initialize(policy, max_generation_len=4, temperature=temperature)
+    algorithm.initialize(policy, max_generation_len=4)
     learner = Learner(policy, algorithm, learning_rate=Schedule(RATE, RATE, 1), regulariser_weight=ZERO)
     drawn = float(logprobs[TRAINED][token])
-    metrics = learner.update([make_record(prompt, [token], 0.0, logprobs=[drawn])])
+    metrics = learner.update([make_record(prompt, [token], 0.0, logprobs=[drawn], temperature=temperature)])
     assert metrics["kl_to_base"] <= 10 / 4
     assert metrics["grad_norm"] == 0.0
 

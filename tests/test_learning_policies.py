@@ -11,11 +11,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import InputError, ModelResponse, TrainingRecord, derive_seed
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILE,
     LEARNER_FILE,
     STATE_FILE,
     Checkpoint,

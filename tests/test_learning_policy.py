@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from selfplay.config.settings import LoraSection
+from selfplay.config.model import LoraSection
 from selfplay.core import InputError
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import ALL_LINEAR, AVERAGE, BASE, TRAINED, LoraSettings, PolicyModel

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from autograd_memory import SHARED, SINGLE, kept_by_autograd
 from selfplay.core import InputError
-from selfplay.inference import decoder
-from selfplay.learning import logprobs
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.policy import ALL_LINEAR as POLICY_LINEAR
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan, build_plan
@@ -26,9 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import memory_model
 from memory_formulas import (
     ALL_LINEAR,
-    ROWS_AT_ONCE,
     SHAPES,
-    STORED_DISTRIBUTIONS,
     LoraShape,
     ModelShape,
     PassSize,
@@ -142,12 +137,6 @@ def test_a_recomputed_pass_keeps_the_layers_inputs(dtype):
     plan = build_plan([[i % 200 for i in range(1500)]], [[1]])
     expected = kept_bytes(shape_of("llama"), LoraShape(4), PassSize(1500, recomputed=True), dtype)
     assert kept_by_autograd(policy, plan, recomputed=True) == pytest.approx(expected, rel=0.15)
-
-
-def test_the_constants_are_those_of_the_code():
-    assert ROWS_AT_ONCE == logprobs.ROWS_AT_ONCE
-    assert STORED_DISTRIBUTIONS == decoder.MAX_STORED_DISTRIBUTIONS
-    assert list(ALL_LINEAR) == POLICY_LINEAR
 
 
 @settings(deadline=None)

@@ -292,6 +292,14 @@ def test_gpus_that_no_node_has_are_rejected(cluster):
         ({"vllm_config": {"model_name": "m", "max_loars": 8}}, "vllm_config: there is no 'max_loars'"),
         ({"vllm_config": {"max_tokens": 8}}, "vllm_config: model_name is missing"),
         (
+            {"vllm_config": {"model_name": "m", "max_parallel_seq": 0}},
+            "vllm_config.max_parallel_seq: must be at least 1 (got 0)",
+        ),
+        (
+            {"vllm_config": {"model_name": "m", "lora_config": {"lora_rank": "8"}}},
+            'lora_config.lora_rank: must be a whole number (got "8")',
+        ),
+        (
             {"vllm_config": {"model_name": "m", "lora_config": {"lora_dropout": 0.1}}},
             "lora_config.lora_dropout: must be 0",
         ),

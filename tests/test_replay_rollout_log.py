@@ -89,8 +89,9 @@ def test_files_are_named_by_step_and_the_artifact_becomes_a_plain_dictionary(tmp
     assert rollout.artifact["agents"][1] == {
         "kind": "script",
         "model": "random",
-        "temperature": 1.0,
+        "temperature": None,
         "max_tokens": None,
+        "stop": None,
     }
     assert trajectories_of(rollout)[0].final_rewards == {0: 1.0, 1: -1.0}
 

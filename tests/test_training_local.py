@@ -14,8 +14,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from file_limits import files_no_longer_than
-from selfplay.config import load_config
-from selfplay.config.settings import Config
+from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.replay import BatchLog
 from selfplay.replay.rollout_log import RolloutLog

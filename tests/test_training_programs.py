@@ -128,7 +128,7 @@ def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_pa
         ("Nothing", {}, "program.path: .* has no Arena named 'Nothing'"),
         ("NoArena", {}, "program.path: .* has no Arena named 'NoArena'"),
         ("HideAndSeek", {"program__options__colour": "3"}, "program.options: HideAndSeek does not take them"),
-        ("Warm", {}, "inference.temperature: is 1.0 but role Hider samples at 0.5"),
+        ("Warm", {}, "temperature: role Hider samples at 0, where nothing can be learned"),
         ("HideAndSeek", {"program__options__seeker": "base"}, "policy"),
         (
             "HideAndSeek",
@@ -162,7 +162,6 @@ def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):  
     [
         ({"envs": '[{id = "kuhn_poker"}]'}, "envs: is for games"),
         ({"buffer.type": "episode"}, "buffer: is for games"),
-        ({"collection.max_staleness": "1"}, "collection.max_staleness: must be 0"),
         ({"program.path": "program"}, "program.path: "),
         ({"program.type": "quiz"}, 'program.type: "quiz" is not a valid type'),
         ({"program.colour": "3"}, "program.colour: there is no such field"),

@@ -9,7 +9,7 @@ from rich.console import Console
 from family_models import family_model
 from selfplay.cluster.node_cores import Sharing
 from selfplay.config import load_config
-from selfplay.config.settings import ModelSettings
+from selfplay.config.model import ModelSettings
 from selfplay.training.single_process import resume, train
 from selfplay.training.threads import (
     available_cores,

@@ -98,6 +98,7 @@ def make_record(
     logprobs: list[float] | None = None,
     alternatives: list[list[int]] | None = None,
     policy_version: int = 0,
+    temperature: float = 1.0,
 ) -> TrainingRecord:
     """A training record of given tokens; without ``logprobs`` each token's is 0."""
     return TrainingRecord(
@@ -110,6 +111,7 @@ def make_record(
         advantage=advantage,
         alternatives=alternatives or [],
         policy_version=policy_version,
+        temperature=temperature,
     )
 
 

@@ -10,7 +10,8 @@ import torch
 
 from selfplay.cluster.engines.host import AdapterRef, VLLMHost
 from selfplay.core import ModelResponse, SelfplayError
-from selfplay.inference.delivery import DELIVERY_FILE, DeliveryError
+from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.inference.delivery import DeliveryError
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.delivery import write_delivery
 from selfplay.learning.logprobs import plan_logprobs

@@ -12,13 +12,16 @@ from selfplay.core.text import printable
 if TYPE_CHECKING:
     from selfplay.envs.catalog import EnvInfo
 
-_TEMPLATE = "fewshot-chat"
 _WIDTH_OF_FILES = 160
 
 
 def envs(
     env_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="An environment to describe in detail.")
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="An environment to describe, such as my_game.py:MyGame.",
+        ),
     ] = None,
 ) -> None:
     """List the environments that can be played here and, for the others, the reason why not."""
@@ -69,6 +72,7 @@ def _print_details(info: "EnvInfo", console: Console) -> None:
 
 def _print_example(info: "EnvInfo", console: Console) -> None:
     """Print the prompt of a game's first move."""
+    from selfplay.config.play import DEFAULT_TEMPLATE
     from selfplay.envs.catalog import make_game
     from selfplay.envs.templates import get_template
 
@@ -76,8 +80,8 @@ def _print_example(info: "EnvInfo", console: Console) -> None:
     legal = game.legal_actions()
     moves = "not listed by this game" if legal is None else ", ".join(legal)
     console.print(Text(printable(f"moves    {moves}")))
-    console.print(f"\nThe prompt of a first move (template {_TEMPLATE}):")
-    for message in get_template(_TEMPLATE).messages(game, game.current_pid):
+    console.print(f"\nThe prompt of a first move (template {DEFAULT_TEMPLATE}):")
+    for message in get_template(DEFAULT_TEMPLATE).messages(game, game.current_pid):
         console.print(Text(f"\n{message['role']}", style="bold cyan"))
         console.print(Text(printable(message["content"])))
 

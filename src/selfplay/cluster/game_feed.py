@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.cluster.handles import found
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.replay.records import records_from_steps
 from selfplay.training.learners import EncodeAnswer, Records, Saved
 

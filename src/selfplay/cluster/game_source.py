@@ -16,9 +16,9 @@ from selfplay.cluster.handles import Named
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
 from selfplay.collection.accounts import failure_lines, raised_lines
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import Arena
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
@@ -242,8 +242,7 @@ class ClusterGames:
             episode_timeout=config.collection.game_timeout,
             retries=config.collection.retries,
         )
-        uid = assembly.evaluated_uid(config)
-        return Evaluations(config, arena, self.ratings, TRAINED, uid, self.directory)
+        return Evaluations(config, arena, self.ratings, {TRAINED: TRAINED}, self.directory)
 
 
 class HeldRatings:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import ray
 from ray.util.placement_group import get_current_placement_group, placement_group_table
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.training.threads import available_cores
 
 Kind = Literal["learners", "engine"]

@@ -15,8 +15,9 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
+from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.config.ray import RaySettings
-from selfplay.config.settings import Config
 from selfplay.core import InputError
 
 LOOK_SECONDS = 0.1
@@ -144,7 +145,7 @@ def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
 
 
 def _collector_bundles(config: Config) -> list[dict[str, float]]:
-    collectors = config.ray.collectors if config.program is None else 0
+    collectors = config.ray.collectors if isinstance(config.play, Games) else 0
     return [_bundle(config.ray.cpus_per_collector, 0)] * collectors
 
 

@@ -23,9 +23,9 @@ from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import InputError
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
@@ -121,7 +121,7 @@ class ClusterRun:
                 calls_per_engine=calls_per_engine(config),
                 adapters_only=True,
             )
-            serving = ClusterServing(client, policies, learners.results)
+            serving = ClusterServing(client, policies, learners)
             calls = calls_of_each_client(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)

@@ -28,12 +28,14 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.config.settings import Config
+from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.core import derive_seed
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training import assembly
 from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.rewards import composed_transforms
 
 
 def build_collector(
@@ -146,7 +148,7 @@ class RunActors:
         self.engines = start_engines(config, placement, tracker, files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
-        if config.program is None:
+        if isinstance(config.play, Games):
             self._start_games(placement, tracker)
 
     def by_name(self) -> dict[str, Any]:
@@ -183,7 +185,7 @@ class RunActors:
 
     def _start_games(self, placement: Placement, tracker: Named) -> None:
         config, run = self._config, str(self._run)
-        final, step, sampling = assembly.composed_transforms(config.rewards)
+        final, step, sampling = composed_transforms(config)
         build_buffer = partial(
             StepBuffer if config.buffer.type == "step" else EpisodeBuffer,
             config.buffer.max_size,

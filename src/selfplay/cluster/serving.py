@@ -1,10 +1,12 @@
 """The engines of a cluster as a program uses them: they load adapters by path."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
+from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.learning.adapter_names import TRAINED
+from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.core.adapters import TRAINED
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 
@@ -15,21 +17,22 @@ class ClusterServing:
     Args:
         client: the client of the engines.
         policies: the names of the policies.
-        result_paths: returns the directory of the adapter that training produces, by policy.
+        learners: the learners whose adapters are served.
     """
 
     def __init__(
         self,
         client: EngineClient,
         policies: list[str],
-        result_paths: Callable[[], Awaitable[dict[str, str | None]]],
+        learners: RemoteLearners,
     ) -> None:
         self.client = client
         self.results = {policy: f"result of {policy}" for policy in policies}
-        self._result_paths = result_paths
+        self.learners = learners
         self._versions: dict[str, int] = {}
+        self._copies: Mapping[str, str] = {}
 
-    def publish(self, saved: Saved) -> None:
+    async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
         self._versions = saved.versions
         refs = {
@@ -38,10 +41,23 @@ class ClusterServing:
         }
         self.client.adapters |= refs
         self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, saved.step, None))
+        await self.learners.tidy([*self._copies.values()])
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """See ``Serving``; the learner's own file is kept for as long as it is served."""
+        return (await self.learners.results())[policy]
+
+    def serve_copies(self, paths: Mapping[str, str]) -> None:
+        """See ``Serving``."""
+        for uid in self._copies.keys() - paths.keys():
+            del self.client.adapters[uid]
+        versions = {uid: int(Path(path).name) for uid, path in paths.items()}  # as the learner numbers them
+        self.client.adapters |= {uid: AdapterRef(uid, versions[uid], paths[uid]) for uid in paths}
+        self._copies = dict(paths)
 
     async def publish_results(self) -> None:
         """See ``Serving``."""
-        for policy, path in (await self._result_paths()).items():
+        for policy, path in (await self.learners.results()).items():
             name = self.results[policy]
             self.client.adapters[name] = AdapterRef(name, self._versions[policy], path)
 

@@ -14,7 +14,7 @@ from selfplay.cluster.connect import connected
 from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.view import NAMESPACE
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.training import run
 from selfplay.training.progress_views import working
 from selfplay.training.run import Work

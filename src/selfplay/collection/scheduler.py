@@ -5,25 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
+from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
-
-UNTRAINED = "base"
-"""The client's name of the model without an adapter, for a checkpoint without a path."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
     """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
 
-    ``trained_seats`` is the number of seats that the policy plays and trains on; 0 leaves it to the pool's
-    mode.
+    ``trained_seats`` is the number of seats that are trained; 0 leaves it to the pool's mode. ``policies``
+    are those of the seats; empty if ``default`` has every seat.
     """
 
     key: str
     env_id: str
     num_players: int
     trained_seats: int = 0
+    policies: tuple[str, ...] = ()
+
+    def policy(self, pid: int) -> str:
+        """Return the policy that a seat plays and trains."""
+        return self.policies[pid] if self.policies else POLICY_UID
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class GameScheduler:
 
     Args:
         pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In mode ``mirror`` the
-            policy plays every seat and every seat is trained. Otherwise it plays one seat (or the
-            environment's ``trained_seats``), drawn uniformly, and one opponent plays the others.
+            policies play every seat and every seat is trained. Otherwise one seat (or the environment's
+            ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from the
+            pool play the others: the same one for all seats of a policy.
         environments: draws the environment of each training game.
         evaluation: pairs of environment and opponent uid, used in turn.
         seed: the run's seed.
@@ -93,17 +97,19 @@ class GameScheduler:
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
         trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)
+        pids = range(env.num_players)
+        policies = [env.policy(pid) for pid in pids]
         if trained == env.num_players:
-            everybody = set(range(env.num_players))
-            return self._job("train", index, env, POLICY_UID, (POLICY_UID,) * env.num_players, everybody)
-        opponent = self.pool.sample(POLICY_UID, rng)
-        seats = (
-            {rng.randrange(env.num_players)}
-            if trained == 1
-            else set(rng.sample(range(env.num_players), trained))
-        )
-        uids = tuple(POLICY_UID if pid in seats else opponent for pid in range(env.num_players))
-        return self._job("train", index, env, POLICY_UID, uids, seats)
+            return self._job("train", index, env, policies[0], tuple(policies), set(pids))
+        if not env.policies:
+            opponents = {POLICY_UID: self.pool.sample(POLICY_UID, rng)}
+        seats = {rng.randrange(env.num_players)} if trained == 1 else set(rng.sample(pids, trained))
+        me = policies[min(seats)]
+        if env.policies:
+            others = dict.fromkeys(policies[pid] for pid in pids if pid not in seats)
+            opponents = {policy: self.pool.sample(me, rng, policy) for policy in others}
+        uids = tuple(policies[pid] if pid in seats else opponents[policies[pid]] for pid in pids)
+        return self._job("train", index, env, me, uids, seats)
 
     def next_eval_job(self, place: int | None = None) -> Job:
         """Return the next evaluation game, in which no seat is trained.
@@ -115,7 +121,8 @@ class GameScheduler:
         turn, which = divmod(index if place is None else place, len(self.evaluation))
         env, opponent = self.evaluation[which]
         seat = turn % env.num_players
-        me = (self.pool.current_uid() or "") if self.pin_evaluation else POLICY_UID
+        policy = env.policy(seat)
+        me = (self.pool.current_uid(policy) or "") if self.pin_evaluation else policy
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
         return self._job("eval", index, env, me, uids, set(), seat)
 
@@ -145,14 +152,12 @@ class GameScheduler:
 
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:
-            return AgentSpec("policy", "default", self.temperature, self.max_tokens)
-        if uid == POLICY_UID:
-            return AgentSpec("model", "default", self.temperature, self.max_tokens)
+            return AgentSpec("policy", uid, self.temperature, self.max_tokens)
         name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
         if kind == "script":
             return AgentSpec("script", name or uid)
         if kind == "checkpoint":
-            name = uid if name else UNTRAINED
+            name = uid if name else BASE
         return AgentSpec("model", name or uid, self.temperature, self.max_tokens)
 
     def state_dict(self) -> dict[str, int]:

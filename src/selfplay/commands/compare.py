@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from selfplay.config import Config
 from selfplay.config.loading import load_config
-from selfplay.config.settings import Config
 from selfplay.core import InputError
 from selfplay.core.intervals import Interval, interval_over_runs
 from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures

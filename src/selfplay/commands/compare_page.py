@@ -46,7 +46,7 @@ def _entries_html(entries: Sequence[Entry]) -> str:
     rows = []
     for place, entry in enumerate(entries):
         config, names = entry.runs[0].config, ", ".join(run.name for run in entry.runs)
-        trains_on = config.program.type if config.program else ", ".join(env.id for env in config.envs)
+        trains_on = ", ".join(config.play.names)
         cells = (names, str(len(entry.runs)), config.model.name, trains_on, f"update {steps_text(entry)}")
         rows.append(f"<tr><td>{_key(place)}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     heads = ("", "Runs", "Number", "Model", "Trains on", "Last evaluation")

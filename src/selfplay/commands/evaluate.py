@@ -10,16 +10,18 @@ from rich.console import Console
 
 from selfplay.commands.served_adapters import ServedAdapters
 from selfplay.config.loading import load_config
-from selfplay.config.settings import DEFAULT_TEMPLATE, EnvSettings, ModelSettings
+from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError
+from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.tables import match_table
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import ADAPTER_CONFIG, load_adapter
+from selfplay.learning.checkpoints import load_adapter
 from selfplay.learning.model_files import BUNDLED_MODEL
-from selfplay.learning.policy import BASE, TRAINED, LoraSettings
+from selfplay.learning.policy import BASE, TRAINED
 from selfplay.training import assembly
 from selfplay.training.checks import default_seats
 from selfplay.training.evaluation_opponents import OPPONENTS
@@ -86,9 +88,7 @@ def build_engine(
         InputError: a model cannot be loaded, or an adapter belongs to another model.
     """
     with working(console, f"loading {source.model.name}"):
-        policy = assembly.build_policy(
-            source.model, LoraSettings(lora_rank=1), seed, partial(print_line, console)
-        )
+        policy = assembly.build_policy(source.model, LoraSection(rank=1), seed, partial(print_line, console))
     engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
     engine.publish(BASE, BASE, 0)
     adapters = ServedAdapters(policy, engine)

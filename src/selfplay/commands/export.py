@@ -11,8 +11,9 @@ from safetensors import SafetensorError
 from selfplay.commands.evaluate import find_model
 from selfplay.commands.served_adapters import AdapterFiles
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, scratch_for
-from selfplay.learning.checkpoints import ADAPTER_CONFIG, ADAPTER_FILE, load_adapter
+from selfplay.learning.checkpoints import load_adapter
 from selfplay.learning.model_files import resolve_model
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.progress_views import print_line, working

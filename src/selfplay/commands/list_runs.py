@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from selfplay.config import Config
 from selfplay.config.loading import load_config
-from selfplay.config.programs import PythonProgram
-from selfplay.config.settings import Config
+from selfplay.config.play import Games
 from selfplay.core import InputError
 from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
 from selfplay.evaluation.report_files import evaluated_steps
@@ -135,8 +135,8 @@ def _is_run(path: Path) -> bool:
 
 def _read_into(listed: ListedRun, run: RunDirectory) -> None:
     config = load_config(str(run.config_file), {})
-    listed.kind = "games" if config.program is None else "program"
-    listed.plays = _played(config)
+    listed.kind = "games" if isinstance(config.play, Games) else "program"
+    listed.plays = config.play.names
     listed.model, listed.total = config.model.name, config.learning.steps
     listed.updates = _last_step(run.metrics_file)
     listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
@@ -158,21 +158,13 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     """
     found = list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
-    if config.program is None:
-        env_id, opponents = config.envs[0].id, config.evaluation.opponents
+    if isinstance(config.play, Games):
+        env_id, opponents = config.play.envs[0].name, config.evaluation.opponents
         wins = f"{WINS} against {opponents[0]}" if opponents else WINS
         found = [figure for figure in found if figure.name.env_id == env_id]
         won = [figure for figure in found if figure.name.name.startswith(wins)]
         found = won[:1] + [figure for figure in found if figure.name.name == NASH_CONV]
     return list(dict.fromkeys([*kept, *found]))[:MOST_FIGURES]
-
-
-def _played(config: Config) -> list[str]:
-    """Return the environments, or the program."""
-    program = config.program
-    if program is None:
-        return [env.id for env in config.envs]
-    return [Path(program.path).name if isinstance(program, PythonProgram) else program.type]
 
 
 def _last_written(path: Path) -> datetime:

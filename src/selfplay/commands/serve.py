@@ -14,12 +14,14 @@ from rich.console import Console
 
 from selfplay.commands.evaluate import ModelSource, find_model
 from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
+from selfplay.config.model import LoraSection
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import TOKEN_VARIABLE, is_loopback, is_sendable
 from selfplay.inference.server import create_app
-from selfplay.learning.checkpoints import ADAPTER_CONFIG, STATE_FILE
-from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.checkpoints import STATE_FILE
+from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.training import assembly
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import CHECKPOINT_PREFIX
@@ -68,7 +70,7 @@ def serve(
     source = find_model(model_or_run)
     model = source.model if threads is None else source.model.model_copy(update={"threads": threads})
     with _listen(host, port) as listener:
-        policy = assembly.build_policy(model, LoraSettings(lora_rank=1), 0, partial(print_line, console))
+        policy = assembly.build_policy(model, LoraSection(rank=1), 0, partial(print_line, console))
         engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
         app = build_app(engine, policy, model_or_run, source, token, adapters)
         address = f"http://{_in_url(host)}:{listener.getsockname()[1]}/v1"

@@ -10,8 +10,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import ADAPTER_FILE, load_adapter, load_adapter_config
+from selfplay.learning.checkpoints import load_adapter, load_adapter_config
 from selfplay.learning.policy import TRAINED, PolicyModel
 
 Shapes = dict[str, tuple[int, ...]]

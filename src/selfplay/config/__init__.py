@@ -1,6 +1,6 @@
 """The validated configuration of a run. Importing it does not load torch."""
 
+from selfplay.config.config import Config
 from selfplay.config.loading import dump_config, load_config, preset_names
-from selfplay.config.settings import Config
 
 __all__ = ["Config", "dump_config", "load_config", "preset_names"]

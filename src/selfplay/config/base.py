@@ -1,6 +1,13 @@
 """The base of every section of the configuration."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from selfplay.core.own_classes import CLASS_PATH
+
+ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
+"""The file and the name of a class of your own."""
 
 
 class Settings(BaseModel):

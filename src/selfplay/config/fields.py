@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from selfplay.config.settings import Config
+from selfplay.config.config import Config
 
 ANY_ENTRY = "*"
 
@@ -19,10 +19,12 @@ class ConfigField:
     """One field.
 
     ``path`` leads from the root to the field. It consists of field names, ``*`` for any entry of a list and,
-    where entries are distinguished by their ``type``, that type.
+    where entries are distinguished by their ``type``, that type. ``written`` is the path without such types,
+    as a user writes it.
     """
 
     path: tuple[str, ...]
+    written: tuple[str, ...]
     info: FieldInfo
 
     @property
@@ -34,7 +36,7 @@ class ConfigField:
 @lru_cache(maxsize=1)
 def config_fields() -> tuple[ConfigField, ...]:
     """Return every field in the order of the source, each section before its contents."""
-    return tuple(_fields_of(Config, ()))
+    return tuple(_fields_of(Config, (), ()))
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -79,19 +81,18 @@ _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or f
 _PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
-def _fields_of(model: type[BaseModel], prefix: tuple[str, ...]) -> Iterator[ConfigField]:
+def _fields_of(
+    model: type[BaseModel], path: tuple[str, ...], written: tuple[str, ...]
+) -> Iterator[ConfigField]:
     for name, info in model.model_fields.items():
-        path = (*prefix, name)
-        yield ConfigField(path, info)
+        field = ConfigField((*path, name), (*written, name), info)
+        yield field
+        entry = (ANY_ENTRY,) if is_list(info.annotation) else ()
         for inner in models_in(info.annotation):
-            yield from _fields_of_entry(inner, path, info.annotation)
+            for tag in _tags_in_path(inner, info.annotation):
+                yield from _fields_of(inner, (*field.path, *entry, *tag), (*field.written, *entry))
 
 
-def _fields_of_entry(model: type[BaseModel], path: tuple[str, ...], annotation: Any) -> Iterator[ConfigField]:
-    if is_list(annotation):
-        path = (*path, ANY_ENTRY)
-    if not is_choice_of_models(annotation):
-        yield from _fields_of(model, path)
-        return
-    for tag in tags_of(model):
-        yield from _fields_of(model, (*path, tag))
+def _tags_in_path(model: type[BaseModel], annotation: Any) -> list[tuple[str, ...]]:
+    """Return what distinguishes the entries of one class in a path: each of its types, or nothing."""
+    return [(tag,) for tag in tags_of(model)] if is_choice_of_models(annotation) else [()]

@@ -12,9 +12,11 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from selfplay.config.config import Config
+from selfplay.config.model import ModelSettings
 from selfplay.config.problems import first_problem
-from selfplay.config.settings import Config, ModelSettings
 from selfplay.core import InputError
+from selfplay.core.own_classes import absolute
 
 
 def load_config(source: str, overrides: Mapping[str, str]) -> Config:
@@ -79,18 +81,19 @@ def _read_toml(source: str) -> dict[str, Any]:
 
 
 def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
-    """Resolve paths against ``directory``: a program's file, and a model directory that exists there."""
-    program, model = data.get("program"), data.get("model")
-    if isinstance(program, dict) and isinstance(program.get("path"), str):
-        program["path"] = _below(directory, program["path"])
+    """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
+    learning, envs = data.get("learning"), data.get("envs")
+    algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
+    named = [(data.get("program"), "path"), (algorithm, "path")]
+    named += [(env, "id") for env in envs] if isinstance(envs, list) else []
+    for table, field in named:
+        if isinstance(table, dict) and isinstance(table.get(field), str):
+            table[field] = absolute(table[field], directory)
+    model = data.get("model")
     name = model.get("name") if isinstance(model, dict) else None
     if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):
-        path = _below(directory, name)
+        path = os.path.abspath(directory / os.path.expanduser(name))
         model["name"] = path if os.path.isdir(path) else name
-
-
-def _below(directory: Path, path: str) -> str:
-    return os.path.abspath(directory / os.path.expanduser(path))
 
 
 def _no_such_source(source: str) -> InputError:

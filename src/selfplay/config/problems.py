@@ -65,6 +65,7 @@ _TYPES = {
     "finite_number": ("must be a finite number", "Give an ordinary number"),
     "bool_type": ("must be true or false", "Write one of them, without quotes"),
     "string_type": ("must be text", 'Put it in quotes: "{}"'),
+    "string_pattern_mismatch": ("must name a file and a class", 'Write them like "my_file.py:MyClass"'),
     "list_type": ("must be a list", "Put it in brackets: [{}]"),
     "tuple_type": ("must be a list", "Put the values in brackets, with commas between them"),
     "model_type": ("must be a table of fields", "Give its fields in a section of their own"),
@@ -93,8 +94,9 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
     """Return a location as the user writes it, without the types with which pydantic distinguishes tables."""
     parts = []
     node: Any = data
-    for part in location:
-        if isinstance(node, dict) and part not in node and node.get("type") == part:
+    for depth, part in enumerate(location):
+        is_tag = depth < len(location) - 1 and isinstance(node, dict) and node.get("type", part) == part
+        if is_tag and part not in node:
             continue
         parts.append(str(part))
         if isinstance(node, dict):
@@ -115,14 +117,23 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     *table, name = _pattern(location)
     fields = config_fields()
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
-    namesakes = [other.path for other in fields if other.name == name and _has_one_path(other.path)]
+    owners = [other.path[-2] for other in fields if other.written == _written(field)]
+    if owners:
+        return f'It belongs to type "{owners[0]}"'
+    named = (other.written for other in fields if other.name == name and _has_one_path(other.written))
+    namesakes = {".".join(written) for written in named}
     very_close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.85)
     if len(namesakes) == 1 and not very_close:
-        return f"Did you mean {'.'.join(namesakes[0])}?"
+        return f"Did you mean {', '.join(namesakes)}?"
     close = very_close or difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
     return f"Fields of this section: {', '.join(siblings)}"
+
+
+def _written(field: str) -> tuple[str, ...]:
+    """Return the path of a field that is named as :func:`dotted` does."""
+    return tuple(ANY_ENTRY if part.isdigit() else part for part in field.split("."))
 
 
 def _has_one_path(path: tuple[str, ...]) -> bool:

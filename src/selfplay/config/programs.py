@@ -1,12 +1,12 @@
 """Settings of arena programs: conversations between several roles, which replace games."""
 
-import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from selfplay.config.base import Settings
-from selfplay.core import InputError
+from selfplay.config.base import ClassPath, Settings
+from selfplay.core.adapters import BASE, TRAINED
 
 
 class CreditSettings(Settings):
@@ -23,30 +23,36 @@ class CreditSettings(Settings):
     """For RAE: the factor by which an episode multiplies the old baseline."""
 
 
-class PythonProgram(Settings):
+class ProgramSettings(Settings):
+    """Base of all programs."""
+
+    type: str
+    """Names the kind of program."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.type]
+
+
+class PythonProgram(ProgramSettings):
     """A program of your own: a subclass of Arena in a file."""
 
     type: Literal["python"]
     """Names this kind of program."""
-    path: str
+    path: ClassPath
     """The file and the class, such as `my_program.py:MyArena`. The file is relative to the configuration file
     and, on the command line, to the working directory."""
     options: dict[str, Any] = {}
     """Keyword arguments for the class."""
 
-    @field_validator("path")
-    @classmethod
-    def _file_and_class(cls, path: str) -> str:
-        if not re.fullmatch(r".+\.py:\w+", path):
-            raise InputError(
-                "program.path",
-                f"{path!r} names no class",
-                "Give the file and the class: my_program.py:MyArena",
-            )
-        return path
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [Path(self.path).name]
 
 
-class DebateSettings(Settings):
+class DebateSettings(ProgramSettings):
     """Two sides argue about a topic, and a judge that is not trained names the winner."""
 
     type: Literal["debate"]
@@ -61,11 +67,11 @@ class DebateSettings(Settings):
     """Number of speeches of each side."""
     max_tokens: int = Field(default=128, ge=1)
     """Maximum length of a speech, in tokens."""
-    aff_policy: str = "default"
+    aff_policy: str = TRAINED
     """The policy that argues for the motion."""
-    neg_policy: str = "default"
+    neg_policy: str = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
-    judge_model: str = "base"
+    judge_model: str = BASE
     """The model that judges; `base` is the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
@@ -77,7 +83,7 @@ class DebateSettings(Settings):
     """Number of debates in each evaluation."""
 
 
-class ProposerSolverSettings(Settings):
+class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
     type: Literal["proposer_solver"]

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from selfplay.config.config import Config
 from selfplay.config.fields import is_choice_of_models, is_list, models_in, tags_of, type_text
 from selfplay.config.loading import preset_names
-from selfplay.config.settings import Config
 
 _HEAD = """# Configuration
 
@@ -17,7 +17,7 @@ Every field except `envs` has a default. On the command line, a field is set by 
 `selfplay train quickstart --learning.steps 20 --envs.0.template default`.
 `selfplay train CONFIG --dry-run` prints the whole configuration of a run.
 
-The path of a program or of a model's directory is relative to the file that names it and,
+The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
 
 This page is generated from the source: `python -m selfplay.config.reference > docs/configuration.md`.
@@ -56,9 +56,10 @@ def _choices(path: str, info: FieldInfo) -> list[str]:
     """Return a table for each type of entry."""
     text = f"{_text(info.description)} Default: {_default(info)}. Each entry has one of these types."
     lines = [text, ""]
+    needs_type = not isinstance(info.default, BaseModel)
     for model in models_in(info.annotation):
         names = " or ".join(f"`{tag}`" for tag in tags_of(model))
-        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_section(model, path, is_choice=True)]
+        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_section(model, path, is_choice=needs_type)]
     return lines
 
 

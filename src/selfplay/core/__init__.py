@@ -1,5 +1,6 @@
 """The vocabulary that every other package uses. It imports only the standard library."""
 
+from selfplay.core.agents import AgentSpec
 from selfplay.core.arena import Arena
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.chat import AlternatingRolesEpisode, ChatEpisode, MultiTurnEpisode, SingleTurnEpisode
@@ -15,7 +16,7 @@ from selfplay.core.credit import (
 )
 from selfplay.core.episode import Episode, EpisodeState, GenerateResult, Utterance
 from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
-from selfplay.core.play import AgentSpec, Opponent, PlaySpec, TaskMeta, trajectories_of
+from selfplay.core.play import Opponent, PlaySpec, TaskMeta, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import (

@@ -3,16 +3,17 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from selfplay.core.agents import seated
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.batching import check_batch, records_of, summary_of
 from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
-from selfplay.core.context import current_episode, inherit
+from selfplay.core.context import current_episode, episode_counts, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode import Episode, GenerateResult
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
@@ -44,7 +45,8 @@ class Arena:
 
     ``started`` counts episodes, including sub-episodes but not further attempts. ``model_without_role``
     answers calls that name neither role nor model; ``None`` selects the client's default. ``on_result`` is
-    called with each result that is not another result's child, for progress bars.
+    called with each result that is not another result's child, for progress bars. ``seat`` may give the
+    requests of a step their agents.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Arena:
         self.stores: dict[str, ArtifactStore] = {}
         self.logger = logger or (VerboseLogger() if verbose else None)
         self.on_result: Callable[[GenerateResult], None] | None = None
+        self.seat: Callable[[list[EpisodeRequest]], list[EpisodeRequest]] | None = None
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
@@ -119,9 +122,14 @@ class Arena:
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: Sequence[str] | None = None,
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
         trained on.
+
+        If the episode's request gives the role an agent, that one answers, with its own settings where it
+        has any, and its kind says whether the answer is trained on; so ``model`` is not needed for this.
+        An answer ends before the first of the ``stop`` strings, if one appears.
 
         A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
         prompt.
@@ -135,15 +143,17 @@ class Arena:
         """
         messages = as_messages(messages)
         says_all = model is not None and return_tokens is not None
-        if role_id is None or (says_all and role_id not in self.roles):
-            role = None
-        else:
-            role = self.get_role(role_id)
-            temperature = role.temperature if temperature is None else temperature
-            max_tokens = role.max_tokens if max_tokens is None else max_tokens
-            model = role.policy if model is None else model
-        if role is None and model is None:
-            model = self.model_without_role
+        unknown = role_id is None or (says_all and role_id not in self.roles)
+        role = None if unknown else self.get_role(role_id or "")
+        agent = seated.get().get(role_id or "") if model is None else None
+        temperature = _first(temperature, agent and agent.temperature, role and role.temperature, 1.0)
+        max_tokens = _first(max_tokens, agent and agent.max_tokens, role and role.max_tokens)
+        stop = _first(stop, agent and agent.stop, role and role.stop, ())
+        model = _first(model, agent and agent.model, role and role.policy, self.model_without_role)
+        if return_tokens is None:
+            frozen = agent is not None and agent.kind != "policy"
+            return_tokens = role is not None and not frozen
+        policy = (model or "default") if return_tokens and role_id is not None else ""
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
@@ -153,18 +163,21 @@ class Arena:
             with _client_failures():
                 response = await self.client.complete(
                     messages,
-                    temperature=1.0 if temperature is None else temperature,
+                    temperature=temperature,
                     max_tokens=max_tokens,
-                    return_tokens=role is not None if return_tokens is None else return_tokens,
+                    return_tokens=return_tokens,
                     model=model,
                     seed=seed,
+                    **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
                 )
         finally:
             self._slots.release()
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
-        if response.policy_version is None and episode is not None:
-            response = replace(response, policy_version=episode.meta.get("policy_version"))
+        version = response.policy_version
+        if version is None and episode is not None:
+            version = episode.meta.get("policy_version")
+        response = replace(response, policy_version=version, policy=policy, temperature=temperature)
         if self.logger is not None:
             has_tokens = response.completion_token_ids is not None
             self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
@@ -243,6 +256,8 @@ class Arena:
         """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
         self.started += 1
+        if (counts := episode_counts.get()) is not None:
+            counts["started"] += 1
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
 
@@ -266,6 +281,8 @@ class Arena:
         return GenerateResult(failed)
 
     async def _resolve_and_run(self, request: EpisodeRequest) -> GenerateResult:
+        if request.agents:
+            seated.set({**seated.get(), **request.agents})
         try:
             async with asyncio.timeout(self.episode_timeout):
                 artifact = await self.resolve_artifact(request)
@@ -362,23 +379,35 @@ class Arena:
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
         """Run one step (policy version, requests, rollouts, credit, batch); return batch and results."""
-        version = await self.client.get_policy_version()
+        number, requests = await self.begin_step()
+        with infrequent_garbage_collection():
+            results = await self.generate_rollouts(requests, concurrency)
+            return self.end_step(number, results, verbose), results
+
+    async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
+        """Begin the next step; return its number and its requests, ready to be run."""
+        number, version = self.step_num, await self.client.get_policy_version()
         requests = [
             replace(request, meta=self._tags(index, version) | request.meta)
             for index, request in enumerate(self.get_batch())
         ]
+        if self.seat is not None:
+            requests = self.seat(requests)
         if self.logger is not None:
-            self.logger.log_step_start(self.step_num, len(requests))
-        with infrequent_garbage_collection():
-            results = await self.generate_rollouts(requests, concurrency)
-            self.adjust_rewards(results)
-            apply_credit(results, self.credit_assigner.compute(results))
-            batch = self.build_training_batch(results, verbose)
+            self.logger.log_step_start(number, len(requests))
+        self.step_num += 1
+        return number, requests
+
+    def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
+        """Turn the results of step ``number`` into a batch. Steps end in the order in which they began."""
+        self.adjust_rewards(results)
+        apply_credit(results, self.credit_assigner.compute(results))
+        batch = self.build_training_batch(results, verbose)
+        batch.meta["step"] = number
         if self.logger is not None:
             self.logger.log_batch_summary(results)
-            self.logger.log_step_end(self.step_num, batch.meta)
-        self.step_num += 1
-        return batch, results
+            self.logger.log_step_end(number, batch.meta)
+        return batch
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:
         """Return the default ``meta`` of the step's request number ``index``."""
@@ -444,6 +473,11 @@ class Arena:
                 raise InputError("checkpoint", f"the program has no store {name}", "Add it with add_store")
             self.stores[name].load_state_dict(saved)
         self.credit_assigner.load_state_dict(state["credit"])
+
+
+def _first(*values: Any) -> Any:
+    """Return the first value that is not ``None``."""
+    return next((value for value in values if value is not None), None)
 
 
 @contextmanager

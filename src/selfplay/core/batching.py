@@ -10,8 +10,8 @@ from selfplay.core.types import Rollout, Step, TrainingBatch, TrainingRecord
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """Return one record for each trainable step with token ids; parents first, steps in order."""
-    return [_record(rollout, step) for rollout, step in _steps(results) if not step.text_only]
+    """Return one record for each step with token ids that a policy is trained on; parents first, in order."""
+    return [_record(rollout, step) for rollout, step in _steps(results) if step.policy and not step.text_only]
 
 
 def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
@@ -33,6 +33,8 @@ def _record(rollout: Rollout, step: Step) -> TrainingRecord:
         reward=step.reward,
         advantage=step.advantage,
         policy_version=step.policy_version,
+        policy=step.policy,
+        temperature=step.temperature,
         meta={
             "episode_type": rollout.episode_type,
             "finish_reason": step.info.get("finish_reason", ""),
@@ -59,7 +61,7 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
         "last_error": next((rollout.error for rollout in reversed(rollouts) if rollout.error), None),
         "retried": sum(rollout.meta.get("retried", 0) for rollout in rollouts),
         "steps": len(steps),
-        "text_only_steps": sum(step.text_only for step in steps),
+        "text_only_steps": sum(step.text_only for step in steps if step.policy),
         **{name: math.fsum(values) / len(values) for name, values in sorted(means.items())},
     }
 

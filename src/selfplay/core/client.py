@@ -17,7 +17,8 @@ class ModelResponse:
 
     ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
     version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
-    token was drawn) or ``length`` (the answer was cut at the token limit).
+    token or a stop string was drawn) or ``length`` (the answer was cut at the token limit). The arena sets
+    ``policy`` and ``temperature``; see :class:`selfplay.core.Step`.
     """
 
     text: str
@@ -27,6 +28,8 @@ class ModelResponse:
     completion_logprobs: list[float] | None = None
     policy_version: int | None = None
     finish_reason: str = "stop"
+    policy: str = "default"
+    temperature: float = 1.0
 
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
@@ -50,8 +53,16 @@ class ModelResponse:
             completion_token_ids=self.completion_token_ids,
             completion_logprobs=self.completion_logprobs,
             policy_version=self.policy_version or 0,
+            policy=self.policy,
+            temperature=self.temperature,
             info={**info, "finish_reason": self.finish_reason},
         )
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str | None:
+    """Return the text before the first stop string in it; ``None`` if there is none."""
+    places = [place for one in stop if (place := text.find(one)) >= 0]
+    return text[: min(places)] if places else None
 
 
 class InferenceClient(ABC):
@@ -67,6 +78,7 @@ class InferenceClient(ABC):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``.
 
@@ -77,6 +89,8 @@ class InferenceClient(ABC):
             return_tokens: whether to return token ids and log-probabilities.
             model: the model that answers (a policy name or a pool uid); ``None`` means the client's default.
             seed: makes the draw repeatable if the client supports it.
+            stop: the answer ends where one of these texts appears. Its text does not contain it, its tokens
+                do. The arena leaves the argument out if there is none.
         """
 
     async def score(
@@ -119,12 +133,15 @@ class MockInferenceClient(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Return an answer without a model; see the class."""
         if callable(self.responses):
             text = self.responses(messages, seed)
         else:
             text = self.responses[self.calls % len(self.responses)]
+        stopped = before_stop(text, stop)
+        text = text if stopped is None else stopped
         self.calls += 1
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)

@@ -5,6 +5,7 @@ episode it belongs to. Authors of episodes need not pass on seeds and versions.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -73,6 +74,10 @@ class EpisodeContext:
 
 
 current_episode: ContextVar[EpisodeContext | None] = ContextVar("current_episode", default=None)
+
+
+episode_counts: ContextVar[Counter[str] | None] = ContextVar("episode_counts", default=None)
+"""Where the episodes that are ``started`` from now on are counted, sub-episodes included."""
 
 
 def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:

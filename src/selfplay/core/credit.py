@@ -124,7 +124,7 @@ class RAECredit(CreditAssigner):
         weights: dict[RolloutStepKey, float] = {}
         rewards: dict[str, list[float]] = {}
         for rollout in _rollouts(results):
-            for role_id in dict.fromkeys(step.role_id for step in rollout.steps):
+            for role_id in _trained_roles(rollout):
                 key = f"{rollout.episode_type}/{role_id}"
                 reward = rollout.rewards[role_id]
                 rewards.setdefault(key, []).append(reward)
@@ -173,10 +173,15 @@ def _levels(results: list[GenerateResult]) -> Iterable[list[Rollout]]:
 def _groups(level: list[Rollout]) -> Iterable[tuple[str, list[Rollout]]]:
     groups: dict[tuple[str, object, str], list[Rollout]] = {}
     for rollout in level:
-        for role_id in dict.fromkeys(step.role_id for step in rollout.steps):
+        for role_id in _trained_roles(rollout):
             key = (rollout.episode_type, rollout.meta.get("group"), role_id)
             groups.setdefault(key, []).append(rollout)
     return ((role_id, rollouts) for (_, _, role_id), rollouts in groups.items())
+
+
+def _trained_roles(rollout: Rollout) -> Iterable[str]:
+    """Return the roles that a policy is trained on, in order of their first step."""
+    return dict.fromkeys(step.role_id for step in rollout.steps if step.policy)
 
 
 def _for_role(rollout: Rollout, role_id: str, advantage: float) -> dict[RolloutStepKey, float]:

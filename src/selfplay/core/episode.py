@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from selfplay.core.agents import seated
 from selfplay.core.client import ModelResponse
 from selfplay.core.context import EpisodeContext, current_episode, inherit
 from selfplay.core.errors import TransientError
@@ -147,6 +148,7 @@ class Episode(ABC):
             artifact=artifact,
             meta=meta,
             id=meta.get("rollout_id") or uuid.uuid4().hex,
+            agents=dict(seated.get()),
         )
         limit = asyncio.timeout(arena.episode_timeout)
         parent = current_episode.get()

@@ -3,24 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step, Trajectory
-
-AgentKind = Literal["policy", "model", "script"]
-
-
-@dataclass(frozen=True)
-class AgentSpec:
-    """How one seat acts; ``kind`` is one of three.
-
-    ``policy``: a trained seat; ``model`` names the policy. ``model``: a seat that is not trained; ``model``
-    is the uid by which the inference client knows a checkpoint or a fixed model. ``script``: a scripted
-    player; ``model`` is its name (``random``, ``optimal``).
-    """
-
-    kind: AgentKind
-    model: str = "default"
-    temperature: float = 1.0
-    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +27,8 @@ class Opponent:
     """A member of the model pool, with its rating: (mean, standard deviation) in TrueSkill's units.
 
     ``kind``: ``policy`` is a policy in training, ``checkpoint`` a frozen copy of one, ``fixed`` any other
-    model, ``script`` a scripted player. ``retired`` is the iteration of the checkpoint that permanently
-    replaced this one.
+    model, ``script`` a scripted player. ``policy`` is the policy that a checkpoint is a copy of. ``retired``
+    is the iteration of the checkpoint that permanently replaced this one.
     """
 
     uid: str
@@ -57,6 +41,7 @@ class Opponent:
     games: int = 0
     wins: int = 0
     draws: int = 0
+    policy: str = ""
 
 
 @dataclass(frozen=True)

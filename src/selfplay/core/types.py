@@ -2,8 +2,11 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from selfplay.core.agents import AgentSpec
 
 Message = dict[str, str]
 Messages = list[Message]
@@ -16,13 +19,17 @@ def as_messages(prompt: Messages | str) -> Messages:
 
 @dataclass
 class Role:
-    """A trainable seat. ``policy`` names the adapter that it plays with and trains."""
+    """A trainable seat. ``policy`` names the adapter that it plays with and trains.
+
+    An answer ends before the first of the ``stop`` strings, if one appears.
+    """
 
     id: str
     system_prompt: str = ""
     temperature: float = 1.0
     max_tokens: int | None = None
     policy: str = "default"
+    stop: tuple[str, ...] = ()
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""
@@ -37,6 +44,9 @@ class Step:
     Token ids and log-probabilities are exactly those of sampling: ``completion_token_ids`` includes the stop
     token, and ``completion_logprobs`` has one natural logarithm for each id. They are ``None`` where the
     client could not provide them; a token learner cannot train on such a step.
+
+    ``policy`` is the policy that answered and is trained on this step, or ``""`` if none is trained on it;
+    ``temperature`` is the one at which the tokens were sampled.
 
     Games set ``pid`` and ``env_id``. Game trainers know the prompt, the answer and the extra information by
     the names ``obs``, ``act`` and ``step_info``.
@@ -54,6 +64,8 @@ class Step:
     pid: int = 0
     env_id: str = ""
     policy_version: int = 0
+    policy: str = "default"
+    temperature: float = 1.0
 
     @property
     def completion_text(self) -> str:
@@ -90,6 +102,8 @@ class Step:
             self.pid,
             env_id,
             self.policy_version,
+            self.policy,
+            self.temperature,
         )
 
     @property
@@ -100,7 +114,7 @@ class Step:
 
 @dataclass(kw_only=True)
 class Rollout:
-    """The complete trace of one executed episode."""
+    """The complete trace of one executed episode. ``agents`` are those that the request gave, by role id."""
 
     episode_type: str
     artifact: Any = None
@@ -111,6 +125,7 @@ class Rollout:
     rewards: dict[str, float] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    agents: dict[str, AgentSpec] = field(default_factory=dict)
     started_at: float = field(default_factory=time.time)
     ended_at: float | None = None
 
@@ -183,7 +198,7 @@ class TrainingRecord:
 
     ``action_mask`` has 0 for each prompt token and 1 for each completion token. ``alternatives`` are
     completions (token ids, including the stop token) that were acceptable in this position; a regulariser may
-    use their probabilities.
+    use their probabilities. ``policy`` is the policy to train, and ``temperature`` the one of sampling.
     """
 
     role_id: str
@@ -195,6 +210,8 @@ class TrainingRecord:
     advantage: float
     alternatives: list[list[int]] = field(default_factory=list)
     policy_version: int = 0
+    policy: str = "default"
+    temperature: float = 1.0
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -225,13 +242,15 @@ class TrainingBatch:
 class EpisodeRequest:
     """A request to run an episode. If ``is_trainable`` is false, its result is never trained on.
 
-    ``None`` for ``meta`` means an empty dictionary.
+    ``None`` for ``meta`` means an empty dictionary. ``agents`` says who answers for a role in this episode
+    and its sub-episodes; a role that is not in it plays and trains its own policy.
     """
 
     episode_type: str
     artifact: Any
     meta: dict[str, Any] = field(default_factory=dict)
     is_trainable: bool = True
+    agents: Mapping[str, AgentSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.meta is None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from selfplay.core import InputError
+from selfplay.core.own_classes import is_class_path
+from selfplay.envs import own_game
 from selfplay.envs.game import Game
 from selfplay.envs.known_ids import suggest, textarena_facts
 
-Library = Literal["textarena", "openspiel"]
+Library = Literal["textarena", "openspiel", "python"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
     """Start a game.
 
     Args:
-        env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged) or an OpenSpiel name
-            (``kuhn_poker``, ``kuhn_poker(players=3)``).
+        env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged), an OpenSpiel name
+            (``kuhn_poker``, ``kuhn_poker(players=3)``), or a game of your own (``my_game.py:MyGame``).
         num_players: number of seats.
         seed: determines all randomness of the game.
         error_allowance: number of consecutive invalid moves after which a TextArena game still asks the
@@ -46,7 +48,10 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
         InputError: the id is unknown or unplayable, or the game does not support ``num_players``.
     """
     check_playable(env_id, num_players)
-    if library_of(env_id) == "textarena":
+    library = library_of(env_id)
+    if library == "python":
+        return own_game.start_game(env_id, num_players, seed)
+    if library == "textarena":
         from selfplay.envs.textarena_game import TextArenaGame
 
         return TextArenaGame(env_id, num_players, seed, error_allowance=error_allowance)
@@ -71,7 +76,13 @@ def check_playable(env_id: str, num_players: int) -> None:
 
 
 def library_of(env_id: str) -> Library:
-    """Return the library to which an id belongs; TextArena's ids contain a version (``-v0``)."""
+    """Return the library to which an id belongs.
+
+    TextArena's ids contain a version (``-v0``); those of games of your own, which are of the library
+    ``python``, name a file and a class.
+    """
+    if is_class_path(env_id):
+        return "python"
     return "textarena" if "-v" in env_id.partition("(")[0] else "openspiel"
 
 
@@ -79,9 +90,12 @@ def describe(env_id: str) -> EnvInfo:
     """Return the description of an environment.
 
     Raises:
-        InputError: neither library has it.
+        InputError: no library has it.
     """
-    if library_of(env_id) == "textarena":
+    library = library_of(env_id)
+    if library == "python":
+        return EnvInfo(env_id, library, own_game.possible_players(env_id), True, "")
+    if library == "textarena":
         return _describe_textarena(env_id)
     from selfplay.envs.openspiel_game import load_game
 

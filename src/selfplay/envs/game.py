@@ -1,7 +1,8 @@
 """Game: one game in progress, from any library. It is synchronous and cheap, and owns its randomness."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from selfplay.core import EpisodeError
 from selfplay.core.rubric import finite_reward
@@ -13,7 +14,13 @@ class Game(ABC):
     Args:
         env_id: the id from which the game was created.
         num_players: number of seats; seats are numbered from 0.
+
+    Attributes:
+        possible_players: the possible numbers of players of a game of your own (see ``own_game``); the
+            libraries know those of theirs.
     """
+
+    possible_players: ClassVar[Sequence[int]] = (2,)
 
     def __init__(self, env_id: str, num_players: int) -> None:
         self.env_id = env_id

@@ -17,6 +17,7 @@ from selfplay.core import (
     Step,
     derive_seed,
 )
+from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.game import Game
 from selfplay.envs.scripted import ScriptedPlayer, make_player
@@ -97,6 +98,7 @@ class GameEpisode(Episode):
     ) -> None:
         check_playable(env_id, num_players)
         self.env_id = env_id
+        self.name = name_of(env_id)
         self.num_players = num_players
         self.template = template
         self.max_turns = max_turns
@@ -105,8 +107,8 @@ class GameEpisode(Episode):
 
     @property
     def episode_type(self) -> str:
-        """Id of the environment."""
-        return self.env_id
+        """The environment's id, or the name of a class of your own."""
+        return self.name
 
     @property
     def rubric(self) -> Rubric:
@@ -257,7 +259,7 @@ class GameEpisode(Episode):
             format_feedback=feedback,
             legal_answers=list(map(self.template.answer, position.legal or ())),
         )
-        step.pid, step.env_id = position.pid, self.env_id
+        step.pid, step.env_id = position.pid, self.name
         return step
 
     def _summary(self, table: _Table) -> dict[str, Any]:

@@ -112,10 +112,13 @@ def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
 
 
 def _check_moves_are_told(env_id: str) -> None:
-    if library_of(env_id) == "openspiel":
+    library = library_of(env_id)
+    if library == "openspiel":
         return
-    from selfplay.envs.textarena_game import tells_moves
-
+    if library == "python":
+        from selfplay.envs.own_game import tells_moves
+    else:
+        from selfplay.envs.textarena_game import tells_moves
     if not tells_moves(env_id):
         raise InputError(
             "opponent",

@@ -1,7 +1,7 @@
 """Matches of a model against an opponent, with every seat taken equally often and the same deals."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from selfplay.core import AgentSpec, Arena, GenerateResult, InputError, PlaySpec, Rollout, derive_seed
 from selfplay.core.retries import Failure, with_retries
@@ -16,7 +16,7 @@ async def play_match(
     num_players: int,
     template: PromptTemplate,
     *,
-    model: str,
+    model: str | Sequence[str],
     opponent: AgentSpec | None,
     games: int,
     seed: int,
@@ -39,7 +39,7 @@ async def play_match(
         env_id: the environment; see envs.catalog.
         num_players: number of seats.
         template: the prompt template of the models.
-        model: uid of the model.
+        model: uid of the model; one for each seat if they differ.
         opponent: the opponent; ``None`` in a one-player game.
         games: number of games; rounded up to a multiple of ``num_players``.
         seed: determines everything except the models' weights.
@@ -58,13 +58,14 @@ async def play_match(
     """
     _check(env_id, num_players, opponent, games, concurrency)
     episode = GameEpisode(env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance)
-    agent = AgentSpec("model", model, temperature, max_tokens)
+    models = by_seat(model, num_players)
+    agents = [AgentSpec("model", one, temperature, max_tokens) for one in models]
     rounds = -(-games // num_players)
     specs = [
         PlaySpec(
-            env_id,
+            episode.name,
             num_players,
-            _seats(agent, opponent, seat, num_players),
+            _seats(agents[seat], opponent, seat, num_players),
             derive_seed(seed, "match", round_),
         )
         for round_ in range(rounds)
@@ -72,9 +73,9 @@ async def play_match(
     ]
     finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
     result = MatchResult(
-        env_id=env_id,
+        env_id=episode.name,
         num_players=num_players,
-        model=model,
+        model=", ".join(dict.fromkeys(models)),
         opponent=opponent.model if opponent else "",
         seed=seed,
         requested_games=games,
@@ -85,6 +86,11 @@ async def play_match(
         else:
             result.add(game)
     return result
+
+
+def by_seat(model: str | Sequence[str], num_players: int) -> list[str]:
+    """Return the model of each seat."""
+    return [model] * num_players if isinstance(model, str) else list(model)
 
 
 def record_of(rollout: Rollout, seat: int) -> GameRecord:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,6 +11,7 @@ from selfplay.core.tasks import all_results
 from selfplay.envs.catalog import library_of
 from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
 from selfplay.envs.templates import PromptTemplate
+from selfplay.evaluation.match import by_seat
 
 SCORED_AT_ONCE = 256
 """Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
@@ -66,7 +68,12 @@ class NashConvResult:
 
 
 async def nash_conv(
-    client: InferenceClient, env_id: str, template: PromptTemplate, *, model: str, timeout: float = 600.0
+    client: InferenceClient,
+    env_id: str,
+    template: PromptTemplate,
+    *,
+    model: str | Sequence[str],
+    timeout: float = 600.0,
 ) -> NashConvResult:
     """Measure ``model`` in every information state of a game and compute its NashConv.
 
@@ -77,7 +84,7 @@ async def nash_conv(
         client: scores answers.
         env_id: an OpenSpiel game of any number of players, with at most 5,000 information states.
         template: gives the prompts and the form of the scored answers.
-        model: uid of the model.
+        model: uid of the model; one for each seat if they differ.
         timeout: time limit of scoring, in seconds.
 
     Raises:
@@ -86,11 +93,12 @@ async def nash_conv(
     """
     states = _states_of(env_id)
     slots = asyncio.Semaphore(SCORED_AT_ONCE)
+    models = by_seat(model, 1 + max(state.pid for state in states))
 
     async def score(state: InformationState) -> list[float]:
         answers = [template.answer(action) for action in state.legal_actions]
         async with slots:
-            return await client.score(_prompt(env_id, template, state), answers, model=model)
+            return await client.score(_prompt(env_id, template, state), answers, model=models[state.pid])
 
     try:
         async with asyncio.timeout(timeout):
@@ -104,7 +112,7 @@ async def nash_conv(
     gains = [high - value for high, value in zip(best, values, strict=True)]
     return NashConvResult(
         env_id=env_id,
-        model=model,
+        model=", ".join(dict.fromkeys(models)),
         nash_conv=sum(gains),
         exploitability=gains,
         values=values,

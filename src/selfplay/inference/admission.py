@@ -43,6 +43,7 @@ class ServedModel:
 class Request:
     """A call in progress. ``forced`` tokens are scored instead of drawn; ``node`` is the request's context.
 
+    It also ends where a ``stop`` string appears in its text; ``stopped_text`` is then the text before that.
     ``grown`` is set whenever tokens have been drawn, for a caller that streams them.
     """
 
@@ -54,6 +55,8 @@ class Request:
     seed: int
     version: int
     forced: list[int] | None = None
+    stop: tuple[str, ...] = ()
+    stopped_text: str | None = None
     grown: asyncio.Event | None = None
     node: int = -1
     drawn: list[int] = field(default_factory=list)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from selfplay.core import Messages
+from selfplay.core.chat_tokens import decoded
+from selfplay.core.client import before_stop
+from selfplay.core.passes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.sampling import Distribution, FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
-
-MAX_STORED_DISTRIBUTIONS = 512
-ROWS_AT_ONCE = 256
 
 
 class TreeModel(Protocol):
@@ -115,13 +115,19 @@ class Decoder:
         self.stats.generated_tokens += request.forced is None
         if request.grown is not None:
             request.grown.set()
-        if request.forced is None and token in self._stop_ids:
+        at_stop_token = request.forced is None and token in self._stop_ids
+        if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:
             request.node = cache.insert([token], request.node)
             return True
         request.future.set_result(None)
         return False
+
+    def _has_stopped(self, request: Request) -> bool:
+        text = decoded(self.model.tokenizer, request.drawn)
+        request.stopped_text = before_stop(text, request.stop)
+        return request.stopped_text is not None
 
     def forward(self, served: ServedModel) -> None:
         """Compute at most ``max_batch_tokens`` of the tokens that active requests wait for."""

@@ -13,13 +13,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""
-
-ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
-DELIVERY_FILE = "delivery.json"
 
 
 class DeliveryError(SelfplayError):

@@ -120,6 +120,7 @@ class EmbeddedEngine(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
         call.
@@ -133,6 +134,7 @@ class EmbeddedEngine(InferenceClient):
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
         request = self._submit(self.render(messages), limit, temperature, seed, model)
+        request.stop = stop
         await request.future
         response = self._response(request)
         if not return_tokens:
@@ -271,8 +273,11 @@ class EmbeddedEngine(InferenceClient):
 
     def _response(self, request: Request, first: int = 0) -> ModelResponse:
         """Return a finished request's answer, with its tokens from ``first`` on."""
-        text_ids = request.drawn[:-1] if request.finish_reason == "stop" else request.drawn
-        text = decoded(self.model.tokenizer, text_ids)
+        if request.stopped_text is not None:
+            text = request.stopped_text
+        else:
+            text_ids = request.drawn[:-1] if request.finish_reason == "stop" else request.drawn
+            text = decoded(self.model.tokenizer, text_ids)
         self.stats.spelled_control_tokens += self.model.spelled_control_tokens(text)
         return ModelResponse(
             text,

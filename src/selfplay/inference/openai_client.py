@@ -184,6 +184,7 @@ class OpenAIClient(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :meth:`InferenceClient.complete`.
 
@@ -206,6 +207,8 @@ class OpenAIClient(InferenceClient):
             request["max_completion_tokens" if self._host == _OPENAI else "max_tokens"] = max_tokens
         if seed is not None:
             request["seed"] = seed % 2**31
+        if stop:
+            request["stop"] = list(stop)
         return await self._retry(lambda: self._ask(request, return_tokens), f"model {name}", TransientError)
 
     async def get_policy_version(self) -> int:

@@ -29,6 +29,7 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
+from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
@@ -207,7 +208,7 @@ class VLLMEngine(InferenceClient):
         config = self._llm.model_config
         self.max_context, self.tolerance = int(config.max_model_len), tolerance_of(config.dtype)
         try:
-            self._base = await self._deliver("base", 0, None, "")
+            self._base = await self._deliver(BASE, 0, None, "")
             await self._prove_mixed_batch()
         except BaseException:
             await self.close()
@@ -319,6 +320,7 @@ class VLLMEngine(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
         call.
@@ -350,12 +352,16 @@ class VLLMEngine(InferenceClient):
             seed=secrets.randbits(63) if seed is None else seed % (1 << 63),
             logprobs=0,
             stop_token_ids=self.tokens.stop_token_ids,
+            stop=list(stop),
         )
         answer = output.outputs[0]
         drawn = list(answer.token_ids)
         self._stats.generated_tokens += len(drawn)
         stopped = answer.finish_reason == "stop"
-        text = self.tokens.decode(drawn[:-1] if stopped else drawn)
+        if stopped and isinstance(answer.stop_reason, str):
+            text = answer.text
+        else:
+            text = self.tokens.decode(drawn[:-1] if stopped else drawn)
         self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(text)
         response = ModelResponse(
             text,
@@ -488,7 +494,10 @@ class VLLMEngine(InferenceClient):
         if self._llm is None:
             raise SelfplayError("the vLLM engine is not running")
         sampling_params = SamplingParams(
-            **sampling, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+            **sampling,
+            ignore_eos=True,
+            detokenize=bool(sampling.get("stop")),  # vLLM finds stop strings in its own text
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
         request_id = f"{version.salt}-{next(self._numbers)}"
         version.requests.add(request_id)

@@ -16,11 +16,10 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.inference.delivery import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, ALL_LINEAR
 
 NOT_SERVED_MODULES = {"lm_head", "embed_tokens"}
 PROOF_RANK = 8
-PROOF_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 TopLogprobs = list[dict[int, float]]
 """For each drawn token, the most likely tokens and their log-probabilities."""
@@ -98,7 +97,7 @@ def check_adapter(directory: Path, max_rank: int) -> None:
         raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.")
 
 
-def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = PROOF_MODULES) -> None:
+def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = ALL_LINEAR) -> None:
     """Write an adapter whose effect on every layer is about as large as that of the base model's weights."""
     config = AutoConfig.from_pretrained(model_name, trust_remote_code=False)
     with torch.device("meta"):

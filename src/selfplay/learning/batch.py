@@ -1,6 +1,6 @@
 """Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ def pack(
     max_batch_tokens: int,
     with_answers: bool,
 ) -> Batch:
-    """Pack records into plans of at most ``max_batch_tokens`` tokens.
+    """Pack records into plans of at most ``max_batch_tokens`` tokens, each of one sampling temperature.
 
     Completions are cut where prompt and completion reach ``max_train_len`` tokens. Records whose prompt alone
     is that long are left out.
@@ -125,10 +125,11 @@ def pack(
     completions = [record.completion_token_ids[: limit - len(record.prompt_token_ids)] for record in kept]
     lengths = np.array([len(completion) for completion in completions], dtype=np.int64)
     answers = LegalAnswers.collect(kept if with_answers else [])
-    plan = build_plan(prompts + answers.prompts, completions + answers.answers)
+    temperatures = [record.temperature for record in kept] + answers.temperatures
+    plans = _plans(prompts + answers.prompts, completions + answers.answers, temperatures)
     behaviour = [record.logprobs[:length] for record, length in zip(kept, lengths, strict=True)]
     return Batch(
-        plans=cut_plan(plan, max_batch_tokens),
+        plans=[piece for plan in plans for piece in cut_plan(plan, max_batch_tokens)],
         answers=answers,
         start_R=np.cumsum(lengths) - lengths,
         advantage_R=np.array([record.advantage for record in kept], dtype=np.float32),
@@ -136,3 +137,16 @@ def pack(
         behaviour=np.concatenate(behaviour).astype(np.float32),
         separate_tokens=sum(len(prompt) for prompt in prompts) + int(lengths.sum()),
     )
+
+
+def _plans(
+    prompts: list[list[int]], completions: list[list[int]], temperatures: list[float]
+) -> list[TreePlan]:
+    """Return a plan for each temperature; samples have their numbers among all of them."""
+    plans = []
+    for temperature in sorted(set(temperatures)):
+        numbers = [number for number, one in enumerate(temperatures) if one == temperature]
+        plan = build_plan([prompts[n] for n in numbers], [completions[n] for n in numbers])
+        sample_S = np.array(numbers, dtype=np.int64)[plan.sample_S]
+        plans.append(replace(plan, sample_S=sample_S, temperature=temperature))
+    return plans

@@ -18,11 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, TRAINED
 from selfplay.core.files import put_in_place, scratch_for
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.policy import LoraSettings, PolicyModel
 
-ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 LEARNER_FILE = "learner.safetensors"
 STATE_FILE = "state.json"
 EVERY_LINEAR_LAYER = "all-linear"

@@ -7,14 +7,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from selfplay.core.adapters import ADAPTER_FILE, BASE, DELIVERY_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.core.files import put_in_place, scratch_for, write_file
-from selfplay.learning.checkpoints import ADAPTER_FILE, write_adapter
+from selfplay.learning.checkpoints import write_adapter
 from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import BASE, PolicyModel
+from selfplay.learning.policy import PolicyModel
 from selfplay.learning.trie import build_plan
 
-DELIVERY_FILE = "delivery.json"
 _BASE_CANARIES: WeakKeyDictionary[PolicyModel, float] = WeakKeyDictionary()
 
 

@@ -22,34 +22,37 @@ IntArray = NDArray[np.int64]
 
 @dataclass
 class LegalAnswers:
-    """A answers to P distinct prompts. In a plan, they are the samples after the records.
+    """A answers to P distinct prompts. In plans, they are the samples after the records.
 
     ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's records
-    with each prompt.
+    with each prompt. ``temperatures`` are those of the answers. A prompt that was answered at two
+    temperatures counts as two.
     """
 
     prompts: list[list[int]]
     answers: list[list[int]]
+    temperatures: list[float]
     prompt_of_A: IntArray
     visits_P: FloatArray
 
     @classmethod
     def collect(cls, records: list[TrainingRecord]) -> "LegalAnswers":
         """Collect the alternatives of all records; each distinct prompt counts once."""
-        index_of: dict[tuple[int, ...], int] = {}
-        prompts, answers, prompt_of, visits = [], [], [], []
+        index_of: dict[tuple[float, tuple[int, ...]], int] = {}
+        prompts, answers, temperatures, prompt_of, visits = [], [], [], [], []
         for record in records:
             if not record.alternatives:
                 continue
-            key = tuple(record.prompt_token_ids)
+            key = (record.temperature, tuple(record.prompt_token_ids))
             if key not in index_of:
                 index_of[key] = len(index_of)
                 visits.append(0.0)
                 prompts += [record.prompt_token_ids] * len(record.alternatives)
                 answers += record.alternatives
+                temperatures += [record.temperature] * len(record.alternatives)
                 prompt_of += [index_of[key]] * len(record.alternatives)
             visits[index_of[key]] += 1 / len(records)
-        return cls(prompts, answers, np.array(prompt_of, dtype=np.int64), np.array(visits))
+        return cls(prompts, answers, temperatures, np.array(prompt_of, dtype=np.int64), np.array(visits))
 
     def __len__(self) -> int:
         return len(self.answers)

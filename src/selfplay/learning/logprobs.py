@@ -4,25 +4,24 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from selfplay.core.passes import ROWS_AT_ONCE
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
 
-ROWS_AT_ONCE = 256
-
 
 def plan_logprobs(
-    policy: PolicyModel, plan: TreePlan, temperature: float = 1.0, *, recompute: bool = False
+    policy: PolicyModel, plan: TreePlan, temperature: float | None = None, *, recompute: bool = False
 ) -> Tensor:
     """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
 
     Args:
         policy: the model.
         plan: tokens to feed and predictions.
-        temperature: sampling temperature of the tokens, by which the logits are divided.
+        temperature: what the logits are divided by; by default the plan's sampling temperature.
         recompute: keep only the layers' inputs, and compute the rest again for the gradient (see ``memory``).
     """
-    device = policy.device
+    device, temperature = policy.device, plan.temperature if temperature is None else temperature
     tokens_T = torch.from_numpy(plan.tokens_T).to(device)
     positions_T = torch.from_numpy(plan.depths_T).to(device)
     attend = RunAttention(plan, policy.dtype, device)

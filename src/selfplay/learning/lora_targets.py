@@ -6,9 +6,7 @@ from typing import Any
 import torch
 
 from selfplay.core import InputError
-
-ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""The default: the linear layers of Llama and similar models. Other models may not have all of them."""
+from selfplay.core.adapters import ALL_LINEAR
 
 
 def linear_kinds(base: Any) -> dict[str, str]:

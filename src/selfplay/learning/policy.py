@@ -19,15 +19,15 @@ from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
+from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, TRAINED, average_of
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import decoder
-from selfplay.learning.adapter_names import AVERAGE, BASE, TRAINED, average_of
 from selfplay.learning.load_check import check_tree
-from selfplay.learning.lora_targets import ALL_LINEAR, check_targets, left_out_by_lora, linear_kinds
+from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
 
-__all__ = ["AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
+__all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 # PEFT warns of an adapter whose name is a part of "lora_", such as "a"; its search by name is not used here.

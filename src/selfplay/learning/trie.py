@@ -27,7 +27,8 @@ class TreePlan:
 
     The C predictions are (node, token) pairs, each a distinct continuation of a context. Each completion
     token of each sample has one of the S entries: ``prediction_S`` is its prediction, which samples can
-    share, ``sample_S`` its sample and ``offset_S`` its index in that sample's completion.
+    share, ``sample_S`` its sample and ``offset_S`` its index in that sample's completion. ``temperature`` is
+    the one at which the samples were drawn.
     """
 
     tokens_T: IntArray
@@ -39,6 +40,7 @@ class TreePlan:
     prediction_S: IntArray
     sample_S: IntArray
     offset_S: IntArray
+    temperature: float = 1.0
 
     @property
     def num_tokens(self) -> int:
@@ -201,4 +203,5 @@ def _subtree(plan: TreePlan, first: int, stop: int) -> TreePlan:
         prediction_S=new_prediction[plan.prediction_S[kept_S]],
         sample_S=plan.sample_S[kept_S],
         offset_S=plan.offset_S[kept_S],
+        temperature=plan.temperature,
     )

@@ -22,8 +22,18 @@ ENVIRONMENT_UID = "fixed-env"
 
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
-# as one member.
-STATE_FORMAT = 2
+# as one member; version 2 knew one policy.
+STATE_FORMAT = 3
+
+
+def checkpoint_uid(iteration: int, policy: str = POLICY_UID) -> str:
+    """Return the uid of the copy of a policy that was frozen after ``iteration`` updates."""
+    return f"ckpt-{iteration}" if policy == POLICY_UID else f"{policy}-ckpt-{iteration}"
+
+
+def iteration_of(uid: str) -> int:
+    """Return the number of updates after which the copy with this uid was frozen."""
+    return int(uid.rpartition("ckpt-")[2])
 
 
 class PoolTracker(Protocol):
@@ -41,12 +51,13 @@ class PoolTracker(Protocol):
 class ModelPool:
     """Registry, ratings and opponent sampling of checkpoints (``ckpt-7``) and fixed models (``fixed-x``).
 
-    Each rating belongs to one model. The policy in training is a separate member (``add_policy``):
-    ``default``, which changes with every update. ``ckpt-7`` is the copy that was frozen after update 7; it
-    starts from the policy's rating at that time, and only its own games change its rating. The current model
-    is the policy, or the latest checkpoint in a pool without a policy.
+    Each rating belongs to one model. A policy in training is a separate member (``add_policy``), which
+    changes with every update: ``default``, or any number of others. ``ckpt-7`` is the copy of ``default``
+    that was frozen after update 7, ``solver-ckpt-7`` that of the policy ``solver``. A copy starts from the
+    policy's rating at that time, and only its own games change its rating. The current model of a policy is
+    the policy itself, or its latest checkpoint in a pool without the policy.
 
-    Sample modes, all over *active* models:
+    Sample modes, all over *active* models; of the checkpoints, over those of one policy:
 
     - ``fixed``: uniform over the fixed models.
     - ``mirror``: the current model.
@@ -62,11 +73,11 @@ class ModelPool:
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
     above, normalised so that they do not sum to 1; here they do.
 
-    At most ``max_active_lora`` checkpoints are active: the latest one and the best others by recency, by
-    quality of the match with the current model (``match-quality``), by distance of the means (``ts-dist``),
-    or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they are never drawn
-    again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too recent for the
-    range is inactive but not retired. Fixed models do not change their state.
+    At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
+    recency, by quality of the match with the current model (``match-quality``), by distance of the means
+    (``ts-dist``), or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they
+    are never drawn again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too
+    recent for the range is inactive but not retired. Fixed models do not change their state.
 
     Args:
         sample_mode: one of the modes.
@@ -105,7 +116,7 @@ class ModelPool:
         self.matches = MatchTable()
         self._models: dict[str, Opponent] = {}
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
-        self._current_uid: str | None = None
+        self._latest: dict[str, str] = {}
         self._draws = 0
 
     # Members
@@ -113,7 +124,7 @@ class ModelPool:
     def add_policy(self, uid: str = POLICY_UID) -> str:
         """Register a policy in training, or the running average of one, and return its uid.
 
-        It is rated by its games. Only ``default``, which is the current model, is ever drawn.
+        It is rated by its games. An average is never drawn.
 
         Raises:
             InputError: the uid is already registered.
@@ -121,8 +132,8 @@ class ModelPool:
         self._register(Opponent(uid, "policy", None, self.ratings.default, active=False))
         return uid
 
-    def add_checkpoint(self, path: str | None, iteration: int) -> str:
-        """Register a checkpoint, make it the latest one and return its uid, ``ckpt-{iteration}``.
+    def add_checkpoint(self, path: str | None, iteration: int, policy: str = POLICY_UID) -> str:
+        """Register a checkpoint, make it the latest one and return its uid, such as ``ckpt-{iteration}``.
 
         From the model that was current until now (the policy or the previous checkpoint) it inherits the mean
         rating, twice the deviation (at most that of an unknown model), and the exploration window.
@@ -130,18 +141,19 @@ class ModelPool:
         Args:
             path: path of the adapter; ``None`` for the base model or an adapter in memory.
             iteration: policy version; -1 or 0 for the untrained policy.
+            policy: the policy that it is a copy of.
 
         Raises:
             InputError: this iteration is already registered.
         """
-        uid = f"ckpt-{iteration}"
-        source = self._playing()
+        uid = checkpoint_uid(iteration, policy)
+        source = self._playing(policy)
         rating = self.ratings.default if source is None else self.ratings.inherited(source.rating)
-        self._register(Opponent(uid, "checkpoint", path, rating, iteration=iteration))
+        self._register(Opponent(uid, "checkpoint", path, rating, iteration=iteration, policy=policy))
         if source is not None:
             self.exploration.inherit(uid, source.uid)
-        self._current_uid = uid
-        self._maintain_active_pool()
+        self._latest[policy] = uid
+        self._maintain_active_pool(policy)
         return uid
 
     def forget_after(self, iteration: int) -> set[str]:
@@ -155,7 +167,7 @@ class ModelPool:
             del self._models[uid]
             self.exploration.forget(uid)
         self.matches.forget(removed)
-        self._current_uid = next((one.uid for one in reversed(self._checkpoints())), None)
+        self._latest = {one.policy: one.uid for one in self._checkpoints()}
         return removed
 
     def add_fixed(
@@ -179,13 +191,13 @@ class ModelPool:
         self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1]), active))
         return uid
 
-    def current_uid(self) -> str | None:
-        """Return the uid of the latest checkpoint, or ``None`` before the first."""
-        return self._current_uid
+    def current_uid(self, policy: str = POLICY_UID) -> str | None:
+        """Return the uid of the latest checkpoint of a policy, or ``None`` before the first."""
+        return self._latest.get(policy)
 
     def latest_ckpt(self) -> str | None:
-        """Return the same as ``current_uid``."""
-        return self._current_uid
+        """Return the same as ``current_uid`` of the policy ``default``."""
+        return self.current_uid()
 
     def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
         """Return (path or name, kind) of a model, or ``None`` for an unknown uid."""
@@ -206,12 +218,13 @@ class ModelPool:
 
     # Sampling
 
-    def sample(self, uid_me: str, rng: random.Random | None = None) -> str:
+    def sample(self, uid_me: str, rng: random.Random | None = None, policy: str = POLICY_UID) -> str:
         """Choose an opponent for ``uid_me`` by the sample mode.
 
         Args:
             uid_me: who is to play against the one chosen.
             rng: draws the choice; without it the pool draws from its own seed.
+            policy: the policy whose place the opponent takes: it is one of its checkpoints, or fixed.
 
         Raises:
             InputError: ``uid_me`` is unknown, or the mode has no model to choose from.
@@ -220,26 +233,26 @@ class ModelPool:
         if rng is None:
             rng = random.Random(derive_seed(self.seed, "sample", self._draws))
             self._draws += 1
-        candidates, weights = self._candidates(me)
+        candidates, weights = self._candidates(me, policy)
         return rng.choices(candidates, weights)[0].uid
 
-    def _candidates(self, me: Opponent) -> tuple[list[Opponent], list[float] | None]:
+    def _candidates(self, me: Opponent, policy: str) -> tuple[list[Opponent], list[float] | None]:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
-        active = [model for model in self._models.values() if model.active]
+        active = [model for model in self._models.values() if model.active and model.policy in ("", policy)]
         if self.sample_mode == "fixed":
             return self._fixed(), None
         if self.sample_mode == "mirror":
-            return [self._current()], None
+            return [self._current(policy)], None
         if self.sample_mode == "lagged":
             low, high = self.lag_range
-            lags = self._lags()
+            lags = self._lags(policy)
             lagged = [m for m in active if m.kind == "checkpoint" and low <= lags[m.uid] <= high]
-            return lagged or [self._current()], None
+            return lagged or [self._current(policy)], None
         if self.sample_mode == "random":
-            return active or [me], None
+            return active or [self._substitute(me, policy)], None
         others = [model for model in active if model.uid != me.uid]
         if not others:
-            return [me], None
+            return [self._substitute(me, policy)], None
         if self.sample_mode == "match-quality":
             qualities = [self.ratings.quality(me.rating, model.rating) for model in others]
             return others, proportional_weights(qualities)
@@ -328,7 +341,7 @@ class ModelPool:
             ratings = {player.uid: {"mu": player.rating[0], "sigma": player.rating[1]} for player in players}
             self.tracker.log_model_pool(self.matches.counts(), ratings, exploration)
         return {
-            "current_uid": self._current_uid,
+            "current_uid": self.current_uid(),
             "models": {player.uid: self._describe(player) for player in players},
             "matches": self.matches.state_dict(),
             "exploration": exploration,
@@ -340,7 +353,7 @@ class ModelPool:
             "format": STATE_FORMAT,
             "models": [asdict(model) for model in self._models.values()],
             "environment": asdict(self._environment),
-            "current_uid": self._current_uid,
+            "latest": dict(self._latest),
             "matches": self.matches.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
@@ -350,7 +363,7 @@ class ModelPool:
         """Restore a state that ``state_dict`` returned, replacing the current one.
 
         Raises:
-            InputError: the state was saved by a version that rated the policy and its copies as one model.
+            InputError: the state was saved by a version with other members.
         """
         if state.get("format") != STATE_FORMAT:
             raise InputError(
@@ -360,7 +373,7 @@ class ModelPool:
             )
         self._models = {entry["uid"]: _opponent(entry) for entry in state["models"]}
         self._environment = _opponent(state["environment"])
-        self._current_uid = state["current_uid"]
+        self._latest = dict(state["latest"])
         self.matches.load_state_dict(state["matches"])
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
@@ -394,12 +407,16 @@ class ModelPool:
     def _player(self, uid: str) -> Opponent:
         return self._environment if uid == ENVIRONMENT_UID else self._models[uid]
 
-    def _playing(self) -> Opponent | None:
-        """Return the current model: the policy, or else the latest checkpoint, if there is one."""
-        return self._models.get(POLICY_UID) or self._models.get(self._current_uid or "")
+    def _playing(self, policy: str) -> Opponent | None:
+        """Return a policy's current model: itself, or else its latest checkpoint, if there is one."""
+        return self._models.get(policy) or self._models.get(self._latest.get(policy, ""))
 
-    def _current(self) -> Opponent:
-        playing = self._playing()
+    def _substitute(self, me: Opponent, policy: str) -> Opponent:
+        """Return who takes a policy's place if no other model can: ``me``, or else its current model."""
+        return me if (me.policy or me.uid) == policy else self._current(policy)
+
+    def _current(self, policy: str) -> Opponent:
+        playing = self._playing(policy)
         if playing is None:
             raise InputError(
                 "model pool", "there is no checkpoint", "Add one with add_checkpoint(path, iteration)."
@@ -416,18 +433,19 @@ class ModelPool:
             )
         return fixed
 
-    def _checkpoints(self) -> list[Opponent]:
-        return [model for model in self._models.values() if model.kind == "checkpoint"]
+    def _checkpoints(self, policy: str | None = None) -> list[Opponent]:
+        found = (model for model in self._models.values() if model.kind == "checkpoint")
+        return [model for model in found if policy in (None, model.policy)]
 
-    def _lags(self) -> dict[str, int]:
-        """Return by uid the number of checkpoints after each checkpoint."""
-        return {model.uid: lag for lag, model in enumerate(reversed(self._checkpoints()))}
+    def _lags(self, policy: str) -> dict[str, int]:
+        """Return by uid the number of checkpoints of a policy after each of its checkpoints."""
+        return {model.uid: lag for lag, model in enumerate(reversed(self._checkpoints(policy)))}
 
-    def _maintain_active_pool(self) -> None:
-        """Activate the latest checkpoint and the best others; retire the rest."""
-        latest = self._models[self._current_uid or ""]
-        others = [one for one in self._checkpoints() if one is not latest and one.retired is None]
-        lags = self._lags()
+    def _maintain_active_pool(self, policy: str) -> None:
+        """Activate the latest checkpoint of a policy and the best others; retire the rest."""
+        latest = self._models[self._latest[policy]]
+        others = [one for one in self._checkpoints(policy) if one is not latest and one.retired is None]
+        lags = self._lags(policy)
         others.sort(key=lambda model: (self._worth(model, lags[model.uid]), -lags[model.uid]), reverse=True)
         kept = {model.uid for model in others[: self.max_active_lora - 1]}
         for model in others:
@@ -439,7 +457,7 @@ class ModelPool:
 
     def _worth(self, model: Opponent, lag: int) -> float:
         """Return the priority of keeping an older checkpoint active; the caller breaks ties by recency."""
-        current = self._current()
+        current = self._current(model.policy)
         if self.sample_mode == "match-quality":
             return self.ratings.quality(current.rating, model.rating)
         if self.sample_mode == "ts-dist":

@@ -1,6 +1,5 @@
 """The actors behind UnstableBaselines' names, where they differ from those of a run."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
+from selfplay.core.adapters import BASE
 from selfplay.ray.learner import LearningLoop
-from selfplay.ray.settings import LearnerSettings, build_learners
+from selfplay.ray.settings import LearnerSettings
 
 LEARNERS_WAIT = 600.0
 """Maximum seconds that learners wait for each other."""
@@ -24,14 +24,14 @@ class VLLMActor(EngineActor):
 
     def __init__(self, settings: EngineSettings, name: str, tracker: Handle) -> None:
         super().__init__(settings, name, tracker)
-        self.temperature = settings.temperature
+        self.temperature = settings.inference.temperature
 
     async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
         """Answer a prompt unchanged, without chat markup."""
         await self.start()
         messages = [{"role": "text", "content": prompt}]
-        adapter = AdapterRef(lora_path or "base", 0, lora_path)
-        response = await self.host.complete(adapter, messages, self.temperature, None, False, None)
+        adapter = AdapterRef(lora_path or BASE, 0, lora_path)
+        response = await self.host.complete(adapter, messages, self.temperature, None, False, None, ())
         return response.text
 
 
@@ -59,14 +59,16 @@ def build_loop(
     directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
     every, initial = settings.save_every, settings.initial_lora_path
     group = LearnerGroup(
-        functools.partial(build_learners, settings),
+        settings.build_learners,
         settings.num_learners,
         gpus=len(ray.get_gpu_ids()),
         cpus=0,
         timeout_seconds=LEARNERS_WAIT,
     )
     return LearningLoop(
-        LearnerService(group, directory, settings.model, initial_adapter=Path(initial) if initial else None),
+        LearnerService(
+            group, directory, settings.model.name, initial_adapter=Path(initial) if initial else None
+        ),
         found(step_buffer),
         found(model_pool),
         found(tracker),

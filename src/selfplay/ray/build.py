@@ -151,7 +151,6 @@ def build(
         gradient_checkpointing=gradient_checkpointing,
         use_trainer_cache=use_trainer_cache,
         max_train_len=max_train_len,
-        temperature=engine.get("temperature", 1.0),
     )
     return Run(tracker, step_buffer, model_pool, collector, learner)
 

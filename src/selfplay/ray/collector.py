@@ -89,8 +89,8 @@ class CollectorSettings:
             weights=(1.0,) * len(self.training_envs),
             evaluation=tuple((env_of(env), f"fixed-{opponent}") for env, opponent in evaluations),
             seed=self.seed,
-            temperature=engine.temperature,
-            max_tokens=engine.max_tokens,
+            temperature=engine.inference.temperature,
+            max_tokens=engine.inference.max_tokens,
             max_eval_games_per_ckpt=self.max_eval_games_per_ckpt,
         )
 
@@ -105,13 +105,13 @@ def build_collector(
     engines = [form.remote(engine, f"Engine-{number}", tracker) for number in range(settings.num_actors)]
     return CollectorService(
         context.get_actor_name() or f"Collector-{context.get_actor_id()}",
-        EngineClient(engines, calls_per_engine=engine.max_queue),
+        EngineClient(engines, calls_per_engine=engine.inference.max_queue),
         found(step_buffer),
         found(model_pool),
         found(tracker),
         settings.play(),
         {env_of(env).key: episode_of(env) for env in settings.envs()},
-        Limits(max_calls=settings.num_actors * engine.max_queue),
+        Limits(max_calls=settings.num_actors * engine.inference.max_queue),
         filter_opponent_invalid=settings.filter_opponent_invalid,
     )
 

@@ -16,12 +16,14 @@ from ray.actor import ActorHandle
 from selfplay.cluster.actors import BufferActor, CollectorActor, ModelPoolActor, TrackerActor, restarting
 from selfplay.cluster.handles import Handle, Named
 from selfplay.cluster.services.batches import Demand
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import ModelSettings
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.ray.actors import LearnerActor, build_loop
 from selfplay.ray.actors import VLLMActor as EngineActor
 from selfplay.ray.collector import CollectorSettings, Env, build_collector
 from selfplay.ray.gpus import check_gpus
-from selfplay.ray.settings import LearnerSettings, from_vllm_config, lora_shape
+from selfplay.ray.settings import LearnerSettings, from_lora_config, from_vllm_config
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.buffers import EpisodeBuffer as Episodes
 from selfplay.replay.buffers import StepBuffer as Steps
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
 
 DEFAULT_OPPONENT = "google/gemini-2.0-flash-lite-001"
-TRAIN_ALL = 6144
+TRAIN_ALL = LearningSettings().max_batch_tokens
 """Tokens of one forward pass of the learner, which packs prefix trees."""
 
 
@@ -193,8 +195,6 @@ class StandardLearner(Form):
     Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient; it only limits
     the tokens of a forward pass, and only if ``max_train_len`` is given too. Activations are recomputed where
     that saves memory, regardless of the two checkpointing switches, and training keeps no key-value cache.
-
-    ``temperature`` is the sampling temperature of the collector's engines.
     """
 
     cls = LearnerActor
@@ -222,7 +222,6 @@ class StandardLearner(Form):
         use_trainer_cache: bool = False,
         max_train_len: int | None = None,
         *,
-        temperature: float = 1.0,
         seed: int = 0,
     ) -> Any:
         """Start the learner.
@@ -231,15 +230,14 @@ class StandardLearner(Form):
             InputError: ``lora_cfg`` is impossible.
         """
         settings = LearnerSettings(
-            model=model_name,
+            model=ModelSettings(name=model_name),
+            lora=from_lora_config(lora_cfg or {}),
             algorithm=algorithm,
             max_generation_len=max_generation_len,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
-            **lora_shape(lora_cfg or {}),
             max_train_len=max_train_len,
             max_batch_tokens=max(TRAIN_ALL, mini_batch_size * (max_train_len or 0)),
-            temperature=temperature,
             seed=seed,
             demand=Demand(batch_size, entries=math.ceil(batch_size * batch_delay_buffer)),
             initial_lora_path=initial_lora_path,

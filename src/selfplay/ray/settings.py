@@ -1,93 +1,118 @@
-"""UnstableBaselines' ``vllm_config`` and ``lora_config``, and the settings of its learner."""
+"""UnstableBaselines' settings of engines and learners, as sections of the configuration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from selfplay.cluster.engines.settings import ALL_LINEAR, EngineSettings, say_nothing
+from pydantic import ValidationError
+
+from selfplay.cluster.engines.settings import EngineSettings, say_nothing
 from selfplay.cluster.services.batches import Demand
+from selfplay.config.base import Settings
+from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.config.problems import first_problem
 from selfplay.core import InputError
+from selfplay.core.adapters import TRAINED
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
     from selfplay.learning.learner import Learner
 
 VLLM_CONFIG_KEYS = {
-    "model_name": "model",
-    "max_tokens": "max_tokens",
-    "max_loras": "max_adapters",
-    "max_parallel_seq": "max_batch",
-    "max_model_len": "max_context",
-    "temperature": "temperature",
-    "engine": "engine",
-    "dtype": "dtype",
-    "threads": "threads",
-    "gpu_memory": "gpu_memory",
+    "model_name": "model.name",
+    "max_tokens": "inference.max_tokens",
+    "max_loras": "inference.max_adapters",
+    "max_parallel_seq": "inference.max_batch",
+    "max_model_len": "inference.max_context",
+    "temperature": "inference.temperature",
+    "engine": "inference.engine",
+    "dtype": "model.dtype",
+    "threads": "model.threads",
+    "gpu_memory": "inference.gpu_memory",
 }
 """selfplay's names for the keys of UnstableBaselines' ``vllm_config``."""
+LORA_CONFIG_KEYS = {
+    "lora_rank": "lora.rank",
+    "lora_alpha": "lora.alpha",
+    "lora_dropout": "lora.dropout",
+    "target_modules": "lora.target_modules",
+}
+"""selfplay's names for the keys of its ``lora_config``."""
+VLLM_CONFIG = {"max_tokens": 64}
+LORA_CONFIG = {"lora_rank": 32, "lora_alpha": 32}
+"""Defaults that differ from those of selfplay's sections."""
 
 
-def from_vllm_config(config: dict[str, Any]) -> EngineSettings:
+class _Sections(Settings):
+    model: ModelSettings = ModelSettings()
+    lora: LoraSection = LoraSection()
+    inference: InferenceSettings = InferenceSettings()
+
+
+def from_vllm_config(config: Mapping[str, Any]) -> EngineSettings:
     """Return the settings of a ``vllm_config`` with UnstableBaselines' keys.
 
     Without the key ``engine`` the engine is vLLM where that is installed, and the embedded engine elsewhere.
 
     Raises:
-        InputError: a key is unknown or missing, or sampling would differ from what the learner assumes.
+        InputError: a key is unknown, missing or wrong, or sampling would differ from what the learner
+            assumes.
     """
-    given = dict(config)
-    lora = dict(given.pop("lora_config", {}))
+    given = {**VLLM_CONFIG, "engine": "vllm" if find_spec("vllm") is not None else "embedded", **config}
+    lora = from_lora_config(given.pop("lora_config", {}))
     if given.pop("top_p", 1.0) != 1.0:
         raise InputError(
             "vllm_config.top_p",
             "must be 1: the learner needs the log-probabilities of all tokens",
             "Leave it out",
         )
-    unknown = sorted(set(given) - set(VLLM_CONFIG_KEYS))
-    if unknown or "model_name" not in given:
-        problem = f"there is no {unknown[0]!r}" if unknown else "model_name is missing"
-        raise InputError("vllm_config", problem, f"It has {', '.join(VLLM_CONFIG_KEYS)} and lora_config")
-    settings = {VLLM_CONFIG_KEYS[key]: value for key, value in given.items()}
-    settings.setdefault("engine", "vllm" if find_spec("vllm") is not None else "embedded")
-    return EngineSettings(**settings, **lora_shape(lora))
+    if "model_name" not in given:
+        raise InputError(
+            "vllm_config", "model_name is missing", f"It has {', '.join(VLLM_CONFIG_KEYS)} and lora_config"
+        )
+    sections = _sections("vllm_config", given, VLLM_CONFIG_KEYS)
+    return EngineSettings(sections.model, lora, sections.inference)
 
 
-def lora_shape(lora: dict[str, Any]) -> dict[str, Any]:
-    """Return rank, alpha and target modules of a ``lora_config`` with UnstableBaselines' keys.
+def from_lora_config(config: Mapping[str, Any]) -> LoraSection:
+    """Return the adapter of a ``lora_config`` with UnstableBaselines' keys.
 
     Raises:
-        InputError: the configuration has dropout, which the learner does not support, or an unknown key.
+        InputError: a key is unknown or wrong, or there is dropout, which the learner does not support.
     """
-    known = {"lora_rank", "lora_alpha", "lora_dropout", "target_modules"}
-    unknown = sorted(set(lora) - known)
+    return _sections("lora_config", {**LORA_CONFIG, **config}, LORA_CONFIG_KEYS).lora
+
+
+def _sections(field: str, given: Mapping[str, Any], keys: Mapping[str, str]) -> _Sections:
+    """Return the sections that UnstableBaselines' keys describe; errors name the keys."""
+    unknown = sorted(set(given) - set(keys))
     if unknown:
-        raise InputError("lora_config", f"there is no {unknown[0]!r}", f"It has {', '.join(sorted(known))}")
-    if lora.get("lora_dropout", 0.0) != 0:
-        raise InputError(
-            "lora_config.lora_dropout", "must be 0: in a prefix tree samples share tokens", "Leave it out"
-        )
-    return {
-        "lora_rank": int(lora.get("lora_rank", 32)),
-        "lora_alpha": float(lora.get("lora_alpha", 32)),
-        "target_modules": tuple(lora.get("target_modules", ALL_LINEAR)),
-    }
+        raise InputError(field, f"there is no {unknown[0]!r}", f"It has {', '.join(keys)}")
+    data: dict[str, dict[str, Any]] = {}
+    for key, value in given.items():
+        section, _, name = keys[key].partition(".")
+        data.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
+    try:
+        return _Sections.model_validate(data)
+    except (ValidationError, InputError) as error:
+        problem = first_problem(error, data) if isinstance(error, ValidationError) else error
+        key = next(key for key, name in keys.items() if problem.field.startswith(name))
+        raise InputError(f"{field}.{key}", problem.problem, problem.fix) from error
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
     """The settings of UnstableBaselines' ``StandardLearner``."""
 
-    model: str
+    model: ModelSettings
+    lora: LoraSection
     algorithm: "BaseAlgo"
     max_generation_len: int
     learning_rate: float
     grad_clip: float
-    lora_rank: int
-    lora_alpha: float
-    target_modules: tuple[str, ...]
     max_train_len: int | None
     max_batch_tokens: int
-    temperature: float
     seed: int
     demand: Demand
     initial_lora_path: str | None
@@ -95,29 +120,23 @@ class LearnerSettings:
     ckpt_root: str
     save_every: int
 
+    def build_learners(self) -> "dict[str, Learner]":
+        """Build the learner, by policy: a constant rate, no regulariser, no average."""
+        from selfplay.learning.learner import Learner, Schedule
+        from selfplay.training.assembly import build_policy
 
-def build_learners(settings: LearnerSettings) -> "dict[str, Learner]":
-    """Build UnstableBaselines' learner, by policy: a constant rate, no regulariser, no average."""
-    from selfplay.config.settings import ModelSettings
-    from selfplay.learning.learner import Learner, Schedule
-    from selfplay.learning.policy import TRAINED, LoraSettings
-    from selfplay.training.assembly import build_policy
-
-    lora = LoraSettings(settings.lora_rank, settings.lora_alpha, list(settings.target_modules))
-    policy = build_policy(ModelSettings(name=settings.model), lora, settings.seed, say_nothing)
-    settings.algorithm.initialize(
-        policy,
-        max_generation_len=settings.max_generation_len,
-        max_train_len=settings.max_train_len,
-        max_batch_tokens=settings.max_batch_tokens,
-        temperature=settings.temperature,
-    )
-    rate = settings.learning_rate
-    learner = Learner(
-        policy,
-        settings.algorithm,
-        learning_rate=Schedule(rate, rate, 1),
-        regulariser_weight=Schedule(0.0, 0.0, 1),
-        grad_clip=settings.grad_clip,
-    )
-    return {TRAINED: learner}
+        policy = build_policy(self.model, self.lora, self.seed, say_nothing)
+        self.algorithm.initialize(
+            policy,
+            max_generation_len=self.max_generation_len,
+            max_train_len=self.max_train_len,
+            max_batch_tokens=self.max_batch_tokens,
+        )
+        learner = Learner(
+            policy,
+            self.algorithm,
+            learning_rate=Schedule(self.learning_rate, self.learning_rate, 1),
+            regulariser_weight=Schedule(0.0, 0.0, 1),
+            grad_clip=self.grad_clip,
+        )
+        return {TRAINED: learner}

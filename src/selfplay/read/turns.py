@@ -3,9 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from selfplay.core.adapters import AVERAGE, TRAINED
 from selfplay.read.rollouts import LoggedRollout, LoggedStep, Prompt, Said, Turn
 
-TRAINED_MODELS = ("default", "average")
+TRAINED_MODELS = (TRAINED, AVERAGE)
 """The names of the trained policy and of its average in evaluations."""
 
 

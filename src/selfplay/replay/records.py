@@ -49,6 +49,8 @@ def _record(step: Step, index: int, encode_answer: EncodeAnswer | None) -> Train
         advantage=step.reward,
         alternatives=alternatives,
         policy_version=step.policy_version,
+        policy=step.policy,
+        temperature=step.temperature,
         meta={
             "pid": step.pid,
             "env_id": step.env_id,

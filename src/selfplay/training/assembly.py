@@ -10,51 +10,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
-from selfplay.config.settings import Config, EnvSettings, LearningSettings, ModelSettings, RewardSettings
+from selfplay.config import Config
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.play import EnvSettings, Games
 from selfplay.core import Arena, derive_seed
+from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
-from selfplay.learning.adapter_names import TRAINED, average_of
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
-from selfplay.replay.transforms_final import (
-    ComposeFinalRewardTransforms,
-    FinalRewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    WinDrawLossFormatter,
-)
-from selfplay.replay.transforms_sampling import (
-    ComposeSamplingRewardTransforms,
-    NormalizeRewards,
-    NormalizeRewardsByEnv,
-    SamePromptBaseline,
-    SamplingRewardTransform,
-)
-from selfplay.replay.transforms_step import (
-    ComposeStepRewardTransforms,
-    PenaltyForInvalidMove,
-    RewardForFormat,
-    StepRewardTransform,
-)
+from selfplay.training.algorithms import build_algorithm
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
 
 if TYPE_CHECKING:
     from selfplay.inference.engine import EmbeddedEngine
     from selfplay.learning.learner import Learner
-    from selfplay.learning.policy import LoraSettings, PolicyModel
+    from selfplay.learning.policy import PolicyModel
 
 
 def build_policy(
     model: ModelSettings,
-    lora: "LoraSettings",
+    lora: LoraSection,
     seed: int,
     say: Callable[[str], None],
     policies: Sequence[str] = (TRAINED,),
@@ -66,14 +48,14 @@ def build_policy(
     """
     import torch
 
-    from selfplay.learning.policy import PolicyModel
+    from selfplay.learning.policy import LoraSettings, PolicyModel
     from selfplay.training.devices import choose_device
 
     torch.set_num_threads(chosen_threads(model, available_cores(), say))
     device = choose_device(model.device)
     return PolicyModel(
         resolve_model(model.name, say),
-        lora,
+        LoraSettings(lora.rank, float(lora.alpha), list(lora.target_modules)),
         dtype=base_dtype(model.dtype, device),
         device=device,
         seed=derive_seed(seed, "adapter"),
@@ -102,17 +84,15 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter."""
-    from selfplay.learning.algorithms import Reinforce
     from selfplay.learning.learner import Learner, Schedule
 
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
-    algorithm = Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
+    algorithm = build_algorithm(settings)
     algorithm.initialize(
         model,
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
         max_train_len=learning.max_train_len,
         max_batch_tokens=learning.max_batch_tokens,
-        temperature=config.inference.temperature,
         adapter=policy,
     )
     return Learner(
@@ -146,7 +126,9 @@ def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
 
 def unit_of_play(config: Config) -> tuple[str, int | None]:
     """Return what an update plays, and how many: ``("games", 1536)``; ``None`` where the program decides."""
-    return ("games", config.collection.games_per_step) if config.program is None else ("episodes", None)
+    if isinstance(config.play, Games):
+        return "games", config.collection.games_per_step
+    return "episodes", None
 
 
 def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
@@ -165,66 +147,10 @@ def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
     return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
-def build_buffer(config: Config, tracker: Tracker, batch_log: BatchLog | None) -> BaseBuffer:
-    """Build the replay buffer with its reward transforms."""
-    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
-    return kind(
-        config.buffer.max_size,
-        tracker,
-        *composed_transforms(config.rewards),
-        seed=derive_seed(config.seed, "buffer"),
-        batch_log=batch_log,
-    )
-
-
-def composed_transforms(
-    rewards: RewardSettings,
-) -> tuple[
-    ComposeFinalRewardTransforms | None,
-    ComposeStepRewardTransforms | None,
-    ComposeSamplingRewardTransforms | None,
-]:
-    """Return the stacks of the three families of transforms; ``None`` for an empty one."""
-    final, step, sampling = reward_transforms(rewards)
-    return (
-        ComposeFinalRewardTransforms(final) if final else None,
-        ComposeStepRewardTransforms(step) if step else None,
-        ComposeSamplingRewardTransforms(sampling) if sampling else None,
-    )
-
-
-def reward_transforms(
-    rewards: RewardSettings,
-) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
-    """Return the transforms of the three families, in order."""
-    final: list[FinalRewardTransform] = []
-    for one in rewards.final:
-        if one.type == "win_draw_loss":
-            final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
-        elif one.type == "role_advantage":
-            final.append(RoleAdvantageFormatter(tau=one.tau))
-        else:
-            final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
-    step: list[StepRewardTransform] = [
-        RewardForFormat(one.reward, one.penalty)
-        if one.type == "reward_for_format"
-        else PenaltyForInvalidMove(one.reward, one.penalty)
-        for one in rewards.step
-    ]
-    sampling: list[SamplingRewardTransform] = []
-    for sampled in rewards.sampling:
-        if sampled.type == "same_prompt_baseline":
-            sampling.append(SamePromptBaseline())
-        elif sampled.type == "normalize_rewards":
-            sampling.append(NormalizeRewards(sampled.z_score))
-        else:
-            sampling.append(NormalizeRewardsByEnv(sampled.z_score))
-    return final, step, sampling
-
-
 def env_spec(env: EnvSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
-    return EnvSpec(f"{env.id}|{env.num_players}|{env.template}", env.id, env.num_players)
+    key = f"{env.name}|{env.num_players}|{env.template}"
+    return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
 
 
 def build_episode(env: EnvSettings) -> GameEpisode:
@@ -256,13 +182,13 @@ def fixed_members(config: Config) -> list[FixedMember]:
     ]
 
 
-def evaluated_uid(config: Config) -> str:
-    """Return the pool's member that evaluations play and rate: the policy, or its running average if any."""
-    return average_of(TRAINED) if config.learning.average_decay else POLICY_UID
+def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
+    """Return the pool's member that evaluations play and rate: a policy, or its running average if any."""
+    return average_of(policy) if config.learning.average_decay else policy
 
 
-def build_pool(config: Config, tracker: Tracker) -> ModelPool:
-    """Build the model pool with the policy and the fixed members."""
+def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:
+    """Build the model pool with the policies and the fixed members."""
     population = config.population
     pool = ModelPool(
         population.sample_mode,
@@ -271,7 +197,8 @@ def build_pool(config: Config, tracker: Tracker) -> ModelPool:
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
     )
-    for uid in dict.fromkeys((POLICY_UID, evaluated_uid(config))):
+    averages = [evaluated_uid(config, policy) for policy in policies if config.envs]
+    for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):
         pool.add_fixed(one.name, kind=one.kind, active=one.active)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.core import InputError
 from selfplay.core.files import put_in_place, scratch_for
 from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
@@ -92,16 +93,17 @@ def check_keep_best(config: Config) -> None:
         raise InputError(
             FIELD, "nothing is measured between the first update and the last", "Set evaluation.every"
         )
-    if config.program is not None:
+    played = config.play
+    if not isinstance(played, Games):
         return
     names = [
-        FigureName(name, env.id)
-        for env in config.envs
+        FigureName(name, env.name)
+        for env in played.envs
         for opponent in evaluation_opponents(config, env) or [""]
         for name in match_figure_names(opponent)
     ]
     if config.evaluation.nash_conv:
-        names += [FigureName(name, env.id) for env in config.envs for name in (NASH_CONV, MASS)]
+        names += [FigureName(name, env.name) for env in played.envs for name in (NASH_CONV, MASS)]
     _check_name(keep_best, names)
 
 

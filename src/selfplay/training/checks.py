@@ -4,11 +4,17 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from selfplay.config.settings import Config, EnvSettings, TrackingSettings
-from selfplay.core import InputError
+from selfplay.config import Config
+from selfplay.config.learning import Algorithm, PythonAlgorithm
+from selfplay.config.play import EnvSettings, Games
+from selfplay.config.run import TrackingSettings
+from selfplay.core import Arena, InputError
+from selfplay.core.adapters import BASE
+from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import check_model_name
+from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
 from selfplay.training.programs import build_program, check_first_batch, policies_of
@@ -27,20 +33,37 @@ def check_config(config: Config) -> list[str]:
 
         choose_device(config.model.device)
     found = [f"model {config.model.name}"]
+    program = build_program(config)
+    found += _check_games(config) if program is None else _check_program(program)
+    found += _check_algorithm(config.learning.algorithm)
+    check_keep_best(config)
+    _check_extras(config.tracking)
+    found += _check_runtime(config)
+    return found
+
+
+def _check_games(config: Config) -> list[str]:
+    found = []
     for index, env in enumerate(config.envs):
         found.append(_check_env(env, f"envs.{index}"))
         found += _check_opponents(config, env)
         if config.evaluation.nash_conv:
             check_nash_conv(env.id)
             found.append(f"NashConv of {env.id}")
-    program = build_program(config)
-    if program is not None:
-        found.append(f"program with the policies {', '.join(policies_of(program))}")
-        check_first_batch(program)
-    check_keep_best(config)
-    _check_extras(config.tracking)
-    found += _check_runtime(config)
     return found
+
+
+def _check_program(program: Arena) -> list[str]:
+    check_first_batch(program)
+    return [f"program with the policies {', '.join(policies_of(program))}"]
+
+
+def _check_algorithm(algorithm: Algorithm) -> list[str]:
+    """Build an algorithm of the user's own, whose file imports torch."""
+    if not isinstance(algorithm, PythonAlgorithm):
+        return []
+    build_algorithm(algorithm)
+    return [f"algorithm {name_of(algorithm.path)}"]
 
 
 def _check_runtime(config: Config) -> list[str]:
@@ -58,7 +81,7 @@ def _check_runtime(config: Config) -> list[str]:
     settings = config.ray
     where = f"{settings.address} (not checked)" if settings.address else "this machine"
     parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
-    if config.program is None:
+    if isinstance(config.play, Games):
         parts.append(f"{settings.collectors} collector(s)")
     return [f"Ray on {where}: {', '.join(parts)}"]
 
@@ -140,7 +163,7 @@ def notes_on(config: Config) -> list[str]:
     """Return what a user who starts a run with this configuration should know, one line each."""
     if config.evaluation.opponents is not None:
         return []
-    return [why_base(env.id) for env in config.envs if "base" in evaluation_opponents(config, env)]
+    return [why_base(env.id) for env in config.envs if BASE in evaluation_opponents(config, env)]
 
 
 def _check_optimal(env_id: str) -> None:

@@ -1,11 +1,14 @@
 """The opponents of evaluations: the configured ones, or those that an environment allows."""
 
-from selfplay.config.settings import Config, EnvSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
+from selfplay.core.adapters import BASE
+from selfplay.envs import own_game
 from selfplay.envs.catalog import library_of
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.textarena_moves import family_of
 
-OPPONENTS = (*PLAYER_NAMES, "base")
+OPPONENTS = (*PLAYER_NAMES, BASE)
 
 
 def evaluation_opponents(config: Config, env: EnvSettings) -> list[str]:
@@ -23,7 +26,7 @@ def all_evaluation_opponents(config: Config) -> list[str]:
 
 def default_opponent(env_id: str) -> str:
     """Return ``random`` where the legal moves are known; elsewhere ``base``, the untrained model."""
-    return "random" if tells_moves(env_id) else "base"
+    return "random" if tells_moves(env_id) else BASE
 
 
 def tells_moves(env_id: str) -> bool:
@@ -31,7 +34,10 @@ def tells_moves(env_id: str) -> bool:
 
     TextArena is slow to import, but its classes are named like its ids, so the id alone decides.
     """
-    return library_of(env_id) == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
+    library = library_of(env_id)
+    if library == "python":
+        return own_game.tells_moves(env_id)
+    return library == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
 
 
 def why_base(env_id: str) -> str:

@@ -1,11 +1,13 @@
 """Run the evaluations of a run: matches and exact measures, written to its directory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Group
 
-from selfplay.config.settings import Config, EnvSettings
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
@@ -15,6 +17,7 @@ from selfplay.evaluation.nash_conv import nash_conv
 from selfplay.evaluation.report_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
+from selfplay.training.assembly import evaluated_uid
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
@@ -35,54 +38,58 @@ class Ratings(Protocol):
 
 
 class Evaluations:
-    """Measures a served model against the configured opponents.
+    """Measures what the training of each policy produces, in its seats, against the configured opponents.
 
     Args:
         config: the run's configuration.
-        arena: an arena whose client serves ``model``.
+        arena: an arena whose client serves the ``results``.
         pool: the pool whose members the matches rate.
-        model: the served model to measure.
-        uid: the pool's name for ``model``: the policy, or its running average.
+        results: the served model of each policy.
         directory: the run's directory, which results are written to.
     """
 
     def __init__(
-        self, config: Config, arena: Arena, pool: Ratings, model: str, uid: str, directory: RunDirectory
+        self,
+        config: Config,
+        arena: Arena,
+        pool: Ratings,
+        results: Mapping[str, str],
+        directory: RunDirectory,
     ) -> None:
         self.config = config
         self.arena = arena
         self.pool = pool
-        self.model = model
-        self.uid = uid
+        self.results = results
         self.directory = directory
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
         """Measure after update ``step``; return the headline figures by name."""
         summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
-            of_env = f" in {env.id}" if len(self.config.envs) > 1 else ""
+            of_env = f" in {env.name}" if len(self.config.envs) > 1 else ""
             alone: list[str | None] = [None]
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{env.id}: {games} games against {opponent or 'the environment'}")
+                progress.say(f"{env.name}: {games} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
-                result = await self._match(env, opponent, games, progress, rollouts)
-                name = f"{env.id}-{opponent or 'alone'}"
+                finished: list[int] = []
+                result = await self._match(env, opponent, games, progress, rollouts, finished)
+                name = f"{env.name}-{opponent or 'alone'}"
                 self.directory.check_epoch()
                 write_evaluation(directory, step, name, result)
                 shown = [rollouts[index] for index in sorted(rollouts)]
                 if shown:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
-                self._rate(result, opponent)
+                self._rate(env, result, opponent, sorted(finished))
                 won = f"win against {opponent}" if opponent else "solved"
                 invalid = f"invalid moves {result.invalid_move_rate.mid:.1%}"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
-                progress.say(f"{env.id}: NashConv")
+                progress.say(f"{env.name}: NashConv")
                 exact = await nash_conv(
-                    self.arena.client, env.id, get_template(env.template), model=self.model
+                    self.arena.client, env.id, get_template(env.template), model=self._models(env)
                 )
                 self.directory.check_epoch()
-                write_evaluation(directory, step, f"{env.id}-nash-conv", exact)
+                write_evaluation(directory, step, f"{env.name}-nash-conv", exact)
                 summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
                 if not exact.is_playable:
                     summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
@@ -95,10 +102,12 @@ class Evaluations:
         games: int,
         progress: RunProgress,
         rollouts: dict[int, Rollout],
+        finished: list[int],
     ) -> MatchResult:
-        """Play a match and keep its first games in ``rollouts``, by number."""
+        """Play a match; keep the numbers of its games in ``finished`` and the first games in ``rollouts``."""
 
         def keep(index: int, rollout: Rollout) -> None:
+            finished.append(index)
             if index < self.config.tracking.games_logged:
                 rollouts[index] = rollout
 
@@ -107,10 +116,10 @@ class Evaluations:
             env.id,
             env.num_players,
             get_template(env.template),
-            model=self.model,
+            model=self._models(env),
             opponent=opponent_agent(opponent) if opponent else None,
             games=games,
-            seed=derive_seed(self.config.seed, "evaluation", env.id, opponent or ""),
+            seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
             temperature=self.config.evaluation.temperature,
             max_tokens=self.config.inference.max_tokens,
@@ -120,13 +129,18 @@ class Evaluations:
             on_rollout=keep,
         )
 
-    def _rate(self, result: MatchResult, opponent: str | None) -> None:
+    def _models(self, env: EnvSettings) -> list[str]:
+        """Return the served model of each seat."""
+        return [self.results[policy] for policy in env.seats]
+
+    def _rate(self, env: EnvSettings, result: MatchResult, opponent: str | None, finished: list[int]) -> None:
         """Rate the players of a match, game by game."""
         if opponent is None or result.num_players != 2:
             return
-        for outcome in result.outcomes:
+        for number, outcome in zip(finished, result.outcomes, strict=True):
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
-            self.pool.push_game_outcome(self.uid, f"fixed-{opponent}", reward, [], result.env_id)
+            uid = evaluated_uid(self.config, env.seats[number % env.num_players])
+            self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
 
     def tables(self) -> Group | str:
         """Compare the first evaluation on disk with the last."""

@@ -7,25 +7,25 @@ from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
-from selfplay.config.settings import Config
-from selfplay.core import Arena, Role, SelfplayError, Step
-from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.config import Config
+from selfplay.core import Arena, Role, SelfplayError
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations
-from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.learners import Batch, BatchOf, EncodeAnswer, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
+from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import EmbeddedServing
 
 
 class GameSource:
-    """A :class:`Source` of games. All trained seats belong to the policy ``default``."""
+    """A :class:`Source` of games. Each seat belongs to a policy."""
 
     overlaps = False
 
@@ -35,7 +35,7 @@ class GameSource:
         directory: RunDirectory,
         tracker: Tracker,
         metrics: RunMetrics,
-        model: PolicyModel,
+        encode_answer: EncodeAnswer,
         serving: EmbeddedServing,
     ) -> None:
         self.config = config
@@ -44,14 +44,12 @@ class GameSource:
         self.serving = serving
         self.rollout_log = RolloutLog(directory.rollouts)
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
-        self.buffer = assembly.build_buffer(config, tracker, batch_log)
-        self.pool = assembly.build_pool(config, tracker)
-        self.opponents = FrozenOpponents(config, self.pool, model, serving.engine, directory)
+        self.buffer = build_buffer(config, tracker, batch_log)
+        self.pool = assembly.build_pool(config, config.policies, tracker)
+        self.opponents = FrozenOpponents(config, self.pool, config.policies, serving, directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.arena = self._build_arena()
-        self.result = serving.results[TRAINED]
-        uid = assembly.evaluated_uid(config)
-        self.evaluations = Evaluations(config, self.arena, self.pool, self.result, uid, directory)
+        self.evaluations = Evaluations(config, self.arena, self.pool, serving.results, directory)
         self.collector = Collector(
             self.arena,
             self.scheduler,
@@ -62,7 +60,7 @@ class GameSource:
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
-        self.encode_answer = model.encode_answer
+        self.encode_answer = encode_answer
         self._played: list[Played] = []
         """The games of the current update."""
 
@@ -118,7 +116,8 @@ class GameSource:
         self.buffer.drop_stale(step, settings.max_staleness)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
-        return BatchOf({TRAINED: records_from_steps(self._batch(), self.encode_answer)})
+        steps = draw_batch(self.config, self.buffer)
+        return BatchOf(by_policy(records_from_steps(steps, self.encode_answer)))
 
     def _enough(self) -> Callable[[], bool]:
         """Return the condition on which an overlapping update begins.
@@ -130,11 +129,6 @@ class GameSource:
             return lambda: self.buffer.entries() >= wanted
         finished = self.collector.accounts.finished + self.config.collection.games_per_step
         return lambda: self.collector.accounts.finished >= finished
-
-    def _batch(self) -> list[Step]:
-        stored = self.buffer.entries()
-        batch = self.buffer.get_batch(min(self.config.buffer.batch_size or stored, stored))
-        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
 
     def _log_games(self, step: int) -> None:
         """Write the games of update ``step``.
@@ -151,7 +145,7 @@ class GameSource:
 
     async def publish(self, saved: Saved) -> None:
         """Play with these weights from now on."""
-        self.serving.publish(saved)
+        await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
         """Freeze a copy every ``add_every`` updates.
@@ -159,13 +153,13 @@ class GameSource:
         Games in flight finish first, because they may be playing against a copy that retires. They are logged
         with this update, so that a checkpoint after it does not lose them.
         """
-        if self.opponents.keeps_copies and step % self.config.population.add_every == 0:
+        if self.opponents.is_due(step):
             drained = await self.collector.drain()
             self.directory.check_epoch()
             if drained:
                 self._played += drained
                 self._log_games(step)
-            self.opponents.freeze(step, self.result)
+            await self.opponents.freeze(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""

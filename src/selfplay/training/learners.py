@@ -1,6 +1,6 @@
 """What learns: the learners of a run's policies, in this process or in an actor."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +25,14 @@ class Batch(Protocol):
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
         """Return the records; ``encode_answer`` gives the token ids of an answer to a prompt."""
+
+
+def by_policy(records: Iterable[TrainingRecord]) -> dict[str, list[TrainingRecord]]:
+    """Return records by the policy that they train."""
+    found: dict[str, list[TrainingRecord]] = {}
+    for record in records:
+        found.setdefault(record.policy, []).append(record)
+    return found
 
 
 @dataclass(frozen=True)

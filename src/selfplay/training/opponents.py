@@ -1,13 +1,12 @@
-"""Frozen opponents: earlier versions of the policy, on disk and in the engine."""
+"""Frozen opponents: earlier versions of the policies, served for as long as the pool may draw them."""
 
 import shutil
+from collections.abc import Collection, Sequence
 
-from selfplay.config.settings import Config
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import load_adapter, save_adapter
-from selfplay.learning.policy import PolicyModel
-from selfplay.population.model_pool import ModelPool
+from selfplay.config import Config
+from selfplay.population.model_pool import ModelPool, checkpoint_uid
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.serving import Serving
 
 MODES_WITHOUT_COPIES = ("mirror", "fixed")
 
@@ -16,35 +15,49 @@ class FrozenOpponents:
     """Keep a copy of every policy version that the pool may draw, and serve the active ones.
 
     ``keeps_copies`` is whether the sample mode draws any.
+
+    Args:
+        config: the run's configuration.
+        pool: the pool that the copies join.
+        policies: the policies in training.
+        serving: serves the copies.
+        directory: the run's directory.
     """
 
     def __init__(
         self,
         config: Config,
         pool: ModelPool,
-        policy: PolicyModel,
-        engine: EmbeddedEngine,
+        policies: Sequence[str],
+        serving: Serving,
         directory: RunDirectory,
     ) -> None:
-        self.config = config
         self.pool = pool
-        self.policy = policy
-        self.engine = engine
+        self.policies = policies
+        self.serving = serving
         self.directory = directory
+        self.every = config.population.add_every
         self.keeps_copies = config.population.sample_mode not in MODES_WITHOUT_COPIES
-        self._served: set[str] = set()
 
     def add_untrained(self) -> None:
-        """Add the untrained model to the pool as ``ckpt-0`` if the sample mode draws checkpoints."""
+        """Add the untrained policies to the pool if the sample mode draws checkpoints."""
         if self.keeps_copies:
-            self.pool.add_checkpoint(None, 0)
+            for policy in self.policies:
+                self.pool.add_checkpoint(None, 0, policy)
 
-    def freeze(self, step: int, adapter: str) -> None:
-        """Add a copy of ``adapter`` in its present state to the pool as ``ckpt-{step}``."""
-        uid = f"ckpt-{step}"
-        save_adapter(self.directory.population / uid, self.policy, self.config.model.name, adapter)
-        self.pool.add_checkpoint(f"population/{uid}", step)
-        self.serve_active()
+    def is_due(self, step: int) -> bool:
+        """Whether copies are frozen after update ``step``."""
+        return self.keeps_copies and step % self.every == 0
+
+    async def freeze(self, step: int, in_play: Collection[str] = ()) -> None:
+        """Add a copy of what training has produced by now of each policy to the pool.
+
+        Copies that are ``in_play`` are served until the next time, even if they retire.
+        """
+        for policy in self.policies:
+            path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
+            self.pool.add_checkpoint(path, step, policy)
+        self.serve_active(in_play)
 
     def delete_retired(self, oldest_step: int) -> None:
         """Delete copies that were retired by ``oldest_step``, the oldest step that can be resumed."""
@@ -53,14 +66,9 @@ class FrozenOpponents:
             if model.retired is not None and model.retired <= oldest_step and path.exists():
                 shutil.rmtree(path, ignore_errors=True)
 
-    def serve_active(self) -> None:
-        """Serve exactly those of the pool's active checkpoints that have a copy."""
-        active = {uid for uid in self.pool.active_checkpoints() if (self.pool.ckpt_path(uid) or ("",))[0]}
-        for uid in sorted(self._served - active):
-            self.engine.withdraw(uid)
-            self.policy.drop_adapter(uid)
-        for uid in sorted(active - self._served):
-            weights, _ = load_adapter(self.directory.population / uid)
-            self.policy.load_adapter_state(weights, uid)
-            self.engine.publish(uid, uid, int(uid.removeprefix("ckpt-")))
-        self._served = active
+    def serve_active(self, in_play: Collection[str] = ()) -> None:
+        """Serve exactly those checkpoints that have a copy and are active or in play."""
+        wanted = {*self.pool.active_checkpoints(), *in_play}
+        copies = (one for one in self.pool.opponents() if one.kind == "checkpoint" and one.uid in wanted)
+        paths = {one.uid: one.path_or_name for one in copies}
+        self.serving.serve_copies({uid: path for uid, path in paths.items() if path})

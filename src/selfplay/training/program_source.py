@@ -1,7 +1,8 @@
 """ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
 
+import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from rich.console import Group
 
 from selfplay.collection.accounts import failure_lines
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import (
+    AgentSpec,
     Arena,
+    EpisodeRequest,
     GenerateResult,
     GRPOCredit,
     InferenceClient,
@@ -19,32 +22,42 @@ from selfplay.core import (
     TrainingBatch,
     TrainingRecord,
 )
+from selfplay.core.adapters import BASE
+from selfplay.core.agents import seated
+from selfplay.core.context import episode_counts
 from selfplay.core.credit import equal_group_share
 from selfplay.core.errors import reason_of
+from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.report_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
-from selfplay.learning.adapter_names import BASE
-from selfplay.population.ratings import TrueSkillRatings
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.credit import trajectories_of_roles
+from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
+from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
-from selfplay.training.learners import Batch, BatchOf, Saved
+from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
+from selfplay.training.opponents import FrozenOpponents
+from selfplay.training.program_seats import ProgramSeats
 from selfplay.training.programs import policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
+from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
+
+PlayedStep = tuple[int, list[GenerateResult], int]
+"""A step of the arena: its number, its results, and how many episodes were started for it."""
 
 
 class ProgramSource:
     """A :class:`Source` of programs. Each role trains the policy that it names.
 
-    Policies that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client takes up to
-    ``max_calls`` requests at once.
+    Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
+    takes up to ``max_calls`` requests at once.
     """
-
-    overlaps = False
 
     def __init__(
         self,
@@ -65,10 +78,20 @@ class ProgramSource:
         arena.client = client
         arena.model_without_role = BASE
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
-        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
-        self._trueskill = TrueSkillRatings()
-        self.ratings = dict.fromkeys(policies_of(arena), self._trueskill.default)
+        self.policies = policies_of(arena)
+        self.pool = assembly.build_pool(config, self.policies)
+        self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
+        self.seats = ProgramSeats(config, self.pool, arena)
+        arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
+        self.overlaps = config.collection.max_staleness > 0
+        self._playing: asyncio.Task[PlayedStep] | None = None
+        self._in_play: set[str] = set()
+        self._pids = {role: pid for pid, role in enumerate(arena.roles)}
+        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = build_buffer(config, None, batch_log) if config.uses_buffer else None
+        self._evaluated: list[GenerateResult] = []
+        self._arena_state = arena.state_dict()
 
     async def startup(self) -> None:
         """Call the arena's own ``startup``.
@@ -76,15 +99,14 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        try:
+        with self._program_errors("the program's startup failed"):
             await self.arena.startup()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program's startup failed: {error!r}") from error
 
     async def shutdown(self) -> None:
-        """Call the arena's own ``shutdown``."""
+        """End play, and call the arena's own ``shutdown``."""
+        if self._playing is not None:
+            self._playing.cancel()
+            await asyncio.gather(self._playing, return_exceptions=True)
         await self.arena.shutdown()
         await self.serving.close()
 
@@ -92,12 +114,18 @@ class ProgramSource:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
         self._delete_after(0)
         self.arena.step_num = 1
+        self._arena_state = self.arena.state_dict()
+        self.opponents.add_untrained()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
         self.arena.load_state_dict(state["arena"])
-        self.ratings = {policy: (mu, sigma) for policy, (mu, sigma) in state["ratings"].items()}
+        self._arena_state = state["arena"]
+        self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
+        if self.buffer is not None:
+            self.buffer.load_state_dict(state["buffer"])
+        self.opponents.serve_active()
         self._delete_after(saved.step)
 
     def _delete_after(self, step: int) -> None:
@@ -105,30 +133,77 @@ class ProgramSource:
         self.directory.truncate_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
-        """Play one step of the arena."""
-        self.arena.on_result = lambda result: progress.played_one()
-        started = self.arena.started
+        """Play one step of the arena; if play overlaps with learning, begin the next one."""
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        if self._playing is None:
+            await self._begin_step()
+        assert self._playing is not None
         try:
-            batch, results = await self.arena.play_step()
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"the program failed: {reason_of(error)}") from error
+            number, results, started = await self._playing
         finally:
+            self._playing = None
             self.serving.check()
+        with self._program_errors("the program failed"):
+            batch = self.arena.end_step(number, results)
+        progress.played = len(results)
         self._log_rollouts(saved.step, results)
-        self._count(batch, results, self.arena.started - started)
+        self._count(batch, results, started)
         self._check(batch)
-        self._rate(results)
+        for result in results:
+            self.seats.rate(result)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
-        records: defaultdict[str, list[TrainingRecord]] = defaultdict(list)
-        for record in batch.records:
-            if record.role_id not in self.policy_of:
-                raise SelfplayError(f"a step is by {record.role_id}, which is not a role of the program")
-            records[self.policy_of[record.role_id]].append(record)
-        return BatchOf(dict(records))
+        records = by_policy(batch.records if self.buffer is None else self._drawn(saved.step, results))
+        unknown = records.keys() - self.policies
+        if unknown:
+            raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
+        self._arena_state = self.arena.state_dict()
+        if self.overlaps and saved.step + 1 < self.config.learning.steps:
+            await self._begin_step()
+        return BatchOf(records)
+
+    def _drawn(self, version: int, results: list[GenerateResult]) -> list[TrainingRecord]:
+        """Store the episodes' steps in the replay buffer, and draw the records of an update."""
+        assert self.buffer is not None
+        for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        self.buffer.drop_stale(version, self.config.collection.max_staleness)
+        records = records_from_steps(draw_batch(self.config, self.buffer)) if self.buffer.entries() else []
+        self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        return records
+
+    async def _begin_step(self) -> None:
+        """Begin to play the arena's next step."""
+        with self._program_errors("the program failed"):
+            number, requests = await self.arena.begin_step()
+        self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
+        self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
+        counts = Counter[str]()
+        episode_counts.set(counts)
+        with self._program_errors("the program failed"), infrequent_garbage_collection():
+            results = await self.arena.generate_rollouts(requests)
+        return number, results, counts["started"]
+
+    def _ended(self, result: GenerateResult, progress: RunProgress) -> None:
+        """Take note of an episode, of training or of an evaluation."""
+        if "step" in result.rollout.meta:
+            progress.played_one()
+        else:
+            self._evaluated.append(result)
+            progress.evaluation_game(len(self._evaluated), None)
+
+    @contextmanager
+    def _program_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the program's own code as a SelfplayError that begins with ``what``."""
+        try:
+            yield
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise SelfplayError(f"{what}: {reason_of(error)}") from error
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
@@ -173,19 +248,6 @@ class ProgramSource:
         if not batch.records:
             raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
 
-    def _rate(self, results: list[GenerateResult]) -> None:
-        for result in results:
-            for rewards in self.arena.outcomes(result):
-                by_policy: defaultdict[str, list[float]] = defaultdict(list)
-                for role_id, reward in rewards.items():
-                    if role_id in self.policy_of:
-                        by_policy[self.policy_of[role_id]].append(reward)
-                if len(by_policy) > 1:
-                    names = list(by_policy)
-                    means = [sum(values) / len(values) for values in by_policy.values()]
-                    rated = self._trueskill.rate([self.ratings[name] for name in names], means)
-                    self.ratings.update(zip(names, rated, strict=True))
-
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
         """Log all failures, and some results spread over the step, since neighbours may be one group."""
         limit = self.config.tracking.games_logged
@@ -199,18 +261,24 @@ class ProgramSource:
 
     async def publish(self, saved: Saved) -> None:
         """Play with these weights from now on."""
-        self.serving.publish(saved)
+        await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
-        """Nothing to do."""
+        """Freeze copies of the policies if they are due."""
+        if self.opponents.is_due(step):
+            self.directory.check_epoch()
+            await self.opponents.freeze(step, self._in_play)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
         await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
-        if len(self.ratings) > 1:
-            for policy, (mu, sigma) in self.ratings.items():
-                self.metrics.log({f"model-pool/{policy}/mu": mu, f"model-pool/{policy}/sigma": sigma})
+        members = self.pool.opponents()
+        if len(members) > 1:
+            for one in members:
+                mu, sigma = one.rating
+                figures = {"mu": mu, "sigma": sigma, "games": float(one.games)}
+                self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in figures.items()})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
@@ -218,24 +286,19 @@ class ProgramSource:
         Raises:
             SelfplayError: too many of its episodes failed, or a measure is not a list of finite numbers.
         """
-        seen: list[GenerateResult] = []
-
-        def count(result: GenerateResult) -> None:
-            seen.append(result)
-            progress.evaluation_game(len(seen), None)
-
-        self.arena.on_result = count
+        seen = self._evaluated = list[GenerateResult]()
+        self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
-        with self._results_play():
-            try:
+        playing = seated.set(self._results())
+        try:
+            with self._program_errors("the program's evaluate failed"):
                 measures = await self.arena.evaluate()
-            except SelfplayError:
-                raise
-            except Exception as error:
-                self._report_failures(seen, progress)  # failed episodes may be why
-                raise SelfplayError(f"the program's evaluate failed: {reason_of(error)}") from error
-            finally:
-                self.serving.check()
+        except SelfplayError:
+            self._report_failures(seen, progress)  # failed episodes may be why
+            raise
+        finally:
+            seated.reset(playing)
+            self.serving.check()
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
@@ -258,16 +321,10 @@ class ProgramSource:
             path = evaluation_path(self.directory.evaluation, step, "conversations", ".jsonl")
             write_rollouts(path, step, rollouts)
 
-    @contextmanager
-    def _results_play(self) -> Iterator[None]:
-        """Let every role answer with its policy's result: the averaged adapter, if there is one."""
-        for role in self.arena.roles.values():
-            role.policy = self.serving.results[self.policy_of[role.id]]
-        try:
-            yield
-        finally:
-            for role in self.arena.roles.values():
-                role.policy = self.policy_of[role.id]
+    def _results(self) -> dict[str, AgentSpec]:
+        """Let every role be played by its policy's result: the averaged adapter, if there is one."""
+        policy_of = self.seats.policy_of.items()
+        return {role: AgentSpec("model", self.serving.results[policy]) for role, policy in policy_of}
 
     def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
         errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]
@@ -297,13 +354,14 @@ class ProgramSource:
         return f"selfplay serve {self.directory.path}"
 
     async def kept(self, oldest_step: int) -> None:
-        """Delete cached contexts."""
+        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
+        self.opponents.delete_retired(oldest_step)
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the arena's state, the ratings and the counts."""
-        ratings = {policy: list(rating) for policy, rating in self.ratings.items()}
-        return {"arena": self.arena.state_dict(), "ratings": ratings, "counts": dict(self.counts)}
+        """Return the arena's state, the pool and the counts, without the step that is in progress."""
+        state = {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
 
 
 def _is_number(value: object) -> bool:

@@ -1,32 +1,29 @@
 """Build a program's arena from its configuration, and find the policies of an arena."""
 
-import importlib.util
 import inspect
-import os
 import re
-import sys
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-from selfplay.config.programs import CreditSettings, PythonProgram
-from selfplay.config.settings import Config
+from selfplay.config import Config
+from selfplay.config.play import Games
+from selfplay.config.programs import PythonProgram
 from selfplay.core import (
     Arena,
-    CreditAssigner,
-    EpisodicRewardCredit,
-    GRPOCredit,
     InferenceClient,
     InputError,
     Messages,
     MockInferenceClient,
-    RAECredit,
     SelfplayError,
     derive_seed,
 )
+from selfplay.core.adapters import BASE
 from selfplay.core.errors import reason_of
+from selfplay.core.own_classes import build_own, own_class
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
+from selfplay.training.rewards import build_credit
+
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
 
 
 def _too_early(messages: Messages, seed: int | None) -> str:
@@ -39,8 +36,8 @@ def build_program(config: Config) -> Arena | None:
     Raises:
         InputError: the program cannot be built, or its roles do not fit the configuration.
     """
-    settings = config.program
-    if settings is None:
+    settings = config.play
+    if isinstance(settings, Games):
         return None
     client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
     seed = derive_seed(config.seed, "program")
@@ -82,15 +79,6 @@ def policies_of(arena: Arena) -> list[str]:
     return list(dict.fromkeys(role.policy for role in arena.roles.values()))
 
 
-def build_credit(settings: CreditSettings) -> CreditAssigner:
-    """Build the credit assigner that the configuration describes."""
-    if settings.type == "grpo":
-        return GRPOCredit(settings.normalize, settings.positive_only)
-    if settings.type == "rae":
-        return RAECredit(settings.decay)
-    return EpisodicRewardCredit()
-
-
 def _check_roles(arena: Arena, config: Config) -> None:
     if not arena.roles:
         raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
@@ -101,22 +89,40 @@ def _check_roles(arena: Arena, config: Config) -> None:
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )
-    judge = getattr(config.program, "judge_model", "base")
-    if judge not in ("base", *policies_of(arena)):
+    judge = getattr(config.play, "judge_model", BASE)
+    if judge not in (BASE, *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
+    _check_population(arena, config)
     for role in arena.roles.values():
-        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == "base":
+        if not re.fullmatch(r"[\w-]+", role.policy) or role.policy == BASE:
             raise InputError(
                 "policy",
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",
                 "Use letters, digits, _ and -",
             )
-        if role.temperature != config.inference.temperature:
+        if role.temperature < MIN_TEMPERATURE:
             raise InputError(
-                "inference.temperature",
-                f"is {config.inference.temperature} but role {role.id} samples at {role.temperature}",
-                "Make them equal: the learner must know the temperature at which tokens were sampled",
+                "temperature",
+                f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
+                f"Use at least {MIN_TEMPERATURE}",
             )
+
+
+def _check_population(arena: Arena, config: Config) -> None:
+    unknown = set(config.population.roles) - arena.roles.keys()
+    if unknown:
+        raise InputError(
+            "population.roles",
+            f"the program has no role {min(unknown)}",
+            f"It has: {', '.join(arena.roles)}",
+        )
+    models = set(config.population.fixed_opponents) - {BASE}
+    if models:
+        raise InputError(
+            "population.fixed_opponents",
+            f"{min(models)} cannot play a role of a program",
+            f"Use {BASE}",
+        )
 
 
 def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:
@@ -125,44 +131,8 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     Raises:
         InputError: the file or the class does not exist, or one of them raises.
     """
-    file, _, name = settings.path.partition(":")
-    path = Path(os.path.expanduser(file))
-    if not path.is_file():
-        raise InputError("program.path", f"there is no file {file}", "Give one: my_program.py:MyArena")
-    kind = getattr(_import_file(path.resolve()), name, None)
-    if not isinstance(kind, type) or not issubclass(kind, Arena):
-        raise InputError("program.path", f"{file} has no Arena named {name!r}", "Name a subclass of Arena")
-    takes = inspect.signature(kind).parameters
-    if "seed" not in takes:
+    kind: type[Arena] = own_class(settings.path, Arena, "program.path")
+    if "seed" not in inspect.signature(kind).parameters:
         fix = "Write it as __init__(self, client, *, seed=0, ...)"
-        raise InputError("program.path", f"{name} does not take a seed", fix)
-    try:
-        inspect.signature(kind).bind(client, seed=seed, **settings.options)
-    except TypeError as error:
-        names = ", ".join(list(takes)[1:])
-        raise InputError(
-            "program.options", f"{name} does not take them ({error})", f"It takes: {names}"
-        ) from error
-    try:
-        return kind(client, seed=seed, **settings.options)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError("program.path", f"{name} cannot be built ({error!r})", "Correct it") from error
-
-
-@lru_cache(maxsize=16)
-def _import_file(path: Path) -> Any:
-    """Run a file once, as a module whose name cannot clash with another's."""
-    name = f"selfplay_program_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise InputError("program.path", f"{path} cannot be imported ({error!r})", "Correct it") from error
-    return module
+        raise InputError("program.path", f"{kind.__name__} does not take a seed", fix)
+    return build_own(kind, "program", settings.options, client, seed=seed)

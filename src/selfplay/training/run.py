@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from safetensors import SafetensorError
 
+from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
-from selfplay.config.settings import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory

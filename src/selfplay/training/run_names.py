@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.training.run_directory import RunDirectory
 
 RUNS = Path("runs")
@@ -34,7 +35,7 @@ def find_run(name: str, field: str = "RUN") -> Path:
 
 def is_run_or_adapter(name: str) -> bool:
     """Whether ``name`` is a run, by name or path, one of its checkpoints, or an adapter's directory."""
-    files = ("config.toml", "adapter_config.json")
+    files = ("config.toml", ADAPTER_CONFIG)
     run, _ = split_checkpoint(name)
     return any((path / file).is_file() for path in paths_of(run) for file in files)
 

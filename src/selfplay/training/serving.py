@@ -1,11 +1,16 @@
 """Who answers a run's model calls: engines that are told which weights to play with."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.adapter_names import BASE
+from selfplay.learning.checkpoints import load_adapter, save_adapter
+from selfplay.learning.policy import PolicyModel
+from selfplay.population.model_pool import iteration_of
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
+from selfplay.training.run_directory import RunDirectory
 
 
 class Serving(Protocol):
@@ -14,8 +19,17 @@ class Serving(Protocol):
     results: dict[str, str]
     """The served name of the adapter that training produces, by policy: the average if any."""
 
-    def publish(self, saved: Saved) -> None:
+    async def publish(self, saved: Saved) -> None:
         """Answer with these weights from now on."""
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """Keep a copy of what the training of a policy has produced by now; return its path.
+
+        A relative path is below the run's directory; ``None`` is the untrained model.
+        """
+
+    def serve_copies(self, paths: Mapping[str, str]) -> None:
+        """Serve exactly these copies, given as paths by uid."""
 
     async def publish_results(self) -> None:
         """Serve the newest ``results``, for an evaluation."""
@@ -48,18 +62,48 @@ class EmbeddedServing:
     Args:
         engine: the engine.
         results: see :class:`Serving`.
+        model: the model with the adapters of all policies.
+        directory: the run's directory.
+        base_name: name of the base model, for the copies' configuration.
     """
 
-    def __init__(self, engine: EmbeddedEngine, results: dict[str, str]) -> None:
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        results: dict[str, str],
+        model: PolicyModel,
+        directory: RunDirectory,
+        base_name: str,
+    ) -> None:
         self.engine = engine
         self.results = results
+        self.model = model
+        self.directory = directory
+        self.base_name = base_name
+        self._copies: set[str] = set()
         engine.publish(BASE, BASE, 0)
 
-    def publish(self, saved: Saved) -> None:
+    async def publish(self, saved: Saved) -> None:
         """See :class:`Serving`."""
         for policy, version in saved.versions.items():
             self.engine.publish(policy, policy, version)
             self.engine.publish(self.results[policy], self.results[policy], version)
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """See :class:`Serving`."""
+        save_adapter(self.directory.population / uid, self.model, self.base_name, self.results[policy])
+        return f"population/{uid}"
+
+    def serve_copies(self, paths: Mapping[str, str]) -> None:
+        """See :class:`Serving`."""
+        for uid in sorted(self._copies - paths.keys()):
+            self.engine.withdraw(uid)
+            self.model.drop_adapter(uid)
+        for uid in sorted(paths.keys() - self._copies):
+            weights, _ = load_adapter(self.directory.path / paths[uid])
+            self.model.load_adapter_state(weights, uid)
+            self.engine.publish(uid, uid, iteration_of(uid))
+        self._copies = set(paths)
 
     async def publish_results(self) -> None:
         """See :class:`Serving`; they are served already."""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.config.settings import Config
-from selfplay.learning.policy import TRAINED, LoraSettings
+from selfplay.config import Config
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
@@ -56,21 +55,23 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         InputError: the model or the program cannot be loaded.
     """
     program = build_program(config)
-    policies = policies_of(program) if program is not None else [TRAINED]
-    lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
+    policies = policies_of(program) if program is not None else config.policies
     with working(console, f"loading {config.model.name}"):
-        model = assembly.build_policy(config.model, lora, config.seed, partial(print_line, console), policies)
+        model = assembly.build_policy(
+            config.model, config.lora, config.seed, partial(print_line, console), policies
+        )
     learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
     engine = assembly.build_engine(config, model)
     directory.check_epoch()
     lines = JsonlSink(directory.metrics_file)
     tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))
     metrics = LocalMetrics(tracker, lines)
-    serving = EmbeddedServing(engine, {policy: learner.result for policy, learner in learners.items()})
+    results = {policy: learner.result for policy, learner in learners.items()}
+    serving = EmbeddedServing(engine, results, model, directory, config.model.name)
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
-        else GameSource(config, directory, tracker, metrics, model, serving)
+        else GameSource(config, directory, tracker, metrics, model.encode_answer, serving)
     )
     saving = LocalLearners(model, learners, directory, config.model.name)
     return Trainer(config, directory, source, saving, metrics, console)

@@ -12,7 +12,8 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from selfplay.config.settings import Config, ModelSettings
+from selfplay.config import Config
+from selfplay.config.model import ModelSettings
 
 if TYPE_CHECKING:
     import torch

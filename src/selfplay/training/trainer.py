@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.report.page import build_report
 from selfplay.training.assembly import adapter_paths, unit_of_play
 from selfplay.training.best import keep_if_best

@@ -21,7 +21,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
 from selfplay.core import SelfplayError, TransientError
-from selfplay.inference.delivery import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, file_hash
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
+from selfplay.inference.delivery import file_hash
 
 FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE)
 KEPT_OBJECTS = 4

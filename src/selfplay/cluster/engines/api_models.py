@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from selfplay.core import InferenceClient, InputError
-from selfplay.envs.scripted import PLAYER_NAMES
-
-LOCAL_NAMES = (*PLAYER_NAMES, "base")
-"""Opponents that need neither a key nor a network."""
+from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.training.evaluation_opponents import OPPONENTS
 
 
 def is_api_model(name: str) -> bool:
@@ -16,7 +14,7 @@ def is_api_model(name: str) -> bool:
 
 def is_adapter(name: str) -> bool:
     """Whether a name is the directory of an adapter."""
-    return (Path(name) / "adapter_config.json").is_file()
+    return (Path(name) / ADAPTER_CONFIG).is_file()
 
 
 def api_client(name: str) -> InferenceClient:
@@ -63,11 +61,11 @@ def check_opponent_name(name: str, field: str) -> None:
     An opponent is scripted (``random``, ``optimal``), the untrained model (``base``), the directory of an
     adapter, or a model behind an API whose key is set.
     """
-    if name in LOCAL_NAMES or is_adapter(name):
+    if name in OPPONENTS or is_adapter(name):
         return
     refuse_credentials(name, field)
     if not is_api_model(name):
-        known = ", ".join(LOCAL_NAMES)
+        known = ", ".join(OPPONENTS)
         raise InputError(
             field, f"there is no opponent {name!r}", f"Use {known}, an adapter's directory or vendor/model"
         )

@@ -16,6 +16,7 @@ from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
 from selfplay.cluster.engines.service import Answer, Request
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core.adapters import BASE
 from selfplay.core.context import EpisodeContext, current_episode
 from selfplay.inference.delivery import DeliveryError
 
@@ -82,7 +83,7 @@ class EngineClient(InferenceClient):
         self.patience = patience
         self.adapters_only = adapters_only
         self.policy = AdapterRef("default", 0, None)
-        self.adapters: dict[str, AdapterRef] = {"base": AdapterRef("base", 0, None)}
+        self.adapters: dict[str, AdapterRef] = {BASE: AdapterRef(BASE, 0, None)}
         self.fatal: SelfplayError | None = None
         self._links = [
             EngineLink(
@@ -122,6 +123,7 @@ class EngineClient(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`.
 
@@ -132,11 +134,11 @@ class EngineClient(InferenceClient):
             # A prompt without chat markup becomes a user's message to an API.
             messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
             return await self._api_client(model).complete(
-                messages, temperature, max_tokens, return_tokens, seed=seed
+                messages, temperature, max_tokens, return_tokens, seed=seed, stop=stop
             )
         number = next(self._numbers)
         adapter = self._adapter(model)
-        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed)
+        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop)
         answer = await self._ask(request)
         assert answer.response is not None
         return answer.response

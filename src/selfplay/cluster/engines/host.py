@@ -17,6 +17,7 @@ from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
 from selfplay.cluster.services.load_window import LoadWindow
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core.adapters import BASE
 from selfplay.inference.delivery import (
     Delivery,
     DeliveryError,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a ho
 
 __all__ = ["AdapterRef", "EmbeddedHost", "EngineHost", "VLLMHost"]
 
-BASE_NAME = "base"
-
 Engine = TypeVar("Engine", bound=InferenceClient)
 
 
@@ -60,6 +59,7 @@ class EngineHost(Protocol):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...],
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`InferenceClient`.
 
@@ -102,12 +102,13 @@ class _Host(ABC, Generic[Engine]):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...],
     ) -> ModelResponse:
         """Answer ``messages``; see :class:`EngineHost`."""
         with self._recent.request():
             async with self._model(adapter) as model:
                 response = await self._running().complete(
-                    messages, temperature, max_tokens, return_tokens, model=model, seed=seed
+                    messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
                 )
         return replace(response, policy_version=adapter.version)
 
@@ -129,7 +130,7 @@ class _Host(ABC, Generic[Engine]):
         """Run the body with an adapter ready; yield the engine's name for it."""
         self._running()
         if adapter.path is None:
-            yield BASE_NAME
+            yield BASE
             return
         async with self._adapters.use(adapter) as slot:
             yield slot
@@ -217,16 +218,15 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         """Load the model. The event loop is blocked meanwhile."""
         from selfplay.inference.engine import EmbeddedEngine
         from selfplay.learning.delivery import canary_tokens
-        from selfplay.learning.policy import BASE
 
         self._policy = self._build_policy()
         untrained = self._policy.adapter_state(self._policy.policies[0])
         for slot in self._slots:
             self._policy.load_adapter_state(untrained, slot)
         engine = EmbeddedEngine(self._policy, **self._settings)
-        engine.publish(BASE_NAME, BASE, 0)
+        engine.publish(BASE, BASE, 0)
         self._canary = canary_tokens(self._policy)
-        self._base = Delivery(BASE_NAME, 0, "", tuple(await engine.logprobs(self._canary, model=BASE_NAME)))
+        self._base = Delivery(BASE, 0, "", tuple(await engine.logprobs(self._canary, model=BASE)))
         self._adapters = ResidentAdapters(self._slots, self._load, self._drop)
         self._engine = engine
 
@@ -290,7 +290,7 @@ class VLLMHost(_Host["VLLMEngine"]):
         slots = _slots(engine.max_adapters)
         await engine.start()
         try:
-            await engine.publish(BASE_NAME, None, 0)
+            await engine.publish(BASE, None, 0)
         except BaseException:
             await engine.close()
             raise

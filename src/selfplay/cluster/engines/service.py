@@ -33,6 +33,7 @@ class Request:
     max_tokens: int | None = None
     return_tokens: bool = True
     seed: int | None = None
+    stop: tuple[str, ...] = ()
     completions: list[str] | None = None
 
 
@@ -204,6 +205,7 @@ class EngineService:
             request.max_tokens,
             request.return_tokens,
             request.seed,
+            request.stop,
         )
 
     async def _report(self) -> None:

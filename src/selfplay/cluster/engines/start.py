@@ -12,9 +12,8 @@ from selfplay.cluster.actors import EngineActor, restarting
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle
-from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.placement import Placement
-from selfplay.config.settings import Config
+from selfplay.config import Config
 from selfplay.core import SelfplayError
 
 
@@ -35,7 +34,7 @@ def start_engines(config: Config, placement: Placement, tracker: Handle, adapter
             num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(engine_settings(config), name, tracker, adapter_files)
+        ).remote(EngineSettings.of(config), name, tracker, adapter_files)
         for number, name in enumerate(engine_names(config))
     ]
 
@@ -122,28 +121,3 @@ def calls_per_engine(config: Config) -> int:
 def calls_of_each_client(config: Config) -> int:
     """Return how many calls a collector, or the evaluation, may have in progress at all engines."""
     return config.ray.engines * calls_per_engine(config)
-
-
-def engine_settings(config: Config) -> EngineSettings:
-    """Return the settings of a run's inference actors."""
-    inference, model, lora = config.inference, config.model, config.lora
-    return EngineSettings(
-        model=model.name,
-        engine=inference.engine,
-        dtype=model.dtype,
-        device=model.device,
-        threads=model.threads,
-        sharing=Sharing.of(config),
-        lora_rank=lora.rank,
-        lora_alpha=float(lora.alpha),
-        target_modules=tuple(lora.target_modules),
-        temperature=inference.temperature,
-        max_tokens=inference.max_tokens,
-        max_context=inference.max_context,
-        max_queue=inference.max_queue,
-        max_cached_tokens=inference.max_cached_tokens,
-        max_adapters=inference.max_adapters,
-        max_batch=inference.max_batch,
-        gpu_memory=inference.gpu_memory,
-        tensor_parallel=inference.tensor_parallel,
-    )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError
+from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements
-from selfplay.learning.adapter_names import TRAINED
 from selfplay.training.epoch import Epoch
 from selfplay.training.learners import Batch, BatchOf, Records, Saved, State, learn
 
@@ -278,6 +278,10 @@ class RemoteLearners:
         """See ``Learners``."""
         results: dict[str, str | None] = await self._learner.results.remote()
         return results
+
+    async def tidy(self, paths_in_use: list[str]) -> None:
+        """Let the learner delete adapters that are neither in use nor among the newest."""
+        await self._learner.tidy.remote(paths_in_use)
 
     async def write_adapters(self, directory: Path) -> None:
         """See ``Learners``."""

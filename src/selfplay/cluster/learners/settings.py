@@ -5,22 +5,21 @@ from typing import TYPE_CHECKING
 
 from selfplay.cluster.engines.settings import say_nothing
 from selfplay.cluster.node_cores import Sharing, cores_here
-from selfplay.config.settings import Config
+from selfplay.config import Config
+from selfplay.core.adapters import TRAINED
 
 if TYPE_CHECKING:
     from selfplay.learning.learner import Learner
 
 
-def learners_from_config(config: Config, policies: Sequence[str] = ("default",)) -> "dict[str, Learner]":
+def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> "dict[str, Learner]":
     """Build the learners that a configuration describes, by policy; they share one model.
 
     If it does not give the number of threads, they compute on their share of their node.
     """
-    from selfplay.learning.policy import LoraSettings
     from selfplay.training.assembly import build_learner, build_policy
 
-    lora = LoraSettings(config.lora.rank, float(config.lora.alpha), list(config.lora.target_modules))
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
-    model = build_policy(settings, lora, config.seed, say_nothing, policies)
+    model = build_policy(settings, config.lora, config.seed, say_nothing, policies)
     return {policy: build_learner(config.learning, config, model, policy) for policy in policies}

@@ -11,7 +11,8 @@ from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.results import GameResult
-from selfplay.collection.scheduler import UNTRAINED, Job
+from selfplay.collection.scheduler import Job
+from selfplay.core.adapters import BASE
 from selfplay.population.model_pool import ModelPool
 
 
@@ -171,7 +172,7 @@ class PoolState:
             path, kind = self.pool.ckpt_path(uid) or (None, "")
             if kind == "checkpoint":
                 version = max(0, int(uid.removeprefix("ckpt-")))
-                adapters[uid if path else UNTRAINED] = AdapterRef(uid, version, path)
+                adapters[uid if path else BASE] = AdapterRef(uid, version, path)
         return adapters
 
     def _finish(self, results: list[GameResult]) -> None:

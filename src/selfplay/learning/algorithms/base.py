@@ -55,7 +55,6 @@ class BaseAlgo(ABC):
         max_generation_len: int,
         max_train_len: int | None = None,
         max_batch_tokens: int = 2048,
-        temperature: float = 1.0,
         adapter: str = TRAINED,
     ) -> None:
         """Set the model to train and the limits of a batch.
@@ -65,14 +64,12 @@ class BaseAlgo(ABC):
             max_generation_len: the loss's constant normaliser M, in tokens.
             max_train_len: maximum number of tokens of prompt and completion; longer completions are cut.
             max_batch_tokens: maximum number of tokens in one forward pass.
-            temperature: sampling temperature of the records' tokens.
             adapter: name of the policy that receives the gradients.
         """
         self.policy = policy
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self.max_batch_tokens = max_batch_tokens
-        self.temperature = temperature
         self.adapter = adapter
         self.memory = KeptMemory(policy, adapter)
 
@@ -104,7 +101,7 @@ class BaseAlgo(ABC):
         with self.policy.adapter(self.adapter):
             for index, plan in enumerate(batch.plans):
                 recompute = self.memory.is_short_for(plan)
-                logprobs_C = plan_logprobs(self.policy, plan, self.temperature, recompute=recompute)
+                logprobs_C = plan_logprobs(self.policy, plan, recompute=recompute)
                 logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
                 own_S = self._tensor(plan.sample_S < batch.num_records)
                 tokens = batch.tokens(plan, self.policy.device)
@@ -161,7 +158,7 @@ class BaseAlgo(ABC):
             return [self._plan_array(plan) for plan in batch.plans]
 
     def _plan_array(self, plan: TreePlan) -> np.ndarray:
-        logprobs_C: np.ndarray = plan_logprobs(self.policy, plan, self.temperature).double().cpu().numpy()
+        logprobs_C: np.ndarray = plan_logprobs(self.policy, plan).double().cpu().numpy()
         return logprobs_C
 
     def _reference(self, batch: Batch, base: list[np.ndarray]) -> np.ndarray:

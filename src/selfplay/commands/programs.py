@@ -1,0 +1,241 @@
+"""``selfplay eval`` and ``play`` for runs of programs: any checkpoint, or a person, in each role."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.commands.served_adapters import ServedAdapters
+from selfplay.config import Config
+from selfplay.config.loading import load_config
+from selfplay.config.model import LoraSection
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SelfplayError,
+)
+from selfplay.core.adapters import BASE
+from selfplay.core.agents import seated
+from selfplay.core.text import printable
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.training import assembly
+from selfplay.training.programs import build_program, policies_of
+from selfplay.training.progress_views import print_line, working
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
+
+PERSON = "person"
+"""The name of the person at the keyboard, where models have names."""
+
+
+class ProgramRun:
+    """The program of a run with its policies, ready to be played.
+
+    Args:
+        name: the run, or one of its checkpoints.
+        players: who plays a role, by role: a checkpoint of a run, ``base`` or ``person``. By default, a
+            role is played by its policy in the run's checkpoint.
+        seed: root of all randomness; by default the run's.
+        console: shows what is loaded.
+
+    Raises:
+        InputError: there is no such run, checkpoint or role, or the run plays games.
+    """
+
+    def __init__(self, name: str, players: Mapping[str, str], seed: int | None, console: Console) -> None:
+        self.config, checkpoint = _run_and_checkpoint(name)
+        if seed is not None:
+            self.config = self.config.model_copy(update={"seed": seed})
+        program = build_program(self.config)
+        if program is None:
+            raise InputError("RUN", f"{name} plays games, not a program", "Name a game with --env")
+        unknown = players.keys() - program.roles.keys()
+        if unknown:
+            fix = f"It has: {', '.join(program.roles)}"
+            raise InputError("--role", f"the program has no role {min(unknown)}", fix)
+        self.arena: Arena = program
+        policies = policies_of(program)
+        adapters = {policy: _adapter(checkpoint, policy, policies) for policy in policies}
+        self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
+        for role, player in players.items():
+            self.agents[role] = AgentSpec("model", player)
+            if player not in (BASE, PERSON):
+                config, found = _run_and_checkpoint(player)
+                if config.model.name != self.config.model.name:
+                    raise InputError(
+                        "--role", f"the base model of {player} is {config.model.name}", "Name another run"
+                    )
+                adapters[player] = _adapter(found, program.roles[role].policy, policies)
+        self.arena.client = self.engine = _engine(self.config, adapters, console)
+        self.arena.model_without_role = BASE
+
+    async def evaluate(self) -> dict[str, MeasureResult]:
+        """Measure with the program's own ``evaluate``.
+
+        Raises:
+            SelfplayError: it measures nothing.
+        """
+        await self.arena.startup()
+        seated.set(self.agents)
+        try:
+            measures = await self.arena.evaluate()
+        finally:
+            await self.arena.shutdown()
+        if not measures:
+            raise SelfplayError("the program measures nothing: its evaluate returns no measure")
+        return {name: MeasureResult(name, values) for name, values in measures.items()}
+
+    async def episode(self, request: EpisodeRequest) -> GenerateResult:
+        """Run an episode with the agents."""
+        seated.set(self.agents)
+        (result,) = await self.arena.generate_rollouts([request])
+        return result
+
+
+class WithPerson(InferenceClient):
+    """A client that asks the person for the answers of ``PERSON``, and another client for all others.
+
+    ``asked`` counts the person's answers; ``left`` is set when the person ends the session by an empty line
+    or the end of the input.
+    """
+
+    def __init__(self, client: InferenceClient, console: Console) -> None:
+        self.client = client
+        self.console = console
+        self.asked = 0
+        self.left = False
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """See :class:`InferenceClient`."""
+        if model != PERSON:
+            return await self.client.complete(
+                messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
+            )
+        shown = "\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages)
+        self.console.print(Panel(Text(printable(shown)), title="your turn"))
+        try:
+            typed = self.console.input("your answer (an empty line or Ctrl-D ends)> ").strip()
+        except EOFError:
+            typed = ""
+        if not typed:
+            self.left = True
+            raise SelfplayError("the person has left")
+        self.asked += 1
+        return ModelResponse(typed, [{"role": "assistant", "content": typed}])
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """See :class:`InferenceClient`."""
+        return await self.client.score(messages, completions, model=model)
+
+
+def evaluate_program(
+    name: str, players: Mapping[str, str], seed: int | None, console: Console
+) -> dict[str, MeasureResult]:
+    """Measure a program's policies as its training does, print the measures and return them.
+
+    Raises:
+        InputError, SelfplayError: see :class:`ProgramRun`.
+    """
+    run = ProgramRun(name, players, seed, console)
+    with working(console, "measuring"):
+        measures = asyncio.run(run.evaluate())
+    table = Table("measure", "items", "mean, 95% interval", box=None, pad_edge=False)
+    for measure, result in measures.items():
+        table.add_row(Text(printable(measure)), str(len(result.values)), share_or_mean_text(result))
+    console.print(table)
+    return measures
+
+
+def play_program(name: str, role: str, seed: int | None, console: Console) -> None:
+    """Let the person play a role in one episode after another, until the person leaves.
+
+    Raises:
+        InputError, SelfplayError: see :class:`ProgramRun`; or no episode asks this role.
+    """
+    run = ProgramRun(name, {role: PERSON}, seed, console)
+    run.arena.client = person = WithPerson(run.engine, console)
+    run.arena.retries = 0
+    with asyncio.Runner() as runner:
+        runner.run(run.arena.startup())
+        while not person.left:
+            asked = person.asked
+            _, requests = runner.run(run.arena.begin_step())
+            for request in {one.episode_type: one for one in reversed(requests)}.values():
+                result = runner.run(run.episode(request))
+                if person.left or person.asked > asked:
+                    break
+            if person.left:
+                break
+            if person.asked == asked:
+                raise SelfplayError(f"no episode of the program asks {role}")
+            _print_result(result, console)
+            more = console.input("another? (y; anything else ends)> ").strip().lower()
+            if more not in ("y", "yes"):
+                break
+        runner.run(run.arena.shutdown())
+
+
+def _print_result(result: GenerateResult, console: Console) -> None:
+    for rollout in result.all_rollouts():
+        for step in rollout.steps:
+            console.print(Text(printable(f"{step.role_id}: {step.completion_text.strip()}")))
+        for role_id, reward in rollout.rewards.items():
+            print_line(console, f"reward of {role_id}: {reward:+g}")
+        if rollout.error:
+            print_line(console, f"the episode failed: {rollout.error}")
+
+
+def _run_and_checkpoint(name: str) -> tuple[Config, Path]:
+    run_name, checkpoint = split_checkpoint(name)
+    directory = RunDirectory.open(find_run(run_name))
+    config = load_config(str(directory.config_file), {})
+    return config, find_checkpoint(directory, checkpoint, name)
+
+
+def _adapter(checkpoint: Path, policy: str, policies: list[str]) -> Path:
+    """Return a policy's adapter in a checkpoint; that of a run with a single policy is its only one.
+
+    Raises:
+        InputError: the checkpoint has no such policy.
+    """
+    for place in (checkpoint / policy, checkpoint if len(policies) == 1 else checkpoint / policy):
+        if (place / "adapter_config.json").is_file():
+            return place
+    raise InputError("RUN", f"{checkpoint} has no policy {policy}", "Name another run or checkpoint")
+
+
+def _engine(config: Config, adapters: Mapping[str, Path], console: Console) -> EmbeddedEngine:
+    with working(console, f"loading {config.model.name}"):
+        say = partial(print_line, console)
+        policy = assembly.build_policy(config.model, LoraSection(rank=1), config.seed, say)
+    engine = assembly.build_engine(config, policy)
+    engine.publish(BASE, BASE, 0)
+    served = ServedAdapters(policy, engine)
+    for name, directory in adapters.items():
+        served.load(name, directory)
+    return engine

@@ -1,0 +1,131 @@
+"""Config: the whole configuration of a run, and the rules between its sections."""
+
+from pydantic import Field, model_validator
+
+from selfplay.config.base import Settings
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.config.play import CollectionSettings, EnvSettings, Games
+from selfplay.config.population import EvaluationSettings, PopulationSettings
+from selfplay.config.programs import CreditSettings, Program
+from selfplay.config.ray import RaySettings
+from selfplay.config.rewards import BufferSettings, RewardSettings
+from selfplay.config.run import RunSettings, TrackingSettings
+from selfplay.core import InputError
+
+NOT_FOR_PROGRAMS = (
+    *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
+    *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
+    *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
+    "ray.collectors",
+)
+"""The sections and fields that programs cannot use."""
+
+
+class Config(Settings):
+    """Everything that defines a run."""
+
+    seed: int = Field(default=0, ge=0)
+    """Root of the seed tree, from which all other seeds are derived."""
+    model: ModelSettings = ModelSettings()
+    """The base model."""
+    lora: LoraSection = LoraSection()
+    """The adapter that is trained."""
+    envs: list[EnvSettings] = []
+    """Each game draws one of the environments by weight."""
+    program: Program | None = None
+    """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
+    credit: CreditSettings | None = None
+    """How the rewards of whole episodes become advantages, in place of the last transforms of `rewards`."""
+    inference: InferenceSettings = InferenceSettings()
+    """The engine that generates answers."""
+    collection: CollectionSettings = CollectionSettings()
+    """How games are played."""
+    rewards: RewardSettings = RewardSettings()
+    """Reward transforms."""
+    buffer: BufferSettings = BufferSettings()
+    """The replay buffer."""
+    learning: LearningSettings = LearningSettings()
+    """The learner."""
+    population: PopulationSettings = PopulationSettings()
+    """The opponents that the policy plays against in training."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """Matches and exact measures."""
+    tracking: TrackingSettings = TrackingSettings()
+    """Logs in addition to metrics.jsonl."""
+    run: RunSettings = RunSettings()
+    """The run's directory, its checkpoints and its runtime."""
+    ray: RaySettings = RaySettings()
+    """How the run is spread over a Ray cluster."""
+
+    @property
+    def play(self) -> Games | Program:
+        """What is played: games in the environments, or the program that replaces them."""
+        return Games(self.envs) if self.program is None else self.program
+
+    @model_validator(mode="after")
+    def _games_or_a_program(self) -> "Config":
+        if not isinstance(self.play, Games):
+            given = [name for name in NOT_FOR_PROGRAMS if self._changed(name)]
+            if given:
+                raise InputError(
+                    given[0], "is for games, but [program] replaces them", "Leave one of the two out"
+                )
+        elif not self.envs:
+            raise InputError(
+                "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_from_reward_to_advantage(self) -> "Config":
+        sampling = self.rewards.sampling != RewardSettings().sampling
+        if self.credit is not None and sampling:
+            raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
+        return self
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies of games; those of a program are known when it is built."""
+        return Games(self.envs).policies
+
+    @property
+    def uses_buffer(self) -> bool:
+        """Whether steps go through the replay buffer: those of games do, those of a program if it is set."""
+        return isinstance(self.play, Games) or self._changed("buffer") or self._changed("rewards")
+
+    def _changed(self, name: str) -> bool:
+        """Return whether a section or field differs from its default."""
+        section, _, field = name.partition(".")
+        now, default = getattr(self, section), type(self).model_fields[section].default
+        return bool(getattr(now, field) != getattr(default, field) if field else now != default)
+
+    @model_validator(mode="after")
+    def _runtime_can(self) -> "Config":
+        if self.run.runtime == "local" and self.inference.engine == "vllm":
+            raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
+        if self.inference.tensor_parallel > 1 and self.inference.engine != "vllm":
+            raise InputError(
+                "inference.tensor_parallel",
+                "only vLLM spreads a model over several GPUs",
+                'Set inference.engine = "vllm", or leave it out',
+            )
+        if self.run.runtime == "local" and self._changed("ray"):
+            raise InputError(
+                "ray",
+                "is for runs on a cluster (as is --address)",
+                'Set run.runtime = "ray", or leave it out',
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _entries_differ_and_fit(self) -> "Config":
+        keys = [(env.name, env.num_players, env.template) for env in self.envs]
+        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+        if twice is not None:
+            raise InputError(
+                "envs", f"two entries are called {twice[0]} and have the same template", "Merge them"
+            )
+        if (self.buffer.batch_size or 0) > self.buffer.max_size:
+            raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
+        return self

@@ -1,0 +1,84 @@
+"""The base model, the adapter on it, and the engine that answers with both."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from selfplay.config.base import Settings
+from selfplay.core import InputError
+from selfplay.core.adapters import ALL_LINEAR
+
+
+class ModelSettings(Settings):
+    """The base model, which stays frozen."""
+
+    name: str = "smollm2-135m"
+    """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
+    directory, it is looked up beside that file, then in the working directory."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept; with
+    `ray.address`, each engine and learner uses its share of the cores of its node."""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise InputError("model.device", f"there is no device {device!r}", "Use auto, cpu or cuda")
+        return device
+
+
+class LoraSection(Settings):
+    """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rank of the two factors."""
+    alpha: int = Field(default=32, ge=1)
+    """The update is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
+    target_modules: list[str] = Field(default=list(ALL_LINEAR), min_length=1)
+    """Names of the linear layers that get an adapter."""
+
+    @field_validator("dropout")
+    @classmethod
+    def _no_dropout(cls, dropout: float) -> float:
+        if dropout != 0:
+            raise InputError(
+                "lora.dropout",
+                f"must be 0 (got {dropout}): with dropout, samples could not share tokens in a prefix tree",
+                "Leave it out",
+            )
+        return dropout
+
+
+class InferenceSettings(Settings):
+    """The engine that generates answers."""
+
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
+    max_tokens: int = Field(default=16, ge=1)
+    """Maximum length of an answer, in tokens."""
+    temperature: float = Field(default=1.0, ge=0.01)
+    """Sampling temperature of trained seats; the learner uses the same value."""
+    max_context: int | None = Field(default=None, ge=8)
+    """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
+    `max_cached_tokens`. If not given, the model's own limit applies."""
+    max_queue: int = Field(default=16384, ge=1)
+    """Maximum number of requests in progress at one engine; further requests are rejected."""
+    max_cached_tokens: int = Field(default=32768, ge=64)
+    """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
+    request waits until its prompt and `max_tokens` more fit."""
+    max_adapters: int = Field(default=8, ge=1)
+    """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
+    max_batch: int = Field(default=256, ge=1)
+    """Maximum number of requests that vLLM computes together."""
+    gpu_memory: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may use."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of GPUs of one machine over which vLLM spreads the model. If it is more than 1, Ray reserves as
+    many GPUs for each inference actor, whatever `ray.gpus_per_engine` is."""

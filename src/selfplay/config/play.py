@@ -1,0 +1,98 @@
+"""The environments that games are played in, and how they or a program are played."""
+
+import re
+from dataclasses import dataclass
+
+from pydantic import Field, model_validator
+
+from selfplay.config.base import Settings
+from selfplay.core import InputError
+from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.own_classes import name_of
+
+DEFAULT_TEMPLATE = "fewshot-chat"
+
+
+class EnvSettings(Settings):
+    """An environment to train in."""
+
+    id: str
+    """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
+    and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
+    to the working directory."""
+    num_players: int = Field(default=2, ge=1)
+    """Number of seats."""
+    template: str = DEFAULT_TEMPLATE
+    """How observations become prompts and answers become moves."""
+    weight: float = Field(default=1.0, gt=0)
+    """Its share of the games, relative to the other environments'."""
+    max_turns: int = Field(default=200, ge=1)
+    """A game that takes more turns (of all players together) is stopped and counts as a draw."""
+    error_allowance: int = Field(default=0, ge=0)
+    """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+
+    policies: list[str] = []
+    """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
+    adapter for each side. If not given, `default` has every seat."""
+
+    @model_validator(mode="after")
+    def _one_policy_for_each_seat(self) -> "EnvSettings":
+        if self.policies and len(self.policies) != self.num_players:
+            raise InputError(
+                "envs.policies",
+                f"{len(self.policies)} policies for {self.num_players} seats of {self.name}",
+                "Name one for each seat",
+            )
+        for name in self.policies:
+            if not re.fullmatch(r"[\w-]+", name) or name == BASE:
+                fix = "Use letters, digits, _ and -"
+                raise InputError("envs.policies", f"{name!r} is not a valid name", fix)
+        return self
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The policy of each seat."""
+        return tuple(self.policies) or (TRAINED,) * self.num_players
+
+    @property
+    def name(self) -> str:
+        """The name in records and figures: the id, or the class of a game of your own."""
+        return name_of(self.id)
+
+
+@dataclass(frozen=True)
+class Games:
+    """Games, each of which draws one of the environments by weight."""
+
+    envs: list[EnvSettings]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [env.name for env in self.envs]
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies that the seats name."""
+        return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
+
+
+class CollectionSettings(Settings):
+    """How games are played."""
+
+    games_per_step: int = Field(default=256, ge=1)
+    """Number of games for one learner update."""
+    concurrency: int = Field(default=1024, ge=1)
+    """Maximum number of games in flight."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Maximum number of versions by which the policy that played may be behind the policy that learns. With
+    0, play and learning alternate."""
+    retries: int = Field(default=2, ge=0)
+    """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
+    error of the engine."""
+    max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when more than this fraction of a step's games failed."""
+    game_timeout: float = Field(default=3600.0, gt=0)
+    """Maximum duration of a game in seconds, including the time it waits for the model."""
+    filter_opponent_invalid: bool = False
+    """Discard games that an opponent's invalid move decided."""

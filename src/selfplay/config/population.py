@@ -1,0 +1,70 @@
+"""The opponents of training, and those of evaluations."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from selfplay.config.base import Settings
+from selfplay.core import InputError
+
+
+class PopulationSettings(Settings):
+    """The opponents that the policy plays against in training."""
+
+    sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
+        "mirror"
+    )
+    """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
+    max_active_lora: int = Field(default=4, ge=1)
+    """Maximum number of checkpoints that can be drawn as opponents."""
+    lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
+    """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
+    fixed_opponents: list[str] = []
+    """Additional members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
+    add_every: int = Field(default=10, ge=1)
+    """Number of updates between the copies of the policy that join the pool."""
+    roles: list[str] = []
+    """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: in each episode one of them,
+    drawn at random, is trained, and members of the pool play the others. If not given, all roles."""
+
+    @field_validator("lag_range")
+    @classmethod
+    def _lags_in_order(cls, lag_range: tuple[int, int]) -> tuple[int, int]:
+        low, high = lag_range
+        if not 0 <= low <= high:
+            raise InputError(
+                "population.lag_range",
+                f"[{low}, {high}] is not a range of lags",
+                "Give a range such as [1, 7]",
+            )
+        return lag_range
+
+    @model_validator(mode="after")
+    def _has_an_opponent(self) -> "PopulationSettings":
+        if self.sample_mode == "fixed" and not self.fixed_opponents:
+            raise InputError(
+                "population.fixed_opponents",
+                'is empty, but sample_mode "fixed" draws from it',
+                'Name opponents: ["random"]',
+            )
+        return self
+
+
+class EvaluationSettings(Settings):
+    """Matches and exact measures before, during and after training."""
+
+    every: int = Field(default=0, ge=0)
+    """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
+    games: int = Field(default=400, ge=2)
+    """Number of games in each match before and after training, with balanced seats."""
+    games_during: int = Field(default=100, ge=2)
+    """Number of games in each match during training."""
+    games_alongside: int = Field(default=0, ge=0)
+    """Number of evaluation games among each update's training games, against each opponent in turn."""
+    opponents: list[str] | None = None
+    """`random`, `optimal` or `base`. If not given, `random`; or `base` in an environment that does not list
+    its legal moves."""
+    nash_conv: bool = False
+    """Compute NashConv exactly (small OpenSpiel games)."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature of the model in its matches; 0 takes the most likely token."""

@@ -1,0 +1,96 @@
+"""The way of a reward to the learner: the transforms and the replay buffer."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from selfplay.config.base import Settings
+
+
+class WinDrawLoss(Settings):
+    """Final reward: replaces a score by the reward for a win, a draw or a loss."""
+
+    type: Literal["win_draw_loss"] = "win_draw_loss"
+    """Names this transform."""
+    win: float = 1.0
+    """Reward for a score above 0."""
+    draw: float = 0.0
+    """Reward for a score of 0."""
+    loss: float = -1.0
+    """Reward for a score below 0."""
+
+
+class RoleAdvantage(Settings):
+    """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
+
+    type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
+    """Whether all environments share the averages, or each has its own."""
+    tau: float = Field(default=0.05, gt=0, le=1)
+    """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
+
+
+class FormatReward(Settings):
+    """Step reward: adds `reward` to well-formed answers and `penalty` to others."""
+
+    type: Literal["reward_for_format"] = "reward_for_format"
+    """Names this transform."""
+    reward: float = 0.0
+    """Added to answers in the format that the template asks for."""
+    penalty: float = 0.0
+    """Added to all other answers; a negative value punishes them."""
+
+
+class InvalidMovePenalty(Settings):
+    """Step reward: adds `penalty` to invalid moves and `reward` to others."""
+
+    type: Literal["penalty_for_invalid_move"] = "penalty_for_invalid_move"
+    """Names this transform."""
+    reward: float = 0.0
+    """Added to valid moves."""
+    penalty: float = 0.0
+    """Added to invalid moves; a negative value punishes them."""
+
+
+class Normalize(Settings):
+    """Sampling reward: centres the batch's rewards; with `z_score` also divides by the standard deviation."""
+
+    type: Literal["normalize_rewards", "normalize_rewards_by_env"] = "normalize_rewards_by_env"
+    """Whether the whole batch is normalised, or the part of each environment separately."""
+    z_score: bool = False
+    """Also divide by the standard deviation."""
+
+
+class SamePrompt(Settings):
+    """Sampling reward: subtracts a baseline, computed from other episodes at the same prompt and seat."""
+
+    type: Literal["same_prompt_baseline"] = "same_prompt_baseline"
+    """Names this transform."""
+
+
+FinalReward = Annotated[WinDrawLoss | RoleAdvantage, Field(discriminator="type")]
+StepReward = Annotated[FormatReward | InvalidMovePenalty, Field(discriminator="type")]
+SamplingReward = Annotated[Normalize | SamePrompt, Field(discriminator="type")]
+
+
+class RewardSettings(Settings):
+    """Reward transforms; those of each list are applied in order."""
+
+    final: list[FinalReward] = []
+    """Applied once to each player's final reward."""
+    step: list[StepReward] = []
+    """Applied once to each step."""
+    sampling: list[SamplingReward] = [SamePrompt()]
+    """Applied to the training batch."""
+
+
+class BufferSettings(Settings):
+    """The replay buffer."""
+
+    type: Literal["step", "episode"] = "step"
+    """Whether the buffer draws single steps or whole episodes."""
+    max_size: int = Field(default=100_000, ge=1)
+    """Maximum number of stored steps."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Number of steps (or episodes) in one update; if not given, the whole buffer."""
+    log_batches: bool = True
+    """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""

@@ -1,0 +1,22 @@
+"""Adapters, as learners, engines and pools know them: their names, layers and files."""
+
+TRAINED = "default"
+"""The policy that is trained if none is named."""
+BASE = "base"
+"""The model without an adapter."""
+AVERAGE = "average"
+
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The layers that get an adapter by default: the linear layers of Llama and similar models. Other models may
+not have all of them."""
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+"""The files of an adapter in PEFT's format."""
+DELIVERY_FILE = "delivery.json"
+"""The learner's description of an adapter, with which an engine checks what it serves."""
+
+
+def average_of(policy: str) -> str:
+    """Return the name of the adapter that holds the running average of a policy's weights."""
+    return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"

@@ -1,0 +1,30 @@
+"""AgentSpec: who answers for a role; and the agents of the episode that runs now."""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+AgentKind = Literal["policy", "model", "script"]
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """How one seat or role acts; ``kind`` is one of three.
+
+    ``policy``: its steps are trained on; ``model`` names the policy. ``model``: it is not trained; ``model``
+    is the name by which the inference client knows a checkpoint, a fixed model or a person. ``script``: a
+    scripted player of a game; ``model`` is its name (``random``, ``optimal``).
+
+    ``temperature``, ``max_tokens`` and ``stop`` take the place of the role's; ``None`` keeps the role's.
+    """
+
+    kind: AgentKind
+    model: str = "default"
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+
+seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed
+"""The agents of the episode that runs now, by role id. A sub-episode has those of its parent."""

@@ -1,0 +1,6 @@
+"""Sizes in forward passes that learner and engine share, and the formulas of the memory they need."""
+
+ROWS_AT_ONCE = 256
+"""Tokens whose logits are computed together: a row has a float32 for each word of the vocabulary."""
+MAX_STORED_DISTRIBUTIONS = 512
+"""Distributions, each as large as such a row, that the embedded engine keeps for contexts that may return."""

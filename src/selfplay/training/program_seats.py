@@ -1,0 +1,76 @@
+"""Who sits where in a program's episodes: the role that is trained, and members of the pool in the others."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from selfplay.config import Config
+from selfplay.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
+from selfplay.core.adapters import BASE
+from selfplay.population.model_pool import ModelPool
+
+
+class ProgramSeats:
+    """Gives the roles of each request their agents, and rates the members of the pool that played.
+
+    In mode ``mirror`` every role plays and trains its own policy. In other modes one of the configured roles,
+    drawn for each group of requests, is trained; the pool chooses an opponent for each of the others, which
+    takes the place of that role's policy. Roles that are not configured play and train as in ``mirror``.
+
+    Args:
+        config: the run's configuration.
+        pool: the pool, with every policy.
+        arena: the program.
+    """
+
+    def __init__(self, config: Config, pool: ModelPool, arena: Arena) -> None:
+        self.config = config
+        self.pool = pool
+        self.arena = arena
+        self.policy_of = {role.id: role.policy for role in arena.roles.values()}
+        self.roles = config.population.roles or list(self.policy_of)
+
+    def seat(self, requests: list[EpisodeRequest]) -> list[EpisodeRequest]:
+        """Return the requests of a step with their agents. Requests of one group have the same.
+
+        ``meta["uids"]`` names the pool's member in each configured role.
+        """
+        if self.config.population.sample_mode == "mirror":
+            return requests
+        drawn: dict[Any, tuple[str, dict[str, str]]] = {}
+        seated = []
+        for number, request in enumerate(requests):
+            group = request.meta.get("group", ("alone", number))
+            if group not in drawn:
+                seed = derive_seed(self.config.seed, "program seats", self.arena.step_num, len(drawn))
+                drawn[group] = self._drawn(random.Random(seed))
+            trained, uids = drawn[group]
+            agents = {role: self._agent(uid) for role, uid in uids.items() if role != trained}
+            meta = {**request.meta, "uids": uids}
+            seated.append(replace(request, meta=meta, agents={**agents, **request.agents}))
+        return seated
+
+    def rate(self, result: GenerateResult) -> None:
+        """Rate the members that met in an episode. Roles of a single member are one player."""
+        uids = self.policy_of | result.rollout.meta.get("uids", {})
+        for rewards in self.arena.outcomes(result):
+            met = {role: uids[role] for role in rewards if role in uids}
+            if len(set(met.values())) > 1:
+                scores = [rewards[role] for role in met]
+                self.pool.push_result([*met.values()], scores, result.rollout.episode_type, [])
+
+    def _drawn(self, rng: random.Random) -> tuple[str, dict[str, str]]:
+        """Return the role that is trained, and the member in each role."""
+        trained = rng.choice(self.roles)
+        mine = self.policy_of[trained]
+        others = {
+            role: self.pool.sample(mine, rng, self.policy_of[role]) for role in self.roles if role != trained
+        }
+        return trained, {trained: mine, **others}
+
+    def _agent(self, uid: str) -> AgentSpec:
+        """Return the agent that a member is, in a role that is not trained."""
+        path_or_name, kind = self.pool.ckpt_path(uid) or (None, "policy")
+        if kind == "checkpoint":
+            return AgentSpec("model", uid if path_or_name else BASE)
+        return AgentSpec("model", path_or_name or uid)

@@ -1,0 +1,107 @@
+"""The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
+
+from selfplay.config import Config
+from selfplay.config.programs import CreditSettings
+from selfplay.config.rewards import RewardSettings
+from selfplay.core import CreditAssigner, EpisodicRewardCredit, GRPOCredit, RAECredit, Step, derive_seed
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
+from selfplay.replay.credit import CreditTransform
+from selfplay.replay.transforms_final import (
+    ComposeFinalRewardTransforms,
+    FinalRewardTransform,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    WinDrawLossFormatter,
+)
+from selfplay.replay.transforms_sampling import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    NormalizeRewardsByEnv,
+    SamePromptBaseline,
+    SamplingRewardTransform,
+)
+from selfplay.replay.transforms_step import (
+    ComposeStepRewardTransforms,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+    StepRewardTransform,
+)
+
+
+def build_credit(settings: CreditSettings) -> CreditAssigner:
+    """Build the credit assigner that the configuration describes."""
+    if settings.type == "grpo":
+        return GRPOCredit(settings.normalize, settings.positive_only)
+    if settings.type == "rae":
+        return RAECredit(settings.decay)
+    return EpisodicRewardCredit()
+
+
+def build_buffer(config: Config, tracker: MetricLogger | None, batch_log: BatchLog | None) -> BaseBuffer:
+    """Build the replay buffer with its reward transforms."""
+    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
+    return kind(
+        config.buffer.max_size,
+        tracker,
+        *composed_transforms(config),
+        seed=derive_seed(config.seed, "buffer"),
+        batch_log=batch_log,
+    )
+
+
+def composed_transforms(
+    config: Config,
+) -> tuple[
+    ComposeFinalRewardTransforms | None,
+    ComposeStepRewardTransforms | None,
+    ComposeSamplingRewardTransforms | None,
+]:
+    """Return the stacks of the three families of transforms; ``None`` for an empty one.
+
+    A configured credit assigner takes the place of the sampling transforms.
+    """
+    final, step, sampling = reward_transforms(config.rewards)
+    if config.credit is not None:
+        sampling = [CreditTransform(build_credit(config.credit))]
+    return (
+        ComposeFinalRewardTransforms(final) if final else None,
+        ComposeStepRewardTransforms(step) if step else None,
+        ComposeSamplingRewardTransforms(sampling) if sampling else None,
+    )
+
+
+def reward_transforms(
+    rewards: RewardSettings,
+) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
+    """Return the transforms of the three families, in order."""
+    final: list[FinalRewardTransform] = []
+    for one in rewards.final:
+        if one.type == "win_draw_loss":
+            final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
+        elif one.type == "role_advantage":
+            final.append(RoleAdvantageFormatter(tau=one.tau))
+        else:
+            final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
+    step: list[StepRewardTransform] = [
+        RewardForFormat(one.reward, one.penalty)
+        if one.type == "reward_for_format"
+        else PenaltyForInvalidMove(one.reward, one.penalty)
+        for one in rewards.step
+    ]
+    sampling: list[SamplingRewardTransform] = []
+    for sampled in rewards.sampling:
+        if sampled.type == "same_prompt_baseline":
+            sampling.append(SamePromptBaseline())
+        elif sampled.type == "normalize_rewards":
+            sampling.append(NormalizeRewards(sampled.z_score))
+        else:
+            sampling.append(NormalizeRewardsByEnv(sampled.z_score))
+    return final, step, sampling
+
+
+def draw_batch(config: Config, buffer: BaseBuffer) -> list[Step]:
+    """Draw the steps of an update: as many entries as configured, or else all that are stored."""
+    stored = buffer.entries()
+    batch = buffer.get_batch(min(config.buffer.batch_size or stored, stored))
+    return [step for part in batch for step in (part if isinstance(part, list) else [part])]

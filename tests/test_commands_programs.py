@@ -1,0 +1,74 @@
+"""``selfplay eval`` and ``play`` for runs of programs: checkpoints, the base model or a person in a role."""
+
+import json
+
+import pytest
+
+from selfplay.cli.main import main
+from test_training_local import model  # noqa: F401 - a fixture
+from test_training_programs import configure, run
+
+
+@pytest.fixture(scope="module")
+def finished(model, tmp_path_factory):  # noqa: F811
+    """A finished run of a program with two policies."""
+    path = tmp_path_factory.mktemp("programs")
+    run(configure(model, path, "Measured", learning__learning_rate="0.1"), path / "run")
+    return path / "run"
+
+
+def measured(*arguments, capsys):
+    assert main(["eval", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["measures"]["sum of letters"]["values"]
+
+
+def in_training(path, step):
+    (file,) = (path / "evaluation").glob(f"step-{step:06d}-sum*.json")
+    return json.loads(file.read_text())["values"]
+
+
+def test_a_programs_run_is_measured_as_its_training_does(finished, capsys):
+    assert measured(finished, capsys=capsys) == in_training(finished, 4)
+    assert measured(f"{finished}@2", capsys=capsys) == in_training(finished, 2)
+
+
+def test_a_role_is_played_by_another_checkpoint_or_the_base_model(finished, capsys):
+    untrained = in_training(finished, 0)
+    assert measured(finished, "--role", f"Hider={finished}@0", capsys=capsys) == untrained
+    assert measured(finished, "--role", "Hider=base", capsys=capsys) == untrained
+    assert measured(finished, "--role", "Seeker=base", capsys=capsys) == in_training(finished, 4)
+    assert untrained != in_training(finished, 4), "or this test cannot tell"
+
+
+def test_the_table_has_counts_and_intervals(finished, capsys):
+    assert main(["eval", str(finished)]) == 0
+    said = capsys.readouterr().out
+    assert "sum of letters" in said
+    assert " 3 " in said
+
+
+@pytest.mark.parametrize("role", ["Hider", "Seeker"])
+def test_a_person_plays_a_role(finished, role, capsys, monkeypatch):
+    typed = iter(["ace", "ace", "y", ""])
+    monkeypatch.setattr("builtins.input", lambda *_: next(typed))
+    assert main(["play", str(finished), "--role", role]) == 0
+    said = capsys.readouterr().out
+    assert f"{role}: ace" in said
+    assert f"reward of {role}: {1 if role == 'Hider' else -1:+g}" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["eval", "RUN", "--role", "Finder=base"], "error: --role: the program has no role Finder"),
+        (["eval", "RUN", "--role", "Hider"], "error: --role: 'Hider' names no player"),
+        (["play", "RUN"], "error: --role: is missing: the run plays a program"),
+        (["eval", "nosuch"], "error: --env: is missing, and nosuch is not a run"),
+        (["eval", "RUN@9"], "has no checkpoint of update 9"),
+    ],
+)
+def test_wrong_roles_and_runs_are_one_line(finished, arguments, line, capsys):
+    assert main([one.replace("RUN", str(finished)) for one in arguments]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1

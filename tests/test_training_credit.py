@@ -1,0 +1,95 @@
+"""Both ways from reward to advantage, in games and in programs."""
+
+import json
+
+import pytest
+
+from selfplay.config import load_config
+from selfplay.core import GenerateResult, GRPOCredit, InputError, RAECredit, Rollout, Step
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.buffers import StepBuffer
+from selfplay.replay.credit import CreditTransform, trajectories_of_roles
+from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
+from test_training_programs import adapter
+from test_training_programs import configure as configure_program
+
+
+def step(role, rollout_id, reward, *, env_id="kuhn", policy="default"):
+    one = Step(role, [], [], [1], [2], [-0.1], reward, info={"rollout_id": rollout_id}, policy=policy)
+    one.env_id = env_id
+    return one
+
+
+def test_credit_in_a_buffer_compares_whole_episodes():
+    steps = [step("a", "x", 1.0), step("a", "x", 1.0), step("a", "y", -1.0), step("b", "x", 5.0)]
+    rewards = [one.reward for one in CreditTransform(GRPOCredit())(steps)]
+    assert rewards == [1.0, 1.0, -1.0, 0.0], "the mean of a is 0, although x has more steps; b is alone"
+
+
+def test_a_step_keeps_the_difference_that_a_step_transform_made():
+    steps = [step("a", "x", 1.0), step("a", "x", 0.0), step("a", "y", -0.5)]
+    rewards = [one.reward for one in CreditTransform(GRPOCredit())(steps)]
+    assert rewards == [1.0, 0.0, -0.5], "means 0.5 and -0.5 over both episodes, and half a point apart"
+
+
+def test_credit_with_a_memory_is_saved_with_the_buffer():
+    credit = CreditTransform(RAECredit(decay=0.5))
+    credit([step("a", "x", 1.0)])
+    again = CreditTransform(RAECredit(decay=0.5))
+    again.load_state_dict(credit.state_dict())
+    assert [one.reward for one in again([step("a", "y", 1.0)])] == [0.5]
+
+
+def test_a_buffer_stores_the_roles_of_a_program_that_are_trained():
+    steps = [step("pro", "x", 1.0), step("con", "x", -1.0), step("judge", "x", 0.0, policy="")]
+    rewards = {"pro": 1.0, "con": -1.0, "judge": 0.0}
+    child = Rollout(episode_type="case", id="x.0", steps=[step("pro", "", 0.5)], rewards={"pro": 0.5})
+    root = Rollout(episode_type="debate", id="x", steps=steps, rewards=rewards, meta={"group": "topic"})
+    result = GenerateResult(root, [GenerateResult(child)])
+    found = trajectories_of_roles(result, {"pro": 0, "con": 1, "judge": 2})
+    assert [(one.role_id, one.env_id, one.final_reward) for one in found] == [
+        ("pro", "debate", 1.0),
+        ("con", "debate", -1.0),
+        ("pro", "case", 0.5),
+    ]
+    assert found[0].final_rewards == {0: 1.0, 1: -1.0, 2: 0.0}
+    buffer = StepBuffer(10)
+    for one in found:
+        buffer.add_player_trajectory(one, one.env_id)
+    drawn = {(one.pid, one.info["group"]) for one in buffer.get_batch(3)}
+    assert drawn == {(0, "topic"), (1, "topic"), (0, None)}
+    assert steps[0].env_id == "kuhn", "the program's own steps are not changed"
+
+
+def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
+    run(configure(model, credit__type="rae"), tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
+    (saved,) = state["source"]["buffer"]["transforms"]["sampling"]["transforms"]
+    assert saved["type"] == "CreditTransform"
+    assert saved["state"]["baselines"]["kuhn_poker/player_0"] < 0, "its moves are invalid"
+
+
+def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):  # noqa: F811
+    changes = {
+        "rewards__final": '[{type = "role_advantage_by_env", tau = 0.1}]',
+        "buffer__batch_size": "5",
+        "buffer__max_size": "100",
+    }
+    run(configure_program(model, tmp_path, **changes), tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
+    records = [line.get("learner/hider/records", 0) + line.get("learner/seeker/records", 0) for line in lines]
+    assert records == [5] * 4
+    last = lines[-1]
+    assert last["accounts/steps added"] == 48
+    assert last["accounts/steps sampled"] == 20
+    assert last["accounts/steps stored"] + last["accounts/steps dropped_stale"] == 28
+    batch = BatchLog(tmp_path / "run" / "batches").read(1)
+    assert len(batch) == 5
+    before, after = adapter(tmp_path / "run", 0, "hider"), adapter(tmp_path / "run", 4, "hider")
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_credit_and_sampling_transforms_exclude_each_other():
+    both = {"credit.type": "grpo", "rewards.sampling": "[]"}
+    with pytest.raises(InputError, match=r"credit: takes the place of rewards\.sampling"):
+        load_config("quickstart", both)

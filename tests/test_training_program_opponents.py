@@ -1,0 +1,126 @@
+"""Programs whose roles meet frozen versions of the policies from the pool."""
+
+import json
+import shutil
+
+import pytest
+
+from selfplay.core import InputError
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.training.run_directory import RunDirectory
+from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
+from test_training_programs import adapter, configure, run
+
+OPPONENTS = {
+    "population__sample_mode": "random",
+    "population__add_every": "1",
+    "population__max_active_lora": "2",
+    "tracking__games_logged": "100",
+    "run__save_every": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(model, tmp_path_factory):  # noqa: F811
+    """A run whose roles are trained in turns against copies of each other."""
+    path = tmp_path_factory.mktemp("opponents")
+    said = run(configure(model, path, **OPPONENTS), path / "run")
+    return path / "run", said
+
+
+def logged(path):
+    log = RolloutLog(path / "rollouts")
+    return [rollout for _, rollout in log]
+
+
+def uids_of(path):
+    """Who sat where, by episode; sub-episodes have the seats of their parents."""
+    return {one.id: one.meta["uids"] for one in logged(path) if "uids" in one.meta}
+
+
+def test_in_each_episode_one_role_is_trained_and_a_member_of_the_pool_plays_the_other(finished):
+    path, _ = finished
+    trained = set()
+    roots = uids_of(path)
+    for rollout in logged(path):
+        uids = roots[rollout.id.partition(".")[0]]
+        (frozen,) = rollout.agents
+        assert rollout.agents[frozen].model in (uids[frozen], "base")
+        assert uids[frozen].startswith(f"{frozen.lower()}-ckpt-")
+        for step in rollout.steps:
+            assert (step.policy == "") == (step.role_id == frozen)
+            assert (step.completion_token_ids is None) == (step.role_id == frozen)
+        trained |= {"Hider", "Seeker"} - {frozen}
+    assert trained == {"Hider", "Seeker"}
+
+
+def test_only_the_trained_role_is_learned_from(finished):
+    path, _ = finished
+    for line in metrics_of(path):
+        hiders = line.get("learner/hider/records", 0)
+        seekers = line.get("learner/seeker/records", 0)
+        assert hiders + seekers / 2 == 4, "four episodes, with one hider or two seekers to learn from"
+
+
+def test_copies_join_the_pool_and_are_rated_by_their_own_games(finished):
+    path, _ = finished
+    state = json.loads((path / "checkpoints" / "step-000004" / "state.json").read_text())
+    members = {one["uid"]: one for one in state["source"]["pool"]["models"]}
+    assert members.keys() >= {"hider", "seeker", "hider-ckpt-0", "seeker-ckpt-3"}
+    active = [uid for uid, one in members.items() if one["active"]]
+    assert len(active) == 4, "two of each policy"
+    games = sum(one["games"] for one in members.values())
+    assert games == 2 * 2 * 4 * 4, "both members of two meetings in four episodes of four updates"
+    assert metrics_of(path)[-1]["model-pool/hider/games"] == members["hider"]["games"] > 0
+    copy = RunDirectory.open(path).population / "hider-ckpt-3" / "adapter_model.safetensors"
+    assert copy.exists()
+
+
+def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
+    path, _ = finished
+    shutil.copytree(path, tmp_path / "run")
+    cut_back(tmp_path / "run", to=2)
+    resumed(tmp_path / "run")
+    for policy in ("hider", "seeker"):
+        once, again = adapter(path, 4, policy), adapter(tmp_path / "run", 4, policy)
+        assert all((once[name] == again[name]).all() for name in once)
+    assert uids_of(path) == uids_of(tmp_path / "run")
+
+
+def test_episodes_of_a_group_have_the_same_opponents(model, tmp_path):  # noqa: F811
+    config = configure(model, tmp_path, "Grouped", **OPPONENTS | {"learning__steps": "2"})
+    run(config, tmp_path / "run")
+    seen = {}
+    for rollout in logged(tmp_path / "run"):
+        if "uids" in rollout.meta:
+            key = (rollout.meta["step"], rollout.meta["group"])
+            seen.setdefault(key, set()).add(json.dumps(rollout.meta["uids"]))
+    assert len(seen) == 4
+    assert all(len(uids) == 1 for uids in seen.values())
+
+
+def test_roles_that_are_not_configured_always_train(model, tmp_path):  # noqa: F811
+    roles = {"population__roles": "['Seeker']", "learning__steps": "1"}
+    run(configure(model, tmp_path, **OPPONENTS | roles), tmp_path / "run")
+    (line,) = metrics_of(tmp_path / "run")
+    assert (line["learner/hider/records"], line["learner/seeker/records"]) == (4, 8)
+
+
+def test_the_base_model_can_be_the_only_opponent(model, tmp_path):  # noqa: F811
+    fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": "['base']"}
+    config = configure(model, tmp_path, **fixed, learning__steps="1", tracking__games_logged="9")
+    run(config, tmp_path / "run")
+    frozen = [agent.model for rollout in logged(tmp_path / "run") for agent in rollout.agents.values()]
+    assert set(frozen) == {"base"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"population__roles": "['Finder']"}, "population.roles: the program has no role Finder"),
+        ({"population__fixed_opponents": "['random']"}, "random cannot play a role of a program"),
+    ],
+)
+def test_impossible_opponents_are_one_line(model, tmp_path, changes, line):  # noqa: F811
+    with pytest.raises(InputError, match=line):
+        run(configure(model, tmp_path, **changes), tmp_path / "run")

@@ -1,0 +1,96 @@
+"""Games whose seats train different policies."""
+
+import json
+import shutil
+
+import pytest
+
+from selfplay.config import load_config
+from selfplay.core import InputError
+from selfplay.replay.rollout_log import RolloutLog
+from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
+from test_training_programs import adapter
+
+DILEMMA = "IteratedPrisonersDilemma-v0-train"
+SIDES = {
+    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 6, policies = ["first", "second"]}}]',
+    "evaluation__opponents": "['base']",
+    "evaluation__nash_conv": "false",
+    "rewards__final": '[{type = "win_draw_loss", win = 1.0, draw = 0.5, loss = -1.0}]',
+    "rewards__sampling": "[]",
+}
+OPPONENTS = {
+    "population__sample_mode": "random",
+    "population__add_every": "1",
+    "population__max_active_lora": "2",
+    "population__fixed_opponents": "['base']",
+    "tracking__games_logged": "1000",
+    "run__save_every": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def sides(model, tmp_path_factory):  # noqa: F811
+    """A run with an adapter for each seat, both of which play every game."""
+    path = tmp_path_factory.mktemp("sides") / "run"
+    run(configure(model, tracking__games_logged="1000", run__save_every="1", **SIDES), path)
+    return path
+
+
+def games(path):
+    return [rollout for _, rollout in RolloutLog(path / "rollouts")]
+
+
+def test_each_seat_plays_and_trains_its_own_policy(sides):
+    acted = {(step.pid, step.policy) for game in games(sides) for step in game.steps}
+    assert acted == {(0, "first"), (1, "second")}
+    for policy in ("first", "second"):
+        before, after = adapter(sides, 0, policy), adapter(sides, 4, policy)
+        assert any((before[name] != after[name]).any() for name in before)
+    last = metrics_of(sides)[-1]
+    assert last["learner/first/records"] == last["learner/second/records"] == 8 * 3, (
+        "three turns in each game"
+    )
+
+
+def test_evaluations_play_each_policy_in_its_seat_and_rate_it(sides):
+    state = json.loads((sides / "checkpoints" / "step-000004" / "state.json").read_text())
+    members = {one["uid"]: one for one in state["source"]["pool"]["models"]}
+    evaluated = [members[uid]["games"] for uid in members if uid.startswith(("first", "second"))]
+    assert sum(evaluated) > 0
+    results = [json.loads(path.read_text()) for path in (sides / "evaluation").glob("step-000004-*.json")]
+    assert {result["model"] for result in results} <= {"first, second", "first-average, second-average"}
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(sides, tmp_path):
+    shutil.copytree(sides, tmp_path / "run")
+    cut_back(tmp_path / "run", to=2)
+    resumed(tmp_path / "run")
+    for policy in ("first", "second"):
+        once, again = adapter(sides, 4, policy), adapter(tmp_path / "run", 4, policy)
+        assert all((once[name] == again[name]).all() for name in once)
+
+
+def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
+    run(configure(model, **SIDES, **OPPONENTS), tmp_path / "run")
+    met = set()
+    for game in games(tmp_path / "run"):
+        (trained,) = [pid for pid, uid in enumerate(game.meta["uids"]) if uid in ("first", "second")]
+        other = game.meta["uids"][1 - trained]
+        assert game.meta["uids"][trained] == ("first", "second")[trained]
+        assert other == "fixed-base" or other.startswith(f"{('first', 'second')[1 - trained]}-ckpt-")
+        assert {step.policy for step in game.steps} <= {("first", "second")[trained]}
+        met.add(other)
+    assert {"fixed-base", "first-ckpt-0", "second-ckpt-0"} < met
+
+
+@pytest.mark.parametrize(
+    ("policies", "line"),
+    [
+        ('["first"]', "envs.policies: 1 policies for 2 seats of kuhn_poker"),
+        ('["first", "base"]', "'base' is not a valid name"),
+    ],
+)
+def test_impossible_policies_are_one_line(policies, line):
+    with pytest.raises(InputError, match=line):
+        load_config("quickstart", {"envs": f'[{{id = "kuhn_poker", policies = {policies}}}]'})
