@@ -104,7 +104,7 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loo
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
-def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     some = FAST | OPPONENTS | {"learning__learning_rate": "0.003"}
     train_locally(configure(model, tmp_path, **some), tmp_path / "here", quiet())
     train(configure(model, tmp_path, run__runtime="ray", **some), tmp_path / "there", quiet())
