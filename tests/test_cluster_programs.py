@@ -114,7 +114,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
 
 
-def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path):  # noqa: F811
+def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path, loopback):  # noqa: F811
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
     train(configure(model, tmp_path, **FAST | OPPONENTS | changes), tmp_path / "run", quiet())
     lines = metrics_of(tmp_path / "run")
