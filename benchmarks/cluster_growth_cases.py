@@ -23,10 +23,12 @@ from selfplay.cluster.engines import start
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.services.buffer import BufferService, Demand, FinishedGame, Games
+from selfplay.cluster.services.batches import Demand, FinishedGame, Games
+from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.collector import CollectorService, Limits
-from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
+from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.config import load_config
 from selfplay.core import Messages, ModelResponse, Step, Trajectory
@@ -166,7 +168,7 @@ async def buffer(steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         service = BufferService(StepBuffer(10 * steps), max_staleness=1, directory=directory)
         for first in range(0, 2 * steps // GAME_STEPS, 100):
-            service.add_games(Games(game(index) for index in range(first, first + 100)))
+            service.add_games(Games([game(index) for index in range(first, first + 100)]))
         drawn = await service.draw(1, Demand(batch_size=steps, games=1))
         async with Ticker() as ticker:
             await asyncio.sleep(0.1)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -22,16 +23,16 @@ import ray  # noqa: E402
 
 from ray_simulation import SimulatedHost, SimulatedLearner  # noqa: E402
 from selfplay.cluster.actors import (  # noqa: E402
-    ActorForm,
+    BufferActor,
     ModelPoolActor,
-    StepBufferActor,
     TrackerActor,
+    restarting,
 )
 from selfplay.cluster.engines.client import EngineClient  # noqa: E402
 from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.services.buffer import Demand  # noqa: E402
+from selfplay.cluster.services.batches import Demand  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
 from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
@@ -40,7 +41,9 @@ from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
+from selfplay.ray.forms import named  # noqa: E402
 from selfplay.ray.learner import LearningLoop  # noqa: E402
+from selfplay.replay.buffers import StepBuffer  # noqa: E402
 
 MAX_TOKENS = 8
 BUFFER_STEPS = 100_000
@@ -64,11 +67,14 @@ class Host(SimulatedHost):
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer without a model."""
         if self.busy == 0:
             self.idle.append((self._free_since, perf_counter()))
-        response = await super().complete(adapter, messages, temperature, max_tokens, return_tokens, seed)
+        response = await super().complete(
+            adapter, messages, temperature, max_tokens, return_tokens, seed, stop
+        )
         if self.busy == 0:
             self._free_since = perf_counter()
         return response
@@ -190,29 +196,37 @@ class Actors:
         self.play = play
         self.number = next(self.runs)
         self.tracker = self._form(TrackerActor, "Tracker").remote("benchmark", directory=run)
-        self.buffer = self._form(StepBufferActor, "Buffer").remote(
+        final, step, sampling = transforms
+        build_buffer = partial(
+            StepBuffer,
             BUFFER_STEPS,
-            self.tracker,
-            *transforms,
+            final_reward_transformation=final,
+            step_reward_transformation=step,
+            sampling_reward_transformation=sampling,
+        )
+        tracker = named(self.tracker)
+        self.buffer = self._form(BufferActor, "Buffer").remote(
+            build_buffer,
+            tracker,
             max_staleness=play.max_staleness if bounded else None,
             in_order=bounded and play.max_staleness == 0,
             run=run,
         )
-        self.pool = self._form(ModelPoolActor, "ModelPool").remote("mirror", 1, self.tracker, run=run)
+        self.pool = self._form(ModelPoolActor, "ModelPool").remote("mirror", 1, tracker, run=run)
         ray.get(self.pool.add_checkpoint.remote(None, 0))
         self.engines = [
             self._form(Engine, f"Engine-{number}", max_task_retries=0).remote(
-                play.delay, play.answer, f"Engine-{number}", self.tracker
+                play.delay, play.answer, f"Engine-{number}", tracker
             )
             for number in range(play.engines)
         ]
         self.collectors = [
             self._form(Collector, f"Collector-{number}").remote(
                 f"Collector-{number}",
-                tuple(self.engines),
-                self.buffer,
-                self.pool,
-                self.tracker,
+                [named(engine) for engine in self.engines],
+                named(self.buffer),
+                named(self.pool),
+                tracker,
                 play.settings(),
                 play.template,
             )
@@ -220,14 +234,14 @@ class Actors:
         ]
         self.learner: Any = None
 
-    def _form(self, cls: type, name: str, **options: Any) -> ActorForm:
-        return ActorForm(cls, name=f"{name}-of-{self.number}", **options)
+    def _form(self, cls: type, name: str, **options: Any) -> Any:
+        return restarting(cls, name=f"{name}-of-{self.number}", **options)
 
     def add_learner(self, seconds: float) -> None:
         """Add a learner whose updates take this long; each waits for ``games_per_update`` games."""
         demand = Demand(games=self.play.games_per_update)
         self.learner = self._form(Learner, "Learner").remote(
-            seconds, demand, self.buffer, self.pool, self.tracker
+            seconds, demand, named(self.buffer), named(self.pool), named(self.tracker)
         )
 
     def start_play(self) -> list[Any]:

@@ -24,3 +24,11 @@ def program_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from watched_runs import train_program
 
     return train_program(tmp_path_factory.mktemp("watched") / "program")
+
+
+@pytest.fixture
+def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Ray use loopback addresses although a test may have imported it without; see ``ray_import``."""
+    import ray
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")

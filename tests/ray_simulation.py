@@ -37,6 +37,7 @@ class SimulatedHost:
         max_tokens: int | None,
         return_tokens: bool,
         seed: int | None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer without a model."""
         self.calls += 1

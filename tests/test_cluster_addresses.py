@@ -96,9 +96,18 @@ def test_build_starts_ray_itself_whatever_cluster_runs_here(no_token, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     env = unstable.TrainEnvSpec("SimpleTak-v0-train", 2, num_actors=2, prompt_template="qwen3-zs")
     with pytest.raises(Started, match="local"):
         unstable.build(model_name="a-model", train_envs=[env])
+
+
+def test_build_does_not_start_a_cluster_that_is_open_to_other_machines(monkeypatch):
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    env = unstable.TrainEnvSpec("SimpleTak-v0-train", 2, num_actors=2, prompt_template="qwen3-zs")
+    with pytest.raises(InputError, match="would be open to other machines") as refused:
+        unstable.build(model_name="a-model", train_envs=[env])
+    assert refused.value.field == "ray"
 
 
 def test_a_token_that_another_run_has_just_made_is_kept(no_token, monkeypatch, tmp_path):

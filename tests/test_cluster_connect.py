@@ -15,7 +15,11 @@ from selfplay.cluster.view import ClusterSource
 from selfplay.core import InputError
 
 CLUSTER = """
-import json, os, sys, psutil, ray
+import json, os, sys, psutil
+from selfplay.cluster.ray_import import import_ray
+
+import_ray(silent=True)
+import ray
 from selfplay.config.ray import RaySettings
 from selfplay.cluster.connect import connected
 
@@ -32,10 +36,12 @@ with connected(RaySettings(), "alone"):
     sys.stdin.read()
 """
 STRANGER = """
-import sys, ray
-from selfplay.cluster.addresses import keep_loopback_addresses
+import sys
+from selfplay.cluster.ray_import import import_ray
 
-keep_loopback_addresses()
+import_ray(silent=False)
+import ray
+
 try:
     ray.init(address=sys.argv[1], logging_level=40)
     print("let in")

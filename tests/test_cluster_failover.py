@@ -338,11 +338,11 @@ def test_the_load_of_the_engines_that_answer_is_known():
 
 
 class Actor:
-    """An actor that answers Ray's question whether it is ready, until it is away or dead."""
+    """An actor that answers whether it is well, until it is away or dead."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.__ray_ready__ = self
+        self.check = self
 
     def remote(self) -> "asyncio.Task[None]":
         """Answer."""
@@ -385,6 +385,13 @@ async def test_the_loss_of_any_other_actor_ends_the_run(quick_health):
     actors["Learner"].error = RayActorError()
     with pytest.raises(SelfplayError, match="Learner has not come back"):
         await health.Health(actors, 0.05, engines=["Engine-0", "Engine-1"]).watch()
+
+
+async def test_the_reason_of_a_failed_call_is_the_actor_that_died_and_not_an_engine_that_the_run_can_lose():
+    actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Buffer")}
+    actors["Engine-0"].error = actors["Buffer"].error = ActorDiedError()
+    watched = health.Health(actors, 60.0, engines=["Engine-0", "Engine-1"])
+    assert str(await watched.reason_of(ActorDiedError())).startswith("Buffer died and cannot come back")
 
 
 def test_a_named_actor_that_died_for_good_is_left_out(monkeypatch):

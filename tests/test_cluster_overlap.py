@@ -140,6 +140,22 @@ def run_on_virtual_time(work) -> float:
         return runner.get_loop().time()
 
 
+class UnevenHost(SimulatedHost):
+    """Needs a different time for every call."""
+
+    async def complete(self, *args, **kwargs):
+        await asyncio.sleep((args[5] or 0) % 7)  # the seed
+        return await super().complete(*args, **kwargs)
+
+
+def test_games_that_begin_together_and_end_one_after_the_other_are_all_learned(tmp_path):
+    cluster = Cluster(tmp_path, games=6, staleness=0, move_seconds=0.1, learn_seconds=0.5)
+    cluster.engine = RestartingHandle(lambda: EngineService(UnevenHost(0.1, answer)))
+    cluster.collectors = [cluster._collector("Collector-0")]
+    run_on_virtual_time(asyncio.wait_for(cluster.run(3), 1000.0))
+    cluster.check(3)
+
+
 SECONDS = st.floats(0.001, 20.0)
 
 

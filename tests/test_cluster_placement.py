@@ -9,7 +9,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
-from selfplay.cluster.actors import ActorForm, AdapterFilesActor
+from selfplay.cluster.actors import AdapterFilesActor, restarting
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
 from selfplay.cluster.placement import Placement, beside_command
@@ -73,6 +73,11 @@ def configured(more: dict[str, Any] | None = None, **settings: Any) -> Config:
     return load_config("quickstart", {"run.runtime": "ray", **given})
 
 
+def on_one_core(options: dict[str, Any]) -> Any:
+    """Start an actor that does nothing."""
+    return restarting(RemoteLogger, num_cpus=1, **options).remote(None)
+
+
 def neighbours(actor: Any) -> tuple[str, int, int]:
     """Return the node of an actor, and the numbers of the run's engines and learners on it."""
 
@@ -87,9 +92,8 @@ def neighbours(actor: Any) -> tuple[str, int, int]:
 
 def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
     placement = Placement(configured(engines=3, cpus_per_collector=0), pytest.fail)
-    form = ActorForm(RemoteLogger, num_cpus=1)
-    engines = [form.options(**placement.engine(number)).remote(None) for number in range(3)]
-    learner = form.options(**placement.learner()).remote(None)
+    engines = [on_one_core(placement.engine(number)) for number in range(3)]
+    learner = on_one_core(placement.learner())
     try:
         answers = [neighbours(one) for one in [*engines, learner]]
         there = [answer[0] for answer in answers]
@@ -123,8 +127,7 @@ def test_engines_beyond_the_least_number_are_placed_when_the_cluster_grows(nodes
     settings = {"engines": 4, "min_engines": 2, "cpus_per_collector": 0}
     placement = Placement(configured(address=nodes.address, **settings), pytest.fail)
     try:
-        form = ActorForm(RemoteLogger, num_cpus=1)
-        engines = [form.options(**placement.engine(number)).remote(None) for number in range(4)]
+        engines = [on_one_core(placement.engine(number)) for number in range(4)]
         _, waiting = ray.wait([one.__ray_ready__.remote() for one in engines], num_returns=3)
         assert ray.wait(waiting, timeout=0.5)[0] == []
         nodes.add_node(num_cpus=1)
@@ -157,13 +160,10 @@ def test_an_engine_on_two_gpus_has_a_group_of_its_own_on_one_node(nodes):
 
 def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):
     placement = Placement(configured(collectors=2), pytest.fail)
-    forms = [
-        ActorForm(RemoteLogger, num_cpus=1).options(**placement.collector(number)).remote(None)
-        for number in range(2)
-    ]
+    actors = [on_one_core(placement.collector(number)) for number in range(2)]
     node = lambda self: ray.get_runtime_context().get_node_id()  # noqa: E731 - Ray pickles it by value
-    assert len(set(ray.get([one.__ray_call__.remote(node) for one in forms]))) == 2
-    for one in forms:
+    assert len(set(ray.get([one.__ray_call__.remote(node) for one in actors]))) == 2
+    for one in actors:
         ray.kill(one)
     placement.remove()
 
@@ -182,7 +182,7 @@ def test_engines_beyond_the_least_number_do_not_take_the_cores_of_the_collectors
 def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ADAPTER_FILE).write_bytes(b"weights" * 1_000_000)
-    files = ActorForm(AdapterFilesActor).options(**beside_command()).remote()
+    files = restarting(AdapterFilesActor, **beside_command()).remote()
     cache = AdapterCache(files, tmp_path / "cache")
     place = asyncio.run(cache.fetch(str(tmp_path / "run")))
     assert (place / ADAPTER_FILE).read_bytes() == b"weights" * 1_000_000

@@ -344,3 +344,14 @@ def test_a_match_is_rated_once(tmp_path):
     service.forget_after(0)
     service.push_match(1, [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")])
     assert service.pool.matches.record("ckpt-0", "fixed-random").games == 4
+
+
+def test_a_journal_with_an_entry_of_no_known_kind_makes_every_call_fail_with_the_file(tmp_path):
+    pool(tmp_path)
+    (entries,) = tmp_path.glob("entries-*.jsonl")
+    with entries.open("a") as file:
+        file.write('{"type": "Promote", "uid": "ckpt-0"}\n')
+    service = PoolService("mirror", 2, directory=str(tmp_path))
+    for call in (service.check, service.stop, service.accounts):
+        with pytest.raises(InputError, match=f"{entries.name} is damaged"):
+            call()

@@ -76,7 +76,7 @@ def whole(faults) -> Command:
     return command
 
 
-def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
@@ -104,7 +104,7 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path):  #
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
-def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path):  # noqa: F811
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     some = FAST | OPPONENTS | {"learning__learning_rate": "0.003"}
     train_locally(configure(model, tmp_path, **some), tmp_path / "here", quiet())
     train(configure(model, tmp_path, run__runtime="ray", **some), tmp_path / "there", quiet())
@@ -114,7 +114,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
 
 
-def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path):  # noqa: F811
+def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path, loopback):  # noqa: F811
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
     train(configure(model, tmp_path, **FAST | OPPONENTS | changes), tmp_path / "run", quiet())
     lines = metrics_of(tmp_path / "run")

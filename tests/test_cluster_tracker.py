@@ -224,10 +224,10 @@ def test_an_owner_gets_the_same_directory_again_and_others_get_their_own(tmp_pat
         runs / name for name in ("demo", "demo-2", "demo-3", "demo", "demo-2")
     ]
     with pytest.raises(InputError, match="cannot name a directory"):
-        TrackerService("a/b")
+        TrackerService("a/b").check()
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
-        opened(tmp_path / "file" / "run")
+        opened(tmp_path / "file" / "run").check()
 
 
 def test_the_view_has_the_metrics_and_the_load_of_every_actor_and_can_be_sent(tmp_path, monkeypatch):

@@ -14,6 +14,8 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.training.epoch import Epoch
 from selfplay.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("loopback")
+
 CONFIG = """
 [[envs]]
 id = "kuhn_poker"

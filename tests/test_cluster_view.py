@@ -124,7 +124,7 @@ def test_the_view_finds_and_follows_a_run_of_a_cluster_and_reports_its_loss(clus
 def test_the_error_for_a_cluster_that_requires_a_token_says_so(cluster, capsys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", os.urandom(16).hex())
     monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "1")
-    assert "it requires a token: set RAY_AUTH_MODE=token" in error_of(
+    assert "if it requires a token, set RAY_AUTH_MODE=token" in error_of(
         "--address", cluster.address, capsys=capsys
     )
 
@@ -186,7 +186,7 @@ def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
 SHOW = """
 import sys
 import ray
-from selfplay.cluster.view import TerminalInterface
+from selfplay.ray import TerminalInterface
 
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
 TerminalInterface(ray.get_actor("Tracker", namespace="selfplay-shown")).run()

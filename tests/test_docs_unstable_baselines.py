@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import selfplay.ray
-from selfplay.cluster.actors import ActorForm
+from selfplay.ray.forms import Form
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "unstable-baselines.md"
@@ -90,10 +90,10 @@ NOT_HERE = [name for names, _ in rows(2) for name in code(names)]
 
 
 def found(owner, file):
-    """Return the object that UnstableBaselines calls by this name: the class behind an actor, if any."""
+    """Return the object that UnstableBaselines calls by this name."""
     module = importlib.import_module("selfplay." + file.removesuffix(".py").replace("/", "."))
     there = getattr(selfplay.ray, owner, None)
-    return there.cls if isinstance(there, ActorForm) else getattr(module, owner)
+    return there if isinstance(there, Form) else getattr(module, owner)
 
 
 def has(owner, member):
@@ -109,12 +109,15 @@ def test_named_things_are_in_their_files(names, files):
         word, _, parameters = name.removesuffix(")").partition("(")
         owner, _, member = word.partition(".")
         one = found(owner, file)
+        takes = one.remote if isinstance(one, Form) else one
+        if isinstance(one, Form):
+            one = one.cls if member else type(one)
         if member:
             assert has(one, member), name
         home = getattr(one, member) if inspect.isfunction(getattr(one, member or "", None)) else one
         assert inspect.getsourcefile(home).endswith(file), f"{name} is not in {file}"
         if parameters:
-            there = list(inspect.signature(one).parameters)
+            there = list(inspect.signature(takes).parameters)
             assert there[: parameters.count(",") + 1] == parameters.split(", "), name
 
 

@@ -27,7 +27,7 @@ def files(directory: Path) -> dict[Path, bytes]:
 
 
 def services(run: Path, epoch: Epoch) -> tuple[PoolService, BufferService, TrackerService]:
-    return (
+    started = (
         PoolService("mirror", 2, directory=str(run / "state" / "pool"), epoch=epoch),
         BufferService(
             StepBuffer(10),
@@ -37,6 +37,9 @@ def services(run: Path, epoch: Epoch) -> tuple[PoolService, BufferService, Track
         ),
         TrackerService("run", directory=str(run), epoch=epoch),
     )
+    for one in started:
+        one.check()
+    return started
 
 
 def test_services_of_an_earlier_start_cannot_write(tmp_path):
@@ -61,7 +64,7 @@ def test_services_of_an_earlier_start_cannot_write(tmp_path):
         with pytest.raises(SelfplayError, match=OVER):
             write()
     with pytest.raises(SelfplayError, match=OVER):
-        TrackerService("run", directory=str(tmp_path), epoch=old_epoch)
+        TrackerService("run", directory=str(tmp_path), epoch=old_epoch).check()
     assert files(tmp_path) == before
     assert new[0].add_checkpoint("v2", 1) == "ckpt-1"
 

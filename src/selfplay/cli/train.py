@@ -101,6 +101,9 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
         print_line(console, f"note: {line}")
     if config.run.runtime == "ray":
         with working(console, "importing torch and Ray"):
+            from selfplay.cluster.ray_import import import_ray
+
+            import_ray(silent=True)
             from selfplay.cluster.train import train as train_run
     else:
         with working(console, "importing torch"):
@@ -123,6 +126,9 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
     console = Console()
     if _runtime_of(run_dir) == "ray":
         with working(console, "importing torch and Ray"):
+            from selfplay.cluster.ray_import import import_ray
+
+            import_ray(silent=True)
             from selfplay.cluster.train import resume as resume_on_ray
 
         resume_on_ray(run_dir, console, address)

@@ -1,118 +1,78 @@
-"""The services as Ray actors: how each is built in its own process, and rebuilt after a kill.
+"""The actors of a run: what each builds in its own process, and rebuilds there after a kill.
 
 Every actor is crash-only. Ray runs its constructor again, which restores the state from the run's directory,
-and repeats the calls that were not answered; the services recognise a repeated call.
+and repeats the calls that were not answered; the services recognise a repeated call. What cannot be built is
+reported by every call: of an error in a constructor, Ray passes on only the text.
 """
 
-import inspect
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Generic, Protocol, TypeVar
 
 import ray
-from ray.actor import ActorHandle
 
 from selfplay.cluster.engines.adapter_files import AdapterFiles
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.engines.settings import EngineSettings
-from selfplay.cluster.handles import Named, found
-from selfplay.cluster.placement import requested
+from selfplay.cluster.handles import Handle, found
+from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.remote_logger import RemoteLogger
 from selfplay.cluster.services.buffer import BufferService
+from selfplay.cluster.services.collector import CollectorService
 from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
-from selfplay.core import InputError
 from selfplay.core.garbage import raise_collection_thresholds
+from selfplay.envs.generators import lend_generators_for_good
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
-from selfplay.replay.transforms_final import FinalRewardTransform
-from selfplay.replay.transforms_sampling import SamplingRewardTransform
-from selfplay.replay.transforms_step import StepRewardTransform
+from selfplay.replay.buffers import BaseBuffer, MetricLogger
 from selfplay.training.epoch import Epoch
+from selfplay.training.learners import Batch, Saved
 
 MAX_RESTARTS = 20
 STATE = "state"
 """Directory of a run in which the actors keep the state that they restore after a kill."""
 
+Built = TypeVar("Built")
 
-class ActorForm:
-    """A class that becomes a Ray actor, used like Ray's own: ``.options(name="Tracker").remote(...)``.
+
+def restarting(cls: type, **options: Any) -> Any:
+    """Return a class as an actor that Ray restarts and whose unanswered calls it repeats.
 
     Ray runs the calls of a class with coroutines on one event loop, and those of any other class one at a
     time: a service never runs two calls in parallel.
 
-    Before anything is started, ``check`` sees the arguments, and a request for GPUs that no node has is
-    rejected, because Ray would wait for them forever. An actor with a ``scheduling_strategy`` may wait:
-    :class:`Placement` has requested its resources.
-
     Args:
         cls: the class.
-        check: called with the constructor's arguments.
-        in_run: whether the constructor also takes ``run``, the directory that the tracker has chosen.
-        options: Ray's options, unless the user sets them.
+        options: Ray's options, such as ``name`` or ``num_gpus``.
+    """
+    defaults = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "num_cpus": 0}
+    return ray.remote(cls).options(**(defaults | options))
+
+
+class BuildBuffer(Protocol):
+    """Builds a buffer, new and empty. Ray must be able to pickle it."""
+
+    def __call__(self, *, tracker: MetricLogger | None, batch_log: BatchLog | None) -> BaseBuffer:
+        """Build the buffer with its metrics and its log."""
+
+
+class Later(Generic[Built]):
+    """What an actor builds in a thread when the first call needs it. A failure is raised by every call.
+
+    Args:
+        build: builds it.
     """
 
-    def __init__(
-        self,
-        cls: type,
-        check: Callable[..., None] | None = None,
-        *,
-        in_run: bool = False,
-        **options: Any,
-    ) -> None:
-        self.cls = cls
-        self.check = check
-        self.in_run = in_run
-        self._options = {
-            "max_restarts": MAX_RESTARTS,
-            "max_task_retries": -1,
-            "num_cpus": 0,
-        } | options
+    def __init__(self, build: Callable[[], Built]) -> None:
+        self._build = build
+        self._building: asyncio.Task[Built] | None = None
 
-    def options(self, **options: Any) -> "ActorForm":
-        """Return the same class with other Ray options, such as ``name``, ``num_gpus`` or ``resources``."""
-        return ActorForm(self.cls, self.check, in_run=self.in_run, **(self._options | options))
-
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Start an actor; return its handle.
-
-        Raises:
-            InputError: an argument is wrong, or the cluster does not have this many GPUs.
-        """
-        if self.check is not None:
-            self.check(*args, **kwargs)
-        wanted = self._options.get("num_gpus") or 0
-        there = gpus_of_cluster()
-        if wanted > there and "scheduling_strategy" not in self._options:
-            raise InputError(
-                "num_gpus", f"{requested(wanted, 'GPU')} and the cluster has {there:g}", "Request fewer"
-            )
-        if self.in_run:
-            tracker = inspect.signature(self.cls).bind(*args, **kwargs).arguments.get("tracker")
-            if tracker is not None:
-                kwargs["run"] = ray.get(tracker.run_directory.remote())
-        actor: Any = ray.remote(self.cls).options(**self._options)
-        handle = actor.remote(*map(_by_name, args), **{name: _by_name(one) for name, one in kwargs.items()})
-        if self._options.get("name"):
-            namespace = self._options.get("namespace") or ray.get_runtime_context().namespace
-            _names[handle] = Named(self._options["name"], namespace)
-        return handle
-
-
-_names: WeakKeyDictionary[Any, Named] = WeakKeyDictionary()
-
-
-def gpus_of_cluster() -> float:
-    """Return the number of GPUs of all nodes."""
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return resources.get("GPU", 0.0)
-
-
-def _by_name(argument: Any) -> Any:
-    if isinstance(argument, tuple | list):
-        return type(argument)(map(_by_name, argument))
-    return _names.get(argument, argument) if isinstance(argument, ActorHandle) else argument
+    async def built(self) -> Built:
+        """Return what was built."""
+        if self._building is None:
+            self._building = asyncio.create_task(asyncio.to_thread(self._build))
+        return await asyncio.shield(self._building)
 
 
 class TrackerActor(TrackerService):
@@ -128,48 +88,33 @@ class TrackerActor(TrackerService):
         epoch: Epoch | None = None,
     ) -> None:
         raise_collection_thresholds()
-        owner = ray.get_runtime_context().get_actor_id()
         super().__init__(
             run_name,
             wandb_project,
             directory=directory,
             tensorboard=tensorboard,
-            owner=owner,
+            owner=ray.get_runtime_context().get_actor_id(),
             epoch=epoch,
         )
 
 
-class _BufferActor(BufferService):
-    """The common part of the two buffer actors."""
-
-    kind: type[BaseBuffer] = StepBuffer
+class BufferActor(BufferService):
+    """:class:`BufferService` as an actor; without ``run`` it writes nothing."""
 
     def __init__(
         self,
-        max_buffer_size: int,
-        tracker: Any = None,
-        final_reward_transformation: FinalRewardTransform | None = None,
-        step_reward_transformation: StepRewardTransform | None = None,
-        sampling_reward_transformation: SamplingRewardTransform | None = None,
-        buffer_strategy: str = "random",
+        build: BuildBuffer,
+        tracker: Handle = None,
         *,
-        seed: int = 0,
+        run: str | None = None,
+        log_batches: bool = True,
         max_staleness: int | None = None,
         in_order: bool = False,
-        log_batches: bool = True,
-        run: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
         raise_collection_thresholds()
-        tracker = found(tracker)
-        buffer = self.kind(
-            max_buffer_size,
-            RemoteLogger(tracker) if tracker is not None else None,
-            final_reward_transformation,
-            step_reward_transformation,
-            sampling_reward_transformation,
-            buffer_strategy,
-            seed=seed,
+        buffer = build(
+            tracker=RemoteLogger(found(tracker)) if tracker is not None else None,
             batch_log=BatchLog(Path(run) / "batches") if run is not None and log_batches else None,
         )
         super().__init__(
@@ -182,24 +127,14 @@ class _BufferActor(BufferService):
         )
 
 
-class StepBufferActor(_BufferActor):
-    """:class:`StepBuffer` as an actor."""
-
-
-class EpisodeBufferActor(_BufferActor):
-    """:class:`EpisodeBuffer` as an actor."""
-
-    kind = EpisodeBuffer
-
-
 class ModelPoolActor(PoolService):
-    """:class:`ModelPool` as an actor."""
+    """:class:`PoolService` as an actor; without ``run`` it writes nothing."""
 
     def __init__(
         self,
         sample_mode: str,
         max_active_lora: int,
-        tracker: Any = None,
+        tracker: Handle = None,
         lag_range: tuple[int, int] = (1, 7),
         *,
         seed: int = 0,
@@ -218,11 +153,62 @@ class ModelPoolActor(PoolService):
         )
 
 
+class CollectorActor:
+    """:class:`CollectorService` as an actor."""
+
+    def __init__(self, build: Callable[[], CollectorService]) -> None:
+        lend_generators_for_good()
+        self._service = Later(build)
+
+    async def check(self) -> None:
+        """Build the collector, unless it is built."""
+        await self._service.built()
+
+    async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
+        """See :meth:`CollectorService.collect`."""
+        await (await self._service.built()).collect(num_workers, num_eval_workers)
+
+
+class LearnerActor:
+    """:class:`LearnerService` as an actor."""
+
+    def __init__(self, build: Callable[[], LearnerService]) -> None:
+        self._service = Later(build)
+
+    async def check(self) -> None:
+        """Build the learners, unless they are built."""
+        await self._service.built()
+
+    async def saved(self) -> Saved:
+        """See :meth:`LearnerService.saved`."""
+        return (await self._service.built()).saved()
+
+    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+        """See :meth:`LearnerService.update`."""
+        return await (await self._service.built()).update(step, batch, state)
+
+    async def results(self) -> dict[str, str | None]:
+        """See :meth:`LearnerService.results`."""
+        return await (await self._service.built()).results()
+
+    async def write_adapters(self, directory: str) -> None:
+        """See :meth:`LearnerService.write_adapters`."""
+        await (await self._service.built()).write_adapters(directory)
+
+    async def keep(self, directory: str) -> None:
+        """See :meth:`LearnerService.keep`."""
+        await (await self._service.built()).keep(directory)
+
+    async def tidy(self, paths_in_use: list[str]) -> None:
+        """See :meth:`LearnerService.tidy`."""
+        await (await self._service.built()).tidy(paths_in_use)
+
+
 class EngineActor(EngineService):
     """An inference actor. The first request or :meth:`start` loads its model."""
 
     def __init__(
-        self, settings: EngineSettings, name: str, tracker: Any = None, adapter_files: Any = None
+        self, settings: EngineSettings, name: str, tracker: Handle = None, adapter_files: Handle = None
     ) -> None:
         raise_collection_thresholds()
         super().__init__(
@@ -230,7 +216,6 @@ class EngineActor(EngineService):
             name,
             found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
-            settings.inference.temperature,
         )
 
 
@@ -247,6 +232,3 @@ def state_directory(run: str | None, kind: str) -> str | None:
         return None
     context = ray.get_runtime_context()
     return str(Path(run) / STATE / (context.get_actor_name() or f"{kind}-{context.get_actor_id()}"))
-
-
-EngineForm = ActorForm(EngineActor, max_task_retries=0)

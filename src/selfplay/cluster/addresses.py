@@ -9,6 +9,7 @@ from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from selfplay.core import InputError
+from selfplay.core.errors import first_line
 
 KNOCK_SECONDS = 5.0
 """Maximum time that a cluster may take to accept a connection, and to send its first bytes."""
@@ -50,17 +51,6 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     return len(first) == 9 and first[3] == HTTP2_SETTINGS
 
 
-def keep_loopback_addresses() -> None:
-    """Make Ray use 127.0.0.1 as given; call it before ``ray.init``.
-
-    Ray replaces it by this machine's network address, so a cluster that is started here would be open to
-    other machines, and one that listens only to this machine could not be joined.
-    """
-    from ray._private import ray_constants
-
-    ray_constants.ENABLE_RAY_CLUSTER = False  # as on macOS and Windows
-
-
 def make_token() -> None:
     """Create the token of this user's clusters if they need one and there is none.
 
@@ -88,12 +78,14 @@ def make_token() -> None:
         raise InputError("ray", problem, "Make it writable, or set RAY_AUTH_TOKEN_PATH.") from error
 
 
-def why_not_joined(error: BaseException) -> str:
-    """Return in one line why Ray did not let this process join."""
-    told = f"{error!r} {error.__cause__!r}"
-    if "AuthenticationError" in told or "Unauthenticated" in told:
-        return "it requires a token: set RAY_AUTH_MODE=token, see Ray's documentation"
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+def why_not_joined(error: Exception) -> str:
+    """Return in one line why Ray did not let this process join a cluster that :func:`knock` has found.
+
+    Ray raises the same ``ConnectionError`` for a wrong token as for any other reason.
+    """
+    if isinstance(error, ConnectionError):
+        return "Ray cannot connect; if it requires a token, set RAY_AUTH_MODE=token, see Ray's documentation"
+    return first_line(error)
 
 
 def no_cluster(address: str, reason: str) -> InputError:

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from selfplay.cluster.handles import found
-from selfplay.cluster.services.buffer import Demand, Drawn, Ready
+from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.replay.records import records_from_steps

@@ -14,7 +14,7 @@ from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engin
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
 from selfplay.cluster.run_actors import RunActors
-from selfplay.cluster.services.buffer import Demand
+from selfplay.cluster.services.batches import Demand
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.config import Config
 from selfplay.core import Arena

@@ -19,7 +19,11 @@ class Named:
     namespace: str
 
 
-def found(argument: Any) -> Any:
+Handle = Any
+"""A handle of an actor, its :class:`Named`, or ``None``."""
+
+
+def found(argument: Handle) -> Any:
     """Return the handle of a named actor; any other argument unchanged."""
     if not isinstance(argument, Named):
         return argument
@@ -28,7 +32,7 @@ def found(argument: Any) -> Any:
     return ray.get_actor(argument.name, argument.namespace)
 
 
-def still_there(arguments: Sequence[Any]) -> list[Any]:
+def still_there(arguments: Sequence[Handle]) -> list[Any]:
     """Return the handles of those named actors that exist; other arguments unchanged.
 
     An actor that has died for good is not found any more.

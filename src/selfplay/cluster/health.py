@@ -5,10 +5,10 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Any
 
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from selfplay.cluster.actor_errors import error_of, own_error
 from selfplay.cluster.addresses import knock
-from selfplay.cluster.connect import in_our_words
 from selfplay.core import InputError, SelfplayError
 
 ASK_EVERY = 2.0
@@ -55,11 +55,11 @@ class Health:
 
     async def _ready(self, name: str, actor: Any) -> None:
         try:
-            await asyncio.wait_for(actor.__ray_ready__.remote(), self.patience)
+            await asyncio.wait_for(actor.check.remote(), self.patience)
         except TimeoutError:
             raise SelfplayError(f"{name} did not start within {self.patience:g} s") from None
         except RayError as error:
-            raise in_our_words(error, name) from error
+            raise error_of(name, error) from error
 
     async def watch(self) -> None:
         """Poll all actors; end only with an error.
@@ -72,6 +72,18 @@ class Health:
         if self.head is not None:
             watches.append(self._watch_head(self.head))
         await asyncio.gather(*watches)
+
+    async def reason_of(self, error: RayError) -> SelfplayError:
+        """Return why a call to some actor failed: its own error, or which actor has died."""
+        if own_error(error) is None:
+            for name, actor in sorted(self.actors.items(), key=lambda one: one[0] in self.engines):
+                try:
+                    await asyncio.wait_for(actor.check.remote(), ASK_EVERY)
+                except (ActorDiedError, RayTaskError) as death:
+                    return error_of(name, death)
+                except (RayError, TimeoutError):
+                    continue  # it may come back
+        return error_of("the run", error)
 
     async def _watch_head(self, head: str) -> None:
         last = monotonic()
@@ -91,7 +103,7 @@ class Health:
         last = monotonic()
         while True:
             try:
-                await asyncio.wait_for(actor.__ray_ready__.remote(), self.patience)
+                await asyncio.wait_for(actor.check.remote(), self.patience)
                 last = monotonic()
                 self.away.pop(name, None)
                 self._lost.discard(name)
@@ -104,8 +116,8 @@ class Health:
 
     def _loss_of(self, name: str, error: Exception) -> SelfplayError | None:
         """Return why an actor counts as lost; ``None`` while it may come back."""
-        if isinstance(error, ActorDiedError):
-            return in_our_words(error, name)
+        if isinstance(error, ActorDiedError | RayTaskError):
+            return error_of(name, error)
         if self.away[name] > self.patience:
             return SelfplayError(f"{name} has not come back for {self.patience:g} s")
         return None

@@ -2,11 +2,23 @@
 
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from selfplay.core import TrainingRecord
+
+
+class Packed:
+    """A dataclass of this kind is sent between processes as msgpack."""
+
+    def __reduce__(self) -> tuple[Callable[[type[Self], bytes], Self], tuple[type[Self], bytes]]:
+        """Serialise as msgpack."""
+        return _unpacked, (type(self), packed(self))
+
+
+def _unpacked(kind: type[Any], content: bytes) -> Any:
+    return msgspec.msgpack.decode(content, type=kind, strict=False)
 
 
 class PackedRecords(dict[str, list[TrainingRecord]]):

@@ -7,7 +7,8 @@ from typing import Any
 from ray.exceptions import RayError
 from rich.console import Console
 
-from selfplay.cluster.connect import head_address, in_our_words
+from selfplay.cluster.actor_errors import error_of
+from selfplay.cluster.connect import head_address
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.start import (
     EngineStarts,
@@ -62,7 +63,7 @@ class ClusterRun:
         try:
             await self._run()
         except RayError as error:
-            raise in_our_words(error, "the cluster") from error
+            raise error_of("the cluster", error) from error
 
     async def _run(self) -> None:
         policies = policies_of(self.program) if self.program is not None else [TRAINED]
@@ -72,6 +73,7 @@ class ClusterRun:
                 RunActors,
                 self.config,
                 self.directory.path.absolute(),
+                self.namespace,
                 placement,
                 policies,
                 self.directory.epoch,
@@ -135,7 +137,7 @@ class ClusterRun:
                     try:
                         task.result()
                     except RayError as error:
-                        raise in_our_words(error, "the run") from error
+                        raise await self.health.reason_of(error) from error
         finally:
             for task in (working, *others):
                 task.cancel()

@@ -1,6 +1,6 @@
 """The actors of a run: which class is which actor, under which name, where, with which restarts."""
 
-import functools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +8,22 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from selfplay.cluster.actors import (
-    ActorForm,
-    EpisodeBufferActor,
+    AdapterFilesActor,
+    BufferActor,
+    CollectorActor,
+    LearnerActor,
     ModelPoolActor,
-    StepBufferActor,
     TrackerActor,
+    restarting,
 )
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.start import (
     calls_of_each_client,
     calls_per_engine,
-    start_adapter_files,
+    engine_names,
     start_engines,
 )
-from selfplay.cluster.handles import found, still_there
+from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
@@ -29,68 +31,57 @@ from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
-from selfplay.envs.generators import lend_generators_for_good
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training import assembly
 from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.rewards import composed_transforms
 
 
-class ConfigCollectorActor(CollectorService):
-    """One of a run's collectors."""
-
-    def __init__(
-        self, config: Config, number: int, engines: Any, step_buffer: Any, model_pool: Any, tracker: Any
-    ) -> None:
-        lend_generators_for_good()
-        collection = config.collection
-        super().__init__(
-            f"Collector-{number}",
-            EngineClient(
-                still_there(engines),
-                patience=config.ray.patience,
-                calls_per_engine=calls_per_engine(config),
-            ),
-            found(step_buffer),
-            found(model_pool),
-            found(tracker),
-            play_settings(config),
-            {assembly.env_spec(env).key: assembly.build_episode(env) for env in config.envs},
-            Limits(
-                collection.game_timeout,
-                collection.retries,
-                calls_of_each_client(config),
-                config.tracking.games_logged,
-                collection.games_per_step,
-            ),
-            filter_opponent_invalid=collection.filter_opponent_invalid,
-        )
+def build_collector(
+    config: Config, number: int, engines: list[Handle], buffer: Handle, pool: Handle, tracker: Handle
+) -> CollectorService:
+    """Build one of a run's collectors, in its process."""
+    collection = config.collection
+    client = EngineClient(
+        still_there(engines), patience=config.ray.patience, calls_per_engine=calls_per_engine(config)
+    )
+    return CollectorService(
+        f"Collector-{number}",
+        client,
+        found(buffer),
+        found(pool),
+        found(tracker),
+        play_settings(config),
+        {assembly.env_spec(env).key: assembly.build_episode(env) for env in config.envs},
+        Limits(
+            collection.game_timeout,
+            collection.retries,
+            calls_of_each_client(config),
+            config.tracking.games_logged,
+            collection.games_per_step,
+        ),
+        filter_opponent_invalid=collection.filter_opponent_invalid,
+    )
 
 
-class ConfigLearnerActor(LearnerService):
-    """The learners of a run's policies."""
+def build_learner(
+    config: Config, run: Path, policies: list[str], workers: PlacementGroup | None, epoch: Epoch | None
+) -> LearnerService:
+    """Build the learners of a run's policies, in their process."""
+    from selfplay.cluster.learners.group import LearnerGroup
+    from selfplay.cluster.learners.settings import learners_from_config
 
-    def __init__(
-        self,
-        config: Config,
-        run: str,
-        policies: list[str],
-        workers: PlacementGroup | None = None,
-        epoch: Epoch | None = None,
-    ) -> None:
-        from selfplay.cluster.learners.group import LearnerGroup
-        from selfplay.cluster.learners.settings import learners_from_config
-
-        settings = config.ray
-        group = LearnerGroup(
-            functools.partial(learners_from_config, config, policies),
-            settings.learners,
-            cpus=settings.cpus_per_learner,
-            gpus=settings.gpus_per_learner,
-            timeout_seconds=settings.patience,
-            placement_group=workers,
-        )
-        super().__init__(group, Path(run), config.model.name, epoch=epoch)
+    settings = config.ray
+    group = LearnerGroup(
+        partial(learners_from_config, config, policies),
+        settings.learners,
+        cpus=settings.cpus_per_learner,
+        gpus=settings.gpus_per_learner,
+        timeout_seconds=settings.patience,
+        placement_group=workers,
+    )
+    return LearnerService(group, run, config.model.name, epoch=epoch)
 
 
 def play_settings(config: Config) -> PlaySettings:
@@ -118,9 +109,12 @@ def play_settings(config: Config) -> PlaySettings:
 class RunActors:
     """The actors of one run. Those of games are missing if it plays a program.
 
+    They know each other by name (:class:`Named`); a handle is for the process of the command.
+
     Args:
         config: the run's configuration.
         run: the run's directory.
+        namespace: Ray's namespace of the run.
         placement: the placement of learners and engines.
         policies: the policies that are trained.
         epoch: the run's epoch.
@@ -130,25 +124,32 @@ class RunActors:
     pool: Any
 
     def __init__(
-        self, config: Config, run: Path, placement: Placement, policies: list[str], epoch: Epoch | None
+        self,
+        config: Config,
+        run: Path,
+        namespace: str,
+        placement: Placement,
+        policies: list[str],
+        epoch: Epoch | None,
     ) -> None:
         self._config = config
         self._run = run
+        self._namespace = namespace
         self._epoch = epoch
-        self.tracker = self._start(
-            TrackerActor,
-            "Tracker",
+        tracker, files = self._named("Tracker"), self._named("AdapterFiles")
+        self.tracker = self._singleton(TrackerActor, "Tracker").remote(
             run.name,
             config.tracking.wandb_project,
             directory=str(run),
             tensorboard=config.tracking.tensorboard,
+            epoch=epoch,
         )
-        self.adapter_files = start_adapter_files(config)
-        self.engines = start_engines(config, placement, self.tracker, self.adapter_files)
+        self.adapter_files = self._singleton(AdapterFilesActor, "AdapterFiles").remote()
+        self.engines = start_engines(config, placement, tracker, files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):
-            self._start_games(placement)
+            self._start_games(placement, tracker)
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
@@ -163,55 +164,67 @@ class RunActors:
         for actor in self.by_name().values():
             ray.kill(actor)
 
-    def _start(self, cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-        form = ActorForm(cls, max_restarts=self._config.ray.max_restarts)
-        form = form.options(name=name, **beside_command())
-        return form.remote(*args, **kwargs, epoch=self._epoch)
+    def _named(self, name: str) -> Named:
+        return Named(name, self._namespace)
+
+    def _singleton(self, cls: type, name: str) -> Any:
+        """Return an actor of which there is one, beside the run's directory."""
+        return restarting(cls, name=name, max_restarts=self._config.ray.max_restarts, **beside_command())
 
     def _start_learner(self, placement: Placement, policies: list[str]) -> Any:
-        settings = self._config.ray
-        form = ActorForm(ConfigLearnerActor, max_restarts=settings.max_restarts).options(
+        config, settings = self._config, self._config.ray
+        workers = placement.learners if settings.learners > 1 else None
+        return restarting(
+            LearnerActor,
             name="Learner",
+            max_restarts=settings.max_restarts,
             num_cpus=settings.cpus_per_learner,
             num_gpus=settings.gpus_per_learner,
             **placement.learner(),
-        )
-        workers = placement.learners if settings.learners > 1 else None
-        return form.remote(self._config, str(self._run), policies, workers, self._epoch)
+        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch))
 
-    def _start_games(self, placement: Placement) -> None:
+    def _start_games(self, placement: Placement, tracker: Named) -> None:
         config, run = self._config, str(self._run)
-        self.buffer = self._start(
-            StepBufferActor if config.buffer.type == "step" else EpisodeBufferActor,
-            "Buffer",
+        final, step, sampling = composed_transforms(config)
+        build_buffer = partial(
+            StepBuffer if config.buffer.type == "step" else EpisodeBuffer,
             config.buffer.max_size,
-            self.tracker,
-            *composed_transforms(config),
+            final_reward_transformation=final,
+            step_reward_transformation=step,
+            sampling_reward_transformation=sampling,
             seed=derive_seed(config.seed, "buffer"),
+        )
+        self.buffer = self._singleton(BufferActor, "Buffer").remote(
+            build_buffer,
+            tracker,
+            run=run,
+            log_batches=config.buffer.log_batches,
             max_staleness=config.collection.max_staleness,
             in_order=config.collection.max_staleness == 0,
-            log_batches=config.buffer.log_batches,
-            run=run,
+            epoch=self._epoch,
         )
         population = config.population
-        self.pool = self._start(
-            ModelPoolActor,
-            "ModelPool",
+        self.pool = self._singleton(ModelPoolActor, "ModelPool").remote(
             population.sample_mode,
             population.max_active_lora,
-            self.tracker,
+            tracker,
             population.lag_range,
             seed=derive_seed(config.seed, "pool"),
             run=run,
-        )
-        form = ActorForm(
-            ConfigCollectorActor,
-            max_restarts=config.ray.max_restarts,
-            num_cpus=config.ray.cpus_per_collector,
+            epoch=self._epoch,
         )
         self.collectors = [
-            form.options(name=f"Collector-{number}", **placement.collector(number)).remote(
-                config, number, tuple(self.engines), self.buffer, self.pool, self.tracker
-            )
-            for number in range(config.ray.collectors)
+            self._start_collector(number, placement, tracker) for number in range(config.ray.collectors)
         ]
+
+    def _start_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+        config = self._config
+        engines = [self._named(name) for name in engine_names(config)]
+        buffer, pool = self._named("Buffer"), self._named("ModelPool")
+        return restarting(
+            CollectorActor,
+            name=f"Collector-{number}",
+            max_restarts=config.ray.max_restarts,
+            num_cpus=config.ray.cpus_per_collector,
+            **placement.collector(number),
+        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker))

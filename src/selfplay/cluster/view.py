@@ -14,11 +14,11 @@ from typing import Any
 
 from selfplay.cluster.addresses import (
     KNOCK_SECONDS,
-    keep_loopback_addresses,
     knock,
     no_cluster,
     why_not_joined,
 )
+from selfplay.cluster.ray_import import import_ray
 from selfplay.core import InputError
 from selfplay.read.run_view import RunView
 
@@ -52,25 +52,6 @@ class HandleSource:
         except ray.exceptions.RayError as error:
             return _troubled(self._last, f"the tracker is gone ({type(error).__name__})")
         return self._last
-
-
-class TerminalInterface:
-    """Shows a run whose tracker is a Ray actor, like UnstableBaselines' class of this name.
-
-    Args:
-        tracker: the actor's handle.
-    """
-
-    def __init__(self, tracker: Any) -> None:
-        self.tracker = tracker
-
-    def run(self) -> None:
-        """Show the run until a key ends the view; see docs/howto-watch.md."""
-        from selfplay.watch import terminal_interface
-        from selfplay.watch.themes import has_light_terminal
-
-        source = HandleSource(self.tracker)
-        terminal_interface.TerminalInterface(source, light=has_light_terminal()).run()
 
 
 class ClusterSource:
@@ -181,9 +162,9 @@ def _follow(address: str, run: str | None, ours: Connection) -> None:
 
 
 def _join(address: str, run: str | None) -> Any:
+    import_ray(silent=True)
     import ray
 
-    keep_loopback_addresses()
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfplay.collection.results import GameResult
+from selfplay.collection.scheduler import Job
+
 
 @dataclass
 class Accounts:
@@ -30,15 +33,26 @@ class Accounts:
         """Training games that have neither finished nor failed."""
         return self.started - self.finished - self.failed
 
-    def count_failure(self, kind: str | None) -> None:
-        """Count the type of error that made a game fail; ignore ``None``."""
-        if kind is not None:
-            self.failures[kind] = self.failures.get(kind, 0) + 1
+    def begin(self, job: Job) -> None:
+        """Count a game that starts."""
+        if job.is_training:
+            self.started += 1
+        else:
+            self.eval_started += 1
 
-    def count_raised(self, kind: str | None) -> None:
-        """Count a finished game that ended by raising this type of error on a move; ignore ``None``."""
-        if kind is not None:
-            self.raised[kind] = self.raised.get(kind, 0) + 1
+    def end(self, job: Job, result: GameResult) -> None:
+        """Count a game that has ended."""
+        failed = result.status == "failed"
+        self.retried += result.retried
+        _count(self.failures, result.failure)
+        _count(self.raised, result.raised)
+        if job.is_training:
+            self.failed += failed
+            self.finished += not failed
+            self.filtered += result.status == "filtered"
+        else:
+            self.eval_failed += failed
+            self.eval_finished += not failed
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as JSON-able arguments of the constructor."""
@@ -64,6 +78,11 @@ def raised_lines(figures: dict[str, int]) -> list[str]:
     if not kinds:
         return []
     return [f"ended by a move on which the game raised, which counts as an invalid move: {kinds}"]
+
+
+def _count(kinds: dict[str, int], kind: str | None) -> None:
+    if kind is not None:
+        kinds[kind] = kinds.get(kind, 0) + 1
 
 
 def _by_kind(prefix: str, figures: dict[str, int]) -> str:

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from selfplay.collection.accounts import Accounts
+from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import GameScheduler, Job
-from selfplay.core import Arena, Rollout, SelfplayError, Trajectory, trajectories_of
+from selfplay.core import Arena, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.core.tasks import all_results
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
+
+__all__ = ["Collector", "GameTracker", "Played"]
 
 
 class GameTracker(Protocol):
@@ -22,14 +24,6 @@ class GameTracker(Protocol):
 
     def add_eval_episode(self, rewards: dict[int, float], player_id: int, env_id: str) -> None:
         """Record an evaluation game."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """A job and its rollout; the rollout of a failed job holds the reason."""
-
-    job: Job
-    rollout: Rollout
 
 
 class Collector:
@@ -95,14 +89,14 @@ class Collector:
             jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
             slots = asyncio.Semaphore(self.concurrency)
 
-            async def play(job: Job) -> Played:
+            async def play_in_turn(job: Job) -> Played:
                 async with slots:
                     played = await self._play(job)
                 if on_game is not None:
                     on_game(played)
                 return played
 
-            played = await all_results(map(play, jobs))
+            played = await all_results(map(play_in_turn, jobs))
             for one in played:
                 self._take_in(one)
         return played
@@ -154,52 +148,19 @@ class Collector:
             raise SelfplayError(f"{len(errors)} of {len(played)} games failed; the last: {errors[-1]}")
 
     async def _play(self, job: Job) -> Played:
-        if job.meta.type == "train":
-            self.accounts.started += 1
-        else:
-            self.accounts.eval_started += 1
-        meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
-        result = await self.arena.try_episode(job.episode_key, job.spec, meta)
-        self.accounts.retried += result.rollout.meta.get("retried", 0)
-        return Played(job, result.rollout)
+        self.accounts.begin(job)
+        return await play(self.arena, job)
 
     def _take_in(self, played: Played) -> None:
-        if played.job.meta.type == "eval":
-            self._take_in_eval(played)
+        job, spec = played.job, played.job.spec
+        result = played.result(self.filter_opponent_invalid)
+        self.accounts.end(job, result)
+        if result.status != "finished":
             return
-        rollout = played.rollout
-        if rollout.error is not None:
-            self.accounts.failed += 1
-            self.accounts.count_failure(rollout.error_type)
-            return
-        self.accounts.finished += 1
-        self.accounts.count_raised(rollout.extras.get("raised"))
-        if self.filter_opponent_invalid and opponent_was_invalid(played):
-            self.accounts.filtered += 1
-            return
-        for trajectory in trajectories_of(rollout):
+        for trajectory in played.trajectories(result):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
             self.tracker.add_trajectory(trajectory, trajectory.pid, trajectory.env_id)
-        self._rate(played)
-
-    def _take_in_eval(self, played: Played) -> None:
-        if played.rollout.error is not None:
-            self.accounts.eval_failed += 1
-            self.accounts.count_failure(played.rollout.error_type)
-            return
-        self.accounts.eval_finished += 1
-        self.accounts.count_raised(played.rollout.extras.get("raised"))
-        pid = played.job.meta.info["eval_pid"]
-        self.tracker.add_eval_episode(played.rollout.extras["final_rewards"], pid, played.job.spec.env_id)
-        self._rate(played)
-
-    def _rate(self, played: Played) -> None:
-        extras, spec = played.rollout.extras, played.job.spec
-        rewards = [extras["final_rewards"][pid] for pid in range(spec.num_players)]
-        self.pool.push_result(list(played.job.uids), rewards, spec.env_id, extras["action_seq"])
-
-
-def opponent_was_invalid(played: Played) -> bool:
-    """Return whether an untrained seat ended the game by an invalid move."""
-    invalid_pid = played.rollout.extras.get("invalid_pid")
-    return invalid_pid is not None and invalid_pid not in played.job.spec.trained_pids
+        if not job.is_training:
+            rewards, pid = played.rollout.extras["final_rewards"], job.meta.info["eval_pid"]
+            self.tracker.add_eval_episode(rewards, pid, spec.env_id)
+        self.pool.push_result(list(job.uids), result.rewards, spec.env_id, result.action_seq)

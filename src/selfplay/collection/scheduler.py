@@ -43,6 +43,11 @@ class Job:
         """The rollout's id, which is the same in every repetition of the run."""
         return f"{self.meta.type}-{self.meta.index:08d}"
 
+    @property
+    def is_training(self) -> bool:
+        """Whether the game is played to be learned from, not to evaluate."""
+        return self.meta.type == "train"
+
 
 class GameScheduler:
     """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.

@@ -3,32 +3,21 @@
 Each actor is a class that is started like Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
-from selfplay.cluster.actors import (
-    ActorForm,
-    EpisodeBufferActor,
-    ModelPoolActor,
-    StepBufferActor,
-    TrackerActor,
-)
-from selfplay.cluster.view import TerminalInterface
-from selfplay.ray import algorithms, reward_transformations
-from selfplay.ray.actors import (
-    CollectorActor,
-    StandardLearnerActor,
-    check_collector,
-)
-from selfplay.ray.actors import (
-    VLLMActor as _VLLMActor,
-)
-from selfplay.ray.build import EvalEnvSpec, Run, TrainEnvSpec, build
+from selfplay.cluster.ray_import import import_ray
 
-Tracker = ActorForm(TrackerActor)
-StepBuffer = ActorForm(StepBufferActor, in_run=True)
-EpisodeBuffer = ActorForm(EpisodeBufferActor, in_run=True)
-ModelPool = ActorForm(ModelPoolActor, in_run=True)
-Collector = ActorForm(CollectorActor, check_collector)
-StandardLearner = ActorForm(StandardLearnerActor, in_run=True)
-VLLMActor = ActorForm(_VLLMActor, max_task_retries=0)
+import_ray(silent=False)
+
+from selfplay.ray import algorithms, forms, reward_transformations  # noqa: E402
+from selfplay.ray.build import EvalEnvSpec, Run, TrainEnvSpec, build  # noqa: E402
+from selfplay.ray.terminal_interface import TerminalInterface  # noqa: E402
+
+Tracker = forms.Tracker()
+StepBuffer = forms.StepBuffer()
+EpisodeBuffer = forms.EpisodeBuffer()
+ModelPool = forms.ModelPool()
+Collector = forms.Collector()
+StandardLearner = forms.StandardLearner()
+VLLMActor = forms.VLLMActor()
 
 __all__ = [
     "Collector",

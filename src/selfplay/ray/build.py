@@ -6,25 +6,16 @@ from typing import Any
 
 import ray
 
-from selfplay.cluster.actors import (
-    ActorForm,
-    ModelPoolActor,
-    StepBufferActor,
-    TrackerActor,
-    gpus_of_cluster,
-)
-from selfplay.cluster.addresses import keep_loopback_addresses, make_token
+from selfplay.cluster.addresses import make_token
 from selfplay.cluster.engines.api_models import check_opponent_name
+from selfplay.cluster.ray_import import check_loopback
 from selfplay.core import InputError
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.learning.algorithms import Reinforce
+from selfplay.ray import forms
 from selfplay.ray import reward_transformations as retra
-from selfplay.ray.actors import (
-    DEFAULT_OPPONENT,
-    CollectorActor,
-    StandardLearnerActor,
-    check_collector,
-)
+from selfplay.ray.forms import DEFAULT_OPPONENT
+from selfplay.ray.gpus import gpus_of_cluster
 
 LORA = {"lora_rank": 32, "lora_alpha": 32, "lora_dropout": 0.0}
 ENGINE = {"max_parallel_seq": 128, "max_loras": 8, "max_model_len": 8192}
@@ -136,75 +127,81 @@ def build(
     opponents = list(fixed_opponents) if opponent_sampling_strategy == "fixed" else []
     for name in opponents:
         check_opponent_name(name, "fixed_opponents")
-    if not ray.is_initialized():
-        keep_loopback_addresses()
-        make_token()
-        # "local": without it Ray would join whatever cluster runs on this machine.
-        ray.init(address="local", namespace=NAMESPACE, include_dashboard=False)
-    lora = {**LORA, **(lora_config or {})}
-    engine = {**ENGINE, "max_tokens": max_generation_len, **(vllm_config or {})}
+    _connect()
+    lora = LORA | (lora_config or {})
+    engine = ENGINE | {"max_tokens": max_generation_len} | (vllm_config or {})
     engine |= {"model_name": model_name, "lora_config": lora}
-    tracker = ActorForm(TrackerActor).options(name="Tracker").remote(run_name, wandb_project)
+    tracker = forms.Tracker(name="Tracker").remote(run_name, wandb_project)
     step_buffer = _step_buffer(buffer_size or 2 * batch_size, tracker)
-    mode = "fixed" if opponents else "mirror"
-    model_pool = ActorForm(ModelPoolActor, in_run=True).options(name="ModelPool").remote(mode, 3, tracker)
-    ray.get(model_pool.add_checkpoint.remote(None, -1))
-    for name in opponents:
-        kind = "script" if name in PLAYER_NAMES else "fixed"
-        ray.get(model_pool.add_fixed.remote(name, kind=kind))
-    evaluation = list(eval_envs or [])
-    collector = (
-        ActorForm(CollectorActor, check_collector)
-        .options(name="Collector")
-        .remote(
-            num_engines,
-            step_buffer,
-            model_pool,
-            tracker,
-            engine,
-            [(env.env_id, env.num_players, env.prompt_template, env.num_actors) for env in train_envs],
-            [(env.env_id, env.num_players, env.prompt_template) for env in evaluation],
-            [env.fixed_opponent for env in evaluation],
-        )
-    )
-    gpus = 1 if gpus_of_cluster() else 0
-    learner = (
-        ActorForm(StandardLearnerActor, in_run=True)
-        .options(name="Learner", num_gpus=gpus)
-        .remote(
-            model_name,
-            step_buffer,
-            model_pool,
-            Reinforce(),
-            batch_size,
-            mini_batch_size,
-            max_generation_len,
-            learning_rate,
-            gradient_clipping,
-            lora_cfg=lora,
-            tracker=tracker,
-            activation_checkpointing=activation_checkpointing,
-            gradient_checkpointing=gradient_checkpointing,
-            use_trainer_cache=use_trainer_cache,
-            max_train_len=max_train_len,
-        )
+    model_pool = _model_pool(opponents, tracker)
+    collector = _collector(num_engines, step_buffer, model_pool, tracker, engine, train_envs, eval_envs or ())
+    learner = forms.StandardLearner(name="Learner", num_gpus=1 if gpus_of_cluster() else 0).remote(
+        model_name,
+        step_buffer,
+        model_pool,
+        Reinforce(),
+        batch_size,
+        mini_batch_size,
+        max_generation_len,
+        learning_rate,
+        gradient_clipping,
+        lora_cfg=lora,
+        tracker=tracker,
+        activation_checkpointing=activation_checkpointing,
+        gradient_checkpointing=gradient_checkpointing,
+        use_trainer_cache=use_trainer_cache,
+        max_train_len=max_train_len,
     )
     return Run(tracker, step_buffer, model_pool, collector, learner)
 
 
+def _connect() -> None:
+    """Start a cluster for this machine only, unless the program has connected to one."""
+    if not ray.is_initialized():
+        check_loopback()
+        make_token()
+        # "local": without it Ray would join whatever cluster runs on this machine.
+        ray.init(address="local", namespace=NAMESPACE, include_dashboard=False)
+
+
 def _step_buffer(size: int, tracker: Any) -> Any:
-    return (
-        ActorForm(StepBufferActor, in_run=True)
-        .options(name="StepBuffer")
-        .remote(
-            size,
-            tracker,
-            retra.ComposeFinalRewardTransforms([retra.RoleAdvantageByEnvFormatter()]),
-            retra.ComposeStepRewardTransforms(
-                [retra.RewardForFormat(1.5), retra.PenaltyForInvalidMove(1.0, -1.0)]
-            ),
-            retra.ComposeSamplingRewardTransforms([retra.NormalizeRewardsByEnv(True)]),
-        )
+    return forms.StepBuffer(name="StepBuffer").remote(
+        size,
+        tracker,
+        retra.ComposeFinalRewardTransforms([retra.RoleAdvantageByEnvFormatter()]),
+        retra.ComposeStepRewardTransforms(
+            [retra.RewardForFormat(1.5), retra.PenaltyForInvalidMove(1.0, -1.0)]
+        ),
+        retra.ComposeSamplingRewardTransforms([retra.NormalizeRewardsByEnv(True)]),
+    )
+
+
+def _model_pool(opponents: Sequence[str], tracker: Any) -> Any:
+    pool = forms.ModelPool(name="ModelPool").remote("fixed" if opponents else "mirror", 3, tracker)
+    ray.get(pool.add_checkpoint.remote(None, -1))
+    for name in opponents:
+        ray.get(pool.add_fixed.remote(name, kind="script" if name in PLAYER_NAMES else "fixed"))
+    return pool
+
+
+def _collector(
+    num_engines: int,
+    step_buffer: Any,
+    model_pool: Any,
+    tracker: Any,
+    engine: dict[str, Any],
+    train_envs: Sequence[TrainEnvSpec],
+    eval_envs: Sequence[EvalEnvSpec],
+) -> Any:
+    return forms.Collector(name="Collector").remote(
+        num_engines,
+        step_buffer,
+        model_pool,
+        tracker,
+        engine,
+        [(env.env_id, env.num_players, env.prompt_template, env.num_actors) for env in train_envs],
+        [(env.env_id, env.num_players, env.prompt_template) for env in eval_envs],
+        [env.fixed_opponent for env in eval_envs],
     )
 
 

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.services.buffer import Demand
+from selfplay.cluster.services.batches import Demand
 from selfplay.core.adapters import TRAINED
 from selfplay.training.figures import turn_figures
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from selfplay.cluster.engines.settings import EngineSettings, say_nothing
+from selfplay.cluster.services.batches import Demand
 from selfplay.config.base import Settings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.problems import first_problem
@@ -113,6 +114,11 @@ class LearnerSettings:
     max_train_len: int | None
     max_batch_tokens: int
     seed: int
+    demand: Demand
+    initial_lora_path: str | None
+    num_learners: int
+    ckpt_root: str
+    save_every: int
 
     def build_learners(self) -> "dict[str, Learner]":
         """Build the learner, by policy: a constant rate, no regulariser, no average."""

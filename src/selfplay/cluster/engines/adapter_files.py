@@ -19,7 +19,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from selfplay.cluster.connect import in_our_words
+from selfplay.cluster.actor_errors import error_of
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
 from selfplay.inference.delivery import file_hash
@@ -54,6 +54,9 @@ class AdapterFiles:
     def __init__(self, put: Callable[[dict[str, bytes]], Any]) -> None:
         self._put = put
         self._copies: dict[tuple[str, int], AdapterCopy] = {}
+
+    def check(self) -> None:
+        """Return: there is nothing to restore."""
 
     async def copy(self, path: str) -> AdapterCopy:
         """Return the adapter in a directory.
@@ -102,7 +105,7 @@ class AdapterCache:
                 files = await copy.files if isinstance(copy.files, Awaitable) else copy.files
                 await asyncio.to_thread(self._keep, place, files, copy.sha256)
         except RayTaskError as error:
-            raise in_our_words(error, "AdapterFiles") from error
+            raise error_of("AdapterFiles", error) from error
         except RayError as error:
             raise TransientError(f"the adapter at {path} was lost on its way") from error
         return place

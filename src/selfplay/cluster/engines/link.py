@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from selfplay.cluster.connect import in_our_words
+from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.engines.service import Answer, Answers, Request, Requests
 from selfplay.core import SelfplayError
 
@@ -177,7 +177,7 @@ class EngineLink:
 
     def _lose(self, error: Exception | None) -> None:
         lasting = isinstance(error, RayTaskError | ActorDiedError | SelfplayError)
-        self.problem = in_our_words(error, self.name) if error is not None and lasting else None
+        self.problem = error_of(self.name, error) if error is not None and lasting else None
         self.present = False
         requests = [*self._sent.values(), *self._waiting]
         self._sent.clear()

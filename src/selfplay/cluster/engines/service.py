@@ -15,7 +15,6 @@ import msgspec
 
 from selfplay.cluster.engines.host import AdapterRef, EngineHost
 from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
-from selfplay.core.adapters import BASE
 from selfplay.core.errors import reason_of
 
 REPORT_SECONDS = 5.0
@@ -113,7 +112,6 @@ class EngineService:
         name: the engine's name in the tracker.
         tracker: a handle; it receives the load every few seconds.
         gpu_ids: the engine's GPUs, for the tracker.
-        temperature: the sampling temperature of :meth:`submit_prompt`.
     """
 
     def __init__(
@@ -122,13 +120,11 @@ class EngineService:
         name: str = "engine",
         tracker: Any = None,
         gpu_ids: list[int] | None = None,
-        temperature: float = 1.0,
     ) -> None:
         self.host = host
         self.name = name
         self.tracker = tracker
         self.gpu_ids = gpu_ids or []
-        self.temperature = temperature
         self._clients: dict[str, _Client] = {}
         self._reporting: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -172,19 +168,8 @@ class EngineService:
         of_others = sum(one.in_progress for one in self._clients.values() if one is not known)
         return Answers(known.incarnation, answers, of_others)
 
-    async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
-        """Answer a prompt unchanged, without chat markup, as UnstableBaselines does."""
-        await self.start()
-        response = await self.host.complete(
-            AdapterRef(lora_path or BASE, 0, lora_path),
-            [{"role": "text", "content": prompt}],
-            self.temperature,
-            None,
-            False,
-            None,
-            (),
-        )
-        return response.text
+    def check(self) -> None:
+        """Return: an engine that cannot start says so where it is asked to."""
 
     def load(self) -> dict[str, float]:
         """Return the engine's current figures."""

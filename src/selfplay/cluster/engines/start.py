@@ -7,11 +7,12 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from selfplay.cluster.actors import ActorForm, AdapterFilesActor, EngineForm
-from selfplay.cluster.connect import in_our_words
+from selfplay.cluster.actor_errors import error_of
+from selfplay.cluster.actors import EngineActor, restarting
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
-from selfplay.cluster.placement import Placement, beside_command
+from selfplay.cluster.handles import Handle
+from selfplay.cluster.placement import Placement
 from selfplay.config import Config
 from selfplay.core import SelfplayError
 
@@ -21,18 +22,14 @@ def engine_names(config: Config) -> list[str]:
     return [f"Engine-{number}" for number in range(config.ray.engines)]
 
 
-def start_adapter_files(config: Config) -> Any:
-    """Start the actor that gives adapters to engines on other nodes."""
-    form = ActorForm(AdapterFilesActor, max_restarts=config.ray.max_restarts)
-    return form.options(name="AdapterFiles", **beside_command()).remote()
-
-
-def start_engines(config: Config, placement: Placement, tracker: Any, adapter_files: Any) -> list[Any]:
-    """Start the inference actors of a run; return them by number. The tracker may be ``None``."""
+def start_engines(config: Config, placement: Placement, tracker: Handle, adapter_files: Handle) -> list[Any]:
+    """Start the inference actors of a run; return them by number."""
     settings = config.ray
     return [
-        EngineForm.options(
+        restarting(
+            EngineActor,
             name=name,
+            max_task_retries=0,
             num_cpus=settings.cpus_per_engine,
             num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
@@ -111,7 +108,7 @@ async def _started(name: str, engine: Any) -> None:
             await engine.start.remote()
             return
         except (RayTaskError, ActorDiedError) as error:
-            raise in_our_words(error, name) from error
+            raise error_of(name, error) from error
         except RayError:
             await asyncio.sleep(RETRY_SECONDS)
 

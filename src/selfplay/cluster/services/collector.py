@@ -4,21 +4,19 @@ It has no state to save: a collector that is killed and restarted receives its g
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.services.buffer import FinishedGame, Games
-from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
-from selfplay.cluster.services.pool import Jobs
-from selfplay.collection.collector import Played, opponent_was_invalid
+from selfplay.cluster.services.batches import FinishedGame, Games
+from selfplay.cluster.services.game_metrics import values_of
+from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.cluster.services.pool_state import Jobs
+from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import Job
-from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory, trajectories_of
+from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
-from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.record.game_values import eval_values, trajectory_values
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -142,10 +140,6 @@ class CollectorService:
 
     async def _feed(self) -> None:
         """Request games whenever more may begin, and begin them."""
-        for _, uid in self.settings.evaluation:
-            name = uid.removeprefix("fixed-")
-            kind = "script" if name in PLAYER_NAMES else "fixed"
-            await self.model_pool.add_fixed.remote(name, kind=kind, active=False)
         await self.model_pool.register.remote(self.name, self.settings)
         number = 0
         while True:
@@ -172,7 +166,7 @@ class CollectorService:
             self.client.follow(news.policy)
 
     def _begin(self, job: Job) -> None:
-        flight = self._training if job.meta.type == "train" else self._evaluation
+        flight = self._training if job.is_training else self._evaluation
         task = asyncio.create_task(self._play(job))
         flight.tasks.add(task)
         task.add_done_callback(lambda done: self._ended(flight, done))
@@ -184,9 +178,8 @@ class CollectorService:
             self.client.fatal = SelfplayError(f"a game could not be played: {task.exception()}")
 
     async def _play(self, job: Job) -> None:
-        meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
-        result = await self.arena.try_episode(job.episode_key, job.spec, meta)
-        self._played.append(Played(job, result.rollout))
+        played = await play(self.arena, job)  # meanwhile the list may be replaced
+        self._played.append(played)
         self._some_played.set()
 
     async def _watch(self) -> None:
@@ -215,63 +208,27 @@ class CollectorService:
 
     async def _hand_on_games(self, played: list[Played]) -> bool:
         """Tell buffer, then tracker, then pool: a game lost in between is played and rated once more."""
-        results = [self._result(one) for one in played]
+        results = [one.result(self.filter_opponent_invalid) for one in played]
+        trajectories = [one.trajectories(result) for one, result in zip(played, results, strict=True)]
         training = [
-            self._finished(one, result)
-            for one, result in zip(played, results, strict=True)
-            if one.job.meta.type == "train"
+            self._finished(one, of_game)
+            for one, of_game in zip(played, trajectories, strict=True)
+            if one.job.is_training
         ]
         wanted = True
         if training:
             wanted = await self.step_buffer.add_games.remote(Games(training))
-        await self._track(played, results, {one.index: one.trajectories for one in training})
+        if self.tracker is not None:
+            self._batches += 1
+            values, counts = values_of(played, results, trajectories)
+            await self.tracker.put.remote(f"{self.client.name}:{self._batches}", values, counts)
         await self.model_pool.finish.remote(results)
         return wanted
 
-    def _result(self, played: Played) -> GameResult:
-        rollout, name = played.rollout, played.job.name
-        retried = rollout.meta.get("retried", 0)
-        if rollout.error is not None:
-            return GameResult(name, "failed", retried, failure=rollout.error_type)
-        raised = rollout.extras.get("raised")
-        if played.job.meta.type == "train" and self.filter_opponent_invalid and opponent_was_invalid(played):
-            return GameResult(name, "filtered", retried, raised=raised)
-        final_rewards = rollout.extras["final_rewards"]
-        rewards = [final_rewards[pid] for pid in range(played.job.spec.num_players)]
-        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"], raised)
-
-    def _finished(self, played: Played, result: GameResult) -> FinishedGame:
+    def _finished(self, played: Played, trajectories: list[Trajectory]) -> FinishedGame:
         index, rollout = played.job.meta.index, played.rollout
         is_shown = index % self.limits.shown_per < self.limits.shown or rollout.error is not None
-        trajectories = trajectories_of(rollout) if result.status == "finished" else []
         return FinishedGame(index, trajectories, rollout if is_shown else None, rollout.error)
-
-    async def _track(
-        self, played: list[Played], results: list[GameResult], trajectories: dict[int, list[Trajectory]]
-    ) -> None:
-        if self.tracker is None:
-            return
-        values: defaultdict[str, list[float]] = defaultdict(list)
-        games: defaultdict[str, int] = defaultdict(int)
-        for one, result in zip(played, results, strict=True):
-            if result.status != "finished":
-                continue
-            env_id, rewards = one.job.spec.env_id, one.rollout.extras["final_rewards"]
-            if one.job.meta.type == "eval":
-                measured = [
-                    (f"evaluation-{env_id}", eval_values(rewards, one.job.meta.info["eval_pid"], env_id))
-                ]
-            else:
-                measured = [
-                    (f"collection-{env_id}", trajectory_values(trajectory, trajectory.pid, env_id))
-                    for trajectory in trajectories[one.job.meta.index]
-                ]
-            for prefix, found in measured:
-                games[prefix] += 1
-                for name, numbers in found.items():
-                    values[name] += numbers
-        self._batches += 1
-        await self.tracker.put.remote(f"{self.client.name}:{self._batches}", dict(values), dict(games))
 
     async def _beat(self) -> None:
         """Report how many games are in flight; Python's garbage collector runs only once between beats."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from selfplay.collection.accounts import Accounts
+from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import EnvSpec, Job
 
 
@@ -45,22 +45,10 @@ class PlaySettings:
             return None
         return consumed + self.games_per_step * (1 + self.max_staleness)
 
-
-@dataclass(frozen=True)
-class GameResult:
-    """The result of a game.
-
-    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
-    of error that the game raised on a move. ``failure``: the type of error that made the game fail.
-    """
-
-    name: str
-    status: Literal["finished", "failed", "filtered"]
-    retried: int = 0
-    rewards: list[float] = field(default_factory=list)
-    action_seq: list[str] = field(default_factory=list)
-    raised: str | None = None
-    failure: str | None = None
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all games of an update end before its successor's begin."""
+        return self.games_per_step is not None and self.max_staleness == 0
 
 
 @dataclass
@@ -83,10 +71,7 @@ class GamesInFlight:
 
     def hand_out(self, collector: str, job: Job) -> None:
         """Record that a new game goes to a collector."""
-        if job.meta.type == "train":
-            self.accounts.started += 1
-        else:
-            self.accounts.eval_started += 1
+        self.accounts.begin(job)
         self.in_flight[job.name] = (collector, job)
 
     def hand_out_again(self, collector: str, kind: str, count: int) -> list[Job]:
@@ -112,19 +97,8 @@ class GamesInFlight:
     def end(self, result: GameResult) -> Job | None:
         """Record the end of a game; return the game, or ``None`` if its end was already known."""
         _, job = self.in_flight.pop(result.name, (None, None))
-        if job is None:
-            return None
-        accounts, failed = self.accounts, result.status == "failed"
-        accounts.retried += result.retried
-        accounts.count_failure(result.failure)
-        accounts.count_raised(result.raised)
-        if job.meta.type == "train":
-            accounts.failed += failed
-            accounts.finished += not failed
-            accounts.filtered += result.status == "filtered"
-        else:
-            accounts.eval_failed += failed
-            accounts.eval_finished += not failed
+        if job is not None:
+            self.accounts.end(job, result)
         return job
 
     def uids(self) -> set[str]:

@@ -1,11 +1,11 @@
-"""Journal: a snapshot and the calls since, so that a killed service can be restored."""
+"""Journal: a snapshot and the changes since, so that a killed service can be restored."""
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
 from selfplay.training.epoch import Epoch
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
 PIECE = 16
 """Rows that are encoded together: other threads run between two pieces."""
@@ -22,7 +22,11 @@ LARGE = 100
 """A snapshot with more rows is written by a thread."""
 
 
-class Journal:
+Content = TypeVar("Content")
+Entry = TypeVar("Entry")
+
+
+class Journal(Generic[Entry]):
     """Snapshots and entries in a directory: ``snapshot-000003.json`` and ``entries-000003.jsonl``.
 
     An entry is in the file before :meth:`append` returns, so it survives the process (but not a power
@@ -35,10 +39,12 @@ class Journal:
     Args:
         directory: the journal's directory; created if missing.
         epoch: the run's epoch. Once it is over, reads and writes raise a SelfplayError.
+        entries: the type of an entry, or the union of its types; any JSON-able data by default.
     """
 
-    def __init__(self, directory: Path, epoch: Epoch | None = None) -> None:
+    def __init__(self, directory: Path, epoch: Epoch | None = None, entries: Any = Any) -> None:
         self._epoch = epoch
+        self._decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(entries, strict=False)
         self._check_epoch()
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,7 +57,7 @@ class Journal:
         self._failure: Exception | None = None
         self.length = 0
 
-    def load(self) -> tuple[Any | None, list[Any]]:
+    def load(self) -> tuple[Any | None, list[Entry]]:
         """Return the last snapshot (``None`` before the first) and the entries since; call it first.
 
         The rows of a snapshot are in its state again, under their names.
@@ -63,15 +69,15 @@ class Journal:
         numbers = self._numbers("snapshot-*.json")
         first = max(numbers, default=0)
         state = self._read_snapshot(first) if numbers else None
-        entries = []
+        entries: list[Entry] = []
         for number in range(first, max(self._numbers("entries-*.jsonl"), default=first) + 1):
             entries += self._read_entries(number)
         self.length = len(entries)
         self._remove_before(first)
         return state, entries
 
-    def append(self, entry: Any) -> None:
-        """Add an entry; JSON-able.
+    def append(self, entry: Entry) -> None:
+        """Add an entry.
 
         Raises:
             OSError: the entry cannot be written, and is not in the file.
@@ -85,7 +91,7 @@ class Journal:
         self.length += 1
 
     @contextmanager
-    def noted(self, entry: Any) -> Iterator[None]:
+    def noted(self, entry: Entry) -> Iterator[None]:
         """Add an entry, then execute it in the body; if the body fails, the entry is removed.
 
         Raises:
@@ -98,7 +104,7 @@ class Journal:
             self._take_back()
             raise
 
-    def replay(self, entries: list[Any], do: Callable[[Any], None]) -> None:
+    def replay(self, entries: list[Entry], do: Callable[[Entry], Any]) -> None:
         """Execute the entries of :meth:`load` again.
 
         A kill may have come between a last entry and its failure; then the entry is removed now.
@@ -213,7 +219,7 @@ class Journal:
 
     def _read_snapshot(self, number: int) -> Any:
         path = self._snapshot_file(number)
-        head, *lines = [_decoded(line, path) for line in path.read_bytes().splitlines()] or [None]
+        head, *lines = [_decoded(_ANYTHING, line, path) for line in path.read_bytes().splitlines() or [b"0"]]
         if not isinstance(head, list) or len(head) != 3 or head[0] != len(lines):
             raise _damaged(path, "it is not complete")
         self._snapshot_size = path.stat().st_size
@@ -224,7 +230,7 @@ class Journal:
             state[names[place]] += items
         return state
 
-    def _read_entries(self, number: int) -> list[Any]:
+    def _read_entries(self, number: int) -> list[Entry]:
         path = self._entries_file(number)
         content = path.read_bytes() if path.exists() else b""
         self._number, self._end = number, content.rfind(b"\n") + 1
@@ -234,7 +240,7 @@ class Journal:
             with path.open("r+b") as file:
                 file.truncate(self._end)
         self._written += self._end
-        return [_decoded(line, path) for line in content[: self._end].splitlines()]
+        return [_decoded(self._decoder, line, path) for line in content[: self._end].splitlines()]
 
     def _numbers(self, pattern: str) -> list[int]:
         return [int(path.stem.split("-")[1]) for path in self.directory.glob(pattern)]
@@ -256,9 +262,12 @@ def _encoded(content: Any) -> bytes:
     return msgspec.json.encode(content, enc_hook=plain)
 
 
-def _decoded(content: bytes, path: Path) -> Any:
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Content], content: bytes, path: Path) -> Content:
     try:
-        return msgspec.json.decode(content)
+        return decoder.decode(content)
     except msgspec.DecodeError as error:
         raise _damaged(path, str(error)) from error
 

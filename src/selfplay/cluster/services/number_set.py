@@ -18,8 +18,8 @@ class NumberSet:
             self.above.remove(self.floor)
             self.floor += 1
 
-    def __contains__(self, number: int) -> bool:
-        return number < self.floor or number in self.above
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and (number < self.floor or number in self.above)
 
     def __len__(self) -> int:
         return self.floor + len(self.above)

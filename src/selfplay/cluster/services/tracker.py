@@ -1,31 +1,23 @@
 """TrackerService: the tracker of a cluster. It neither loses nor double-counts a number that it accepted.
 
-Everything is written to a journal before it is acknowledged. A flush writes its line and then a snapshot;
-after a kill between the two the line is cut off and the flush, which was not answered, is requested again.
+Everything is written to a journal before it is acknowledged; see :class:`MetricsLog`.
 """
 
-import math
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from selfplay.cluster.services.journal import Journal
-from selfplay.core import InputError, Trajectory
+from selfplay.cluster.services.metrics_log import MetricsLog, finite
+from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, LogModelPool, Put
+from selfplay.core import InputError, SelfplayError, Trajectory
 from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
 from selfplay.record.game_values import eval_values, trajectory_values
-from selfplay.record.sinks import (
-    JsonlSink,
-    Metrics,
-    Sink,
-    TensorBoardSink,
-    WandbSink,
-    end_of_step,
-    read_metrics,
-)
-from selfplay.record.tracker import Tracker
+from selfplay.record.sinks import Metrics, Sink, TensorBoardSink, WandbSink
 from selfplay.training.epoch import Epoch
 from selfplay.training.run_names import RUNS, new_run_directory
 
@@ -50,10 +42,6 @@ class TrackerService:
         owner: an identity that is the same after a restart, by which the tracker finds the directory that it
             chose. ``None`` chooses a new one.
         epoch: the run's epoch; see :class:`Journal`.
-
-    Raises:
-        InputError: the directory cannot be written or is damaged, the name cannot be a directory's, or a
-            sink's package is not installed.
     """
 
     def __init__(
@@ -66,21 +54,42 @@ class TrackerService:
         owner: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
-        self._directory = _claim(run_name, directory, owner)
-        self._journal = Journal(self._directory / "state" / "tracker", epoch)
-        self._metrics = JsonlSink(self._directory / "metrics.jsonl")
-        sinks: list[Sink] = [self._metrics]
-        if wandb_project is not None:
-            sinks.append(WandbSink(wandb_project, run_name, directory=self._directory))
-        if tensorboard:
-            sinks.append(TensorBoardSink(self._directory / "tensorboard"))
-        self._tracker = Tracker(run_name, sinks=sinks)
-        self._last_numbers: dict[str, int] = {}
+        self._run_name = run_name
+        self._wandb_project = wandb_project
+        self._given_directory = directory
+        self._tensorboard = tensorboard
+        self._owner = owner
+        self._epoch = epoch
         self._loads: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._restore()
-        self._last: Metrics = {}
-        self._read_lines()
-        self._source = RunDirectorySource(self._directory)
+        with contextlib.suppress(SelfplayError):  # every call raises it: see Journaled
+            self.check()
+
+    def check(self) -> None:
+        """Return if the service can work; raise the reason if it cannot, as any other call does.
+
+        Raises:
+            InputError: the directory cannot be written or is damaged, the name cannot be a directory's, or a
+                sink's package is not installed.
+            SelfplayError: the epoch is over.
+        """
+        _ = self._metrics
+
+    @cached_property
+    def _directory(self) -> Path:
+        return _claim(self._run_name, self._given_directory, self._owner)
+
+    @cached_property
+    def _metrics(self) -> MetricsLog:
+        sinks: list[Sink] = []
+        if self._wandb_project is not None:
+            sinks.append(WandbSink(self._wandb_project, self._run_name, directory=self._directory))
+        if self._tensorboard:
+            sinks.append(TensorBoardSink(self._directory / "tensorboard"))
+        return MetricsLog(self._run_name, self._directory, sinks, self._epoch)
+
+    @cached_property
+    def _source(self) -> RunDirectorySource:
+        return RunDirectorySource(self._directory)
 
     def run_directory(self) -> str:
         """Return the absolute path of the run's directory."""
@@ -98,23 +107,22 @@ class TrackerService:
         Raises:
             InputError: the id has no number.
         """
-        sender, number = _parts_of(batch_id)
-        if number > self._last_numbers.get(sender, -1):
-            self._record("put", batch_id, _finite(values), dict(games))
+        if not self._metrics.knows(batch_id):
+            self._metrics.do(Put(batch_id, finite(values), dict(games)))
 
     def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
         """Record one trained seat of a finished training game."""
         values = trajectory_values(traj, player_id, env_id)
-        self._record("put", "", _finite(values), {f"collection-{env_id}": 1})
+        self._metrics.do(Put("", finite(values), {f"collection-{env_id}": 1}))
 
     def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
         """Record one evaluation game of the seat ``player_id``."""
         values = eval_values(rewards, player_id, env_id)
-        self._record("put", "", _finite(values), {f"evaluation-{env_id}": 1})
+        self._metrics.do(Put("", finite(values), {f"evaluation-{env_id}": 1}))
 
     def log_inference(self, actor: str, gpu_ids: list[int], stats: Mapping[str, float]) -> None:
         """Record an engine's statistics as rolling means."""
-        self._record("inference", actor, list(gpu_ids), _finite(stats))
+        self._metrics.do(LogInference(actor, list(gpu_ids), finite(stats)))
 
     def log_learner(self, info: Mapping[str, float]) -> None:
         """Record one learner step's figures under ``learner/``, exactly."""
@@ -127,16 +135,16 @@ class TrackerService:
         exploration: Mapping[str, Mapping[str, float]],
     ) -> None:
         """Record the model pool's state; only what changed since the last call is sent."""
-        counts = [[first, second, count] for (first, second), count in match_counts.items()]
-        self._record("pool", counts, _finite(ts_dict), _finite(exploration))
+        matches = [(first, second, count) for (first, second), count in match_counts.items()]
+        self._metrics.do(LogModelPool(matches, finite(ts_dict), finite(exploration)))
 
     def log(self, name_value_dict: Mapping[str, float]) -> None:
         """Record exact values under their full names; the last one given before a flush is sent."""
-        self._record("log", _finite(name_value_dict))
+        self._metrics.do(Log(finite(name_value_dict)))
 
     def add(self, values: Mapping[str, float]) -> None:
         """Record exact values that are summed until the next flush, such as seconds."""
-        self._record("add", _finite(values))
+        self._metrics.do(Add(finite(values)))
 
     def flush(self, step: int, metrics: Mapping[str, float] | None = None) -> Metrics:
         """Send everything since the last flush to every sink, as the line of ``step``, and return the line.
@@ -144,30 +152,19 @@ class TrackerService:
         ``metrics`` are exact values of this step. For a step that already has its line, this records and
         writes nothing and returns that line.
         """
-        if step not in self._flushed:
-            self.log(metrics or {})
-            self._flushed_now(self._tracker.flush(step))
-            return self._last
-        if step == self._last["step"]:
-            return self._last
-        return next(_numbers(line) for line in read_metrics(self._metrics.path) if line["step"] == step)
+        if step in self._metrics.flushed:
+            return self._metrics.line(step)
+        self.log(metrics or {})
+        return self._metrics.flush(step)
 
     def has_line(self, step: int) -> bool:
         """Return whether the line of ``step`` is written."""
-        return step in self._flushed
+        return step in self._metrics.flushed
 
     def truncate_after(self, step: int) -> None:
-        """Delete the lines of later steps, which are flushed again. A repeated call changes nothing.
-
-        The next line has the whole state of the pool, because a change of it may be in a deleted line.
-        """
-        if max(self._flushed, default=0) <= step:
-            return
-        end = end_of_step(self._metrics.path, step)
-        self._tracker.load_state_dict(self._tracker.state_dict() | {"pool": {}})
-        self._snapshot(end)
-        self._metrics.truncate(end)
-        self._read_lines()
+        """Delete the lines of later steps, which are flushed again. A repeated call changes nothing."""
+        if max(self._metrics.flushed, default=0) > step:
+            self._metrics.truncate_after(step)
 
     def flush_if_due(self, step: int | None = None) -> Metrics | None:
         """Flush when ``Tracker.FLUSH_EVERY`` seconds have passed since the last time, else return ``None``.
@@ -175,17 +172,12 @@ class TrackerService:
         Without a step, the step is the one after the highest so far.
         """
         if step is None:
-            step = max(self._flushed, default=0) + 1
-        if step in self._flushed:
-            return None
-        metrics = self._tracker.flush_if_due(step)
-        if metrics is not None:
-            self._flushed_now(metrics)
-        return metrics
+            step = max(self._metrics.flushed, default=0) + 1
+        return None if step in self._metrics.flushed else self._metrics.flush_if_due(step)
 
     def get_interface_info(self) -> dict[str, Any]:
         """Return what a terminal interface shows: the latest statistics, ratings and metrics."""
-        return self._tracker.get_interface_info() | {"metrics": dict(self._last)}
+        return self._metrics.tracker.get_interface_info() | {"metrics": dict(self._metrics.last)}
 
     def heartbeat(self, actor: str, load: Mapping[str, Any]) -> None:
         """Record an actor's current load, in memory only.
@@ -212,62 +204,7 @@ class TrackerService:
 
     def close(self) -> None:
         """Close every sink."""
-        self._tracker.close()
-
-    def _record(self, *entry: Any) -> None:
-        with self._journal.noted(entry):
-            self._apply(list(entry))
-
-    def _apply(self, entry: list[Any]) -> None:
-        match entry:
-            case ["put", batch_id, values, games]:
-                self._tracker.put(values, games)
-                if batch_id:
-                    sender, number = _parts_of(batch_id)
-                    self._last_numbers[sender] = number
-            case ["inference", actor, gpu_ids, stats]:
-                self._tracker.log_inference(actor, gpu_ids, stats)
-            case ["pool", counts, ratings, exploration]:
-                matches = {(first, second): count for first, second, count in counts}
-                self._tracker.log_model_pool(matches, ratings, exploration)
-            case ["log", values]:
-                self._tracker.log(values)
-            case ["add", values]:
-                self._tracker.add(values)
-            case _:
-                raise InputError(
-                    "run directory", f"the tracker's journal has {entry[:1]}", "Start a new run."
-                )
-
-    def _flushed_now(self, metrics: Metrics) -> None:
-        self._flushed.add(int(metrics["step"]))
-        self._last = metrics
-        self._snapshot(self._metrics.offset())
-
-    def _read_lines(self) -> None:
-        lines = read_metrics(self._metrics.path)
-        self._flushed = {int(line["step"]) for line in lines}
-        self._last = _numbers(lines[-1]) if lines else {}
-
-    def _snapshot(self, offset: int) -> None:
-        """Save the state; a restart cuts off the metrics after ``offset``."""
-        self._journal.snapshot(
-            {
-                "offset": offset,
-                "last_numbers": self._last_numbers,
-                "tracker": self._tracker.state_dict(),
-            }
-        )
-
-    def _restore(self) -> None:
-        state, entries = self._journal.load()
-        if state is None:
-            self._snapshot(self._metrics.offset())  # existing lines are not this tracker's to cut off
-            return
-        self._metrics.truncate(state["offset"])
-        self._last_numbers = state["last_numbers"]
-        self._tracker.load_state_dict(_numbers(state["tracker"]))
-        self._journal.replay(entries, lambda entry: self._apply(_numbers(entry)))
+        self._metrics.tracker.close()
 
 
 def _claim(run_name: str, directory: str | None, owner: str | None) -> Path:
@@ -294,30 +231,3 @@ def _owned_by(owner: str | None) -> Path | None:
     if owner is None:
         return None
     return next((file.parent for file in RUNS.glob(f"*/{OWNER_FILE}") if file.read_text() == owner), None)
-
-
-def _parts_of(batch_id: str) -> tuple[str, int]:
-    sender, _, number = batch_id.rpartition(":")
-    if not number.isdecimal():
-        raise InputError("batch_id", f"{batch_id!r} has no number", "Use <sender>:<number>.")
-    return sender, int(number)
-
-
-def _finite(value: Any) -> Any:
-    """Return nested values as plain ones, with NaN for those that are not finite: JSON has only null."""
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    if isinstance(value, int):
-        return int(value)
-    return float(value) if math.isfinite(value) else math.nan
-
-
-def _numbers(value: Any) -> Any:
-    """Return data read from JSON with NaN in place of every null."""
-    if isinstance(value, dict):
-        return {name: _numbers(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_numbers(one) for one in value]
-    return math.nan if value is None else value

@@ -1,0 +1,96 @@
+"""What collectors send to the buffer of a cluster, and what a learner gets from it."""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from selfplay.cluster.packing import Packed, packed
+from selfplay.core import Rollout, Step, Trajectory
+
+
+@dataclass(frozen=True)
+class FinishedGame:
+    """A training game that has ended.
+
+    Attributes:
+        index: the game's number in the run.
+        trajectories: those of the trained seats; empty if the game failed or is left out of training.
+        rollout: the rollout, if it is to be logged.
+        error: the reason why the game failed.
+    """
+
+    index: int
+    trajectories: list[Trajectory]
+    rollout: Rollout | None = None
+    error: str | None = None
+
+
+class Games:
+    """Games as msgpack, encoded once for both transport and journal.
+
+    Args:
+        games: the games.
+
+    Attributes:
+        indices: the numbers of the games.
+        packed: the games.
+    """
+
+    def __init__(self, games: Sequence[FinishedGame]) -> None:
+        self.indices = [game.index for game in games]
+        self.packed = packed(list(games))
+
+    def without(self, known: Container[int]) -> "Games":
+        """Return those whose numbers are not known."""
+        if not any(index in known for index in self.indices):
+            return self
+        return Games([game for game in unpacked_games(self.packed) if game.index not in known])
+
+
+def unpacked_games(content: bytes) -> list[FinishedGame]:
+    """Return the games of :attr:`Games.packed`."""
+    return _GAMES.decode(content)
+
+
+_GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The size of an update's batch, and the condition on which it is ready.
+
+    Attributes:
+        batch_size: entries of the batch; ``None`` takes everything.
+        entries: the batch is ready when this many entries are stored,
+        games: or when this many training games have ended since the previous batch.
+        failed_share: a larger share of failed games since the last batch is an error.
+    """
+
+    batch_size: int | None = None
+    entries: int | None = None
+    games: int | None = None
+    failed_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn(Packed):
+    """The batch of an update.
+
+    ``dropped`` steps were too old for it. ``games`` training games of the run had ended when it was drawn.
+    It is empty if everything was too old; then this update's batch can be requested once more.
+    """
+
+    update: int
+    steps: list[Step] = field(default_factory=list)
+    dropped: int = 0
+    games: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The size of a batch that is drawn; see :class:`Drawn`. Nothing is drawn if ``steps`` is 0."""
+
+    steps: int
+    dropped: int
+    games: int

@@ -1,0 +1,177 @@
+"""BufferState: what a cluster's buffer stores, as journal entries make it."""
+
+from typing import Any, assert_never
+
+import msgspec
+
+from selfplay.cluster.services import buffer_entries as entries
+from selfplay.cluster.services.batches import Demand, Drawn, FinishedGame, unpacked_games
+from selfplay.cluster.services.number_set import NumberSet
+from selfplay.replay.buffers import BaseBuffer
+
+
+class BufferState:
+    """See the module. It depends on nothing but the entries, so the same entries give the same state.
+
+    Args:
+        buffer: the buffer, new and empty.
+        max_staleness, in_order: see :class:`BufferService`.
+
+    Attributes:
+        seen: the numbers of all training games that have ended.
+        learned: the newest update that the learner has made.
+        consumed: training games that were learned or left over.
+        drawn: the batch that was drawn and is not learned.
+        to_write: the games to log, by the update whose batch was drawn after them.
+    """
+
+    def __init__(self, buffer: BaseBuffer, max_staleness: int | None, in_order: bool) -> None:
+        self.buffer = buffer
+        self.max_staleness = max_staleness
+        self.in_order = in_order
+        self.seen = NumberSet()
+        self.learned = 0
+        self.consumed = 0
+        self.drawn: Drawn | None = None
+        self.failed: list[str] = []
+        self.to_write: dict[int, list[FinishedGame]] = {}
+        self._waiting: list[FinishedGame] = []
+        self._to_log: list[FinishedGame] = []
+        self._games_at_last_draw = 0
+
+    def apply(self, entry: entries.BufferEntry) -> Any:
+        """Change the state as an entry says, and return the answer to who asked for the change.
+
+        Raises:
+            SelfplayError: the change is impossible.
+        """
+        match entry:
+            case entries.AddTrajectory(trajectory, player_id, env_id):
+                self.buffer.add_trajectory(trajectory, player_id, env_id)
+            case entries.AddGames(packed):
+                for game in unpacked_games(packed):
+                    self._add(game)
+            case entries.GetBatch(batch_size):
+                return self.buffer.get_batch(batch_size)
+            case entries.Draw(update, batch_size):
+                return self._draw(update, batch_size)
+            case entries.LearnedBatch(update):
+                self._learned_batch(update)
+            case entries.ForgetFailures():
+                self._forget_failures()
+            case entries.ForgetAfter(version):
+                self._forget_after(version)
+            case entries.Clear():
+                self._sort_in_waiting()
+                self.buffer.clear()
+            case _:
+                assert_never(entry)
+        return None
+
+    def has_drawn(self, update: int) -> bool:
+        """Return whether the batch of this update is drawn and not learned."""
+        return self.drawn is not None and self.drawn.update == update
+
+    def is_ready(self, demand: Demand) -> bool:
+        """Return whether a batch can be drawn."""
+        waiting = sum(len(game.trajectories) for game in self._waiting)
+        enough = demand.entries is not None and self.buffer.entries() + waiting >= demand.entries
+        return enough or (demand.games is not None and self.games_since_last_draw() >= demand.games)
+
+    def games_since_last_draw(self) -> int:
+        """Return how many games have ended since the last draw."""
+        return len(self.seen) - self._games_at_last_draw
+
+    def waiting_steps(self) -> int:
+        """Return the number of steps of games that are not sorted in yet."""
+        return sum(len(t.steps) for game in self._waiting for t in game.trajectories)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON-able data, without :meth:`games` and a batch that is not learned."""
+        return {
+            "buffer": self.buffer.state_dict(with_steps=False),
+            "seen": self.seen.state_dict(),
+            "learned": self.learned,
+            "failed": self.failed,
+            "games_at_last_draw": self._games_at_last_draw,
+            "consumed": self.consumed,
+        }
+
+    def games(self) -> dict[str, list[Any]]:
+        """Return what is stored."""
+        return {
+            "groups": self.buffer.stored_groups(),
+            "waiting": list(self._waiting),
+            "to_log": list(self._to_log),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict` with the :meth:`games` in it, as read from JSON."""
+        self.buffer.load_state_dict(state["buffer"] | {"groups": state["groups"]})
+        self.seen = NumberSet.from_state(state["seen"])
+        self.learned = state["learned"]
+        self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
+        self._to_log = msgspec.convert(state["to_log"], list[FinishedGame], strict=False)
+        self.failed = state["failed"]
+        self._games_at_last_draw = state["games_at_last_draw"]
+        self.consumed = state["consumed"]
+
+    def _add(self, game: FinishedGame) -> None:
+        self.seen.add(game.index)
+        if game.rollout is not None:
+            self._to_log.append(game)
+        if game.error is not None:
+            self.failed.append(game.error)
+        elif self.in_order:
+            self._waiting.append(game)
+        else:
+            self._sort_in(game)
+
+    def _sort_in(self, game: FinishedGame) -> None:
+        for trajectory in game.trajectories:
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+
+    def _sort_in_waiting(self) -> None:
+        for game in sorted(self._waiting, key=lambda game: game.index):
+            self._sort_in(game)
+        self._waiting = []
+
+    def _draw(self, update: int, batch_size: int | None) -> Drawn:
+        self.learned = self.buffer.batches = update - 1  # lower than before where the learner went back
+        self._sort_in_waiting()
+        before = self.buffer.dropped_stale
+        if self.max_staleness is not None:
+            self.buffer.drop_stale(update - 1, self.max_staleness)
+        stored = self.buffer.entries()
+        batch = self.buffer.get_batch(min(batch_size or stored, stored)) if stored else []
+        steps = [step for part in batch for step in (part if isinstance(part, list) else [part])]
+        drawn = Drawn(update, steps, self.buffer.dropped_stale - before, len(self.seen))
+        self.drawn = drawn if steps else None
+        if not steps:
+            self.consumed = len(self.seen)
+        self.failed = []
+        self._games_at_last_draw = len(self.seen)
+        self.to_write[update], self._to_log = self._to_log, []
+        return drawn
+
+    def _learned_batch(self, update: int) -> None:
+        self.learned = update
+        if self.drawn is not None:
+            self.consumed = self.drawn.games
+        self.drawn = None
+
+    def _forget_after(self, version: int) -> None:
+        buffer, drawn = self.buffer, self.drawn.steps if self.drawn is not None else []
+        waiting = self.waiting_steps()
+        buffer.clear()
+        buffer.added += waiting
+        buffer.sampled -= len(drawn)
+        buffer.cleared += waiting + len(drawn)
+        self.learned = buffer.batches = version
+        self._waiting, self._to_log, self.drawn = [], [], None
+        self.to_write.clear()
+        self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        self.failed = []
+        self._games_at_last_draw = self.consumed = len(self.seen)

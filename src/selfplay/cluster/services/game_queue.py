@@ -1,0 +1,81 @@
+"""GameQueue: which games go to a collector next, and how many may start."""
+
+from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
+from selfplay.collection.scheduler import GameScheduler, Job
+from selfplay.population.environment_samplers import WeightedEnvSampler
+from selfplay.population.model_pool import ModelPool
+
+NO_LIMIT = 1 << 30
+
+
+class GameQueue:
+    """Games that a lost collector had come first, then new ones; see the module.
+
+    Args:
+        pool: chooses opponents.
+        settings: the games to play.
+        ledger: the games that were handed out before.
+    """
+
+    def __init__(self, pool: ModelPool, settings: PlaySettings, ledger: GamesInFlight) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.ledger = ledger
+        self.scheduler = GameScheduler(
+            pool,
+            WeightedEnvSampler(list(settings.environments), list(settings.weights)),
+            evaluation=settings.evaluation,
+            seed=settings.seed,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            pin_evaluation=settings.max_eval_games_per_ckpt is not None,
+        )
+
+    def next_jobs(self, collector: str, training: int, evaluation: int, version: int) -> list[Job]:
+        """Hand out at most this many games of each kind; ``version`` is the policy's."""
+        jobs = self.ledger.hand_out_again(collector, "train", training)
+        jobs += self.ledger.hand_out_again(collector, "eval", evaluation)
+        trained = sum(job.is_training for job in jobs)
+        evaluated = len(jobs) - trained
+        for _ in range(min(training - trained, self._training_left())):
+            jobs.append(self._handed_out(collector, self.scheduler.next_train_job()))
+        for _ in range(min(evaluation - evaluated, self._evaluation_left(version))):
+            jobs.append(self._handed_out(collector, self._next_eval_job()))
+        return jobs
+
+    def has_any(self, training: int, evaluation: int, version: int) -> bool:
+        """Return whether :meth:`next_jobs` would hand out a game."""
+        kinds = {job.meta.type for job in self.ledger.again}
+        train = training > 0 and ("train" in kinds or self._training_left() > 0)
+        return train or (evaluation > 0 and ("eval" in kinds or self._evaluation_left(version) > 0))
+
+    def replace_opponents(self, removed: set[str]) -> None:
+        """Give the games against removed members, which have not ended, another opponent."""
+        train_job = self.scheduler.train_job
+        self.ledger.replace(lambda job: train_job(job.meta.index) if removed & {*job.uids} else job)
+
+    def _handed_out(self, collector: str, job: Job) -> Job:
+        self.ledger.hand_out(collector, job)
+        return job
+
+    def _next_eval_job(self) -> Job:
+        current = self.pool.current_uid() or ""
+        place = self.ledger.evaluated.get(current, 0)
+        self.ledger.evaluated[current] = place + 1
+        return self.scheduler.next_eval_job(place if self.scheduler.pin_evaluation else None)
+
+    def _training_left(self) -> int:
+        allowed = self.settings.training_allowed(self.ledger.consumed)
+        return NO_LIMIT if allowed is None else max(0, allowed - self.ledger.accounts.started)
+
+    def _evaluation_left(self, version: int) -> int:
+        settings, ledger = self.settings, self.ledger
+        if not settings.evaluation:
+            return 0
+        left = NO_LIMIT
+        if settings.eval_games_per_step is not None:
+            left = settings.eval_games_per_step * (version + 1) - ledger.accounts.eval_started
+        if settings.max_eval_games_per_ckpt is not None:
+            most = settings.max_eval_games_per_ckpt * len(settings.evaluation)
+            left = min(left, most - ledger.evaluated.get(self.pool.current_uid() or "", 0))
+        return max(0, left)

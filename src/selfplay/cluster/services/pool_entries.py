@@ -1,0 +1,118 @@
+"""What changes the pool, and stands in its journal: a class for each kind of entry."""
+
+from typing import Literal
+
+import msgspec
+
+from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.collection.results import GameResult
+
+
+class _Entry(msgspec.Struct, frozen=True, tag=True):
+    """An entry; in the file it has the name of its class."""
+
+
+class AddCheckpoint(_Entry, frozen=True):
+    """A checkpoint joins the pool."""
+
+    path: str | None
+    iteration: int
+
+
+class AddFixed(_Entry, frozen=True):
+    """A model that is not trained joins the pool."""
+
+    name: str
+    prior_mu: float
+    kind: Literal["fixed", "script"]
+    active: bool
+
+
+class AddPolicy(_Entry, frozen=True):
+    """The policy or its running average joins the pool."""
+
+    uid: str
+
+
+class Sample(_Entry, frozen=True):
+    """An opponent is drawn."""
+
+    uid_me: str
+
+
+class RateGame(_Entry, frozen=True):
+    """A game that does not come from a collector is rated."""
+
+    uid_me: str
+    uid_opp: str
+    final_reward: float
+    action_seq: list[str]
+    env_id: str
+
+
+class RateMatch(_Entry, frozen=True):
+    """The games of an evaluation are rated: (uid, other uid, reward, environment) each."""
+
+    step: int
+    games: list[tuple[str, str, float, str]]
+
+
+class Publish(_Entry, frozen=True):
+    """The policy has new weights."""
+
+    path: str | None
+    version: int
+    consumed: int
+
+
+class ForgetAfter(_Entry, frozen=True):
+    """The learner has lost the versions after this one."""
+
+    version: int
+
+
+class Register(_Entry, frozen=True):
+    """A collector starts, or starts again."""
+
+    collector: str
+    settings: PlaySettings
+
+
+class HandOut(_Entry, frozen=True):
+    """Games go to a collector, at most this many of each kind, as the answer to its request ``number``."""
+
+    collector: str
+    number: int
+    training: int
+    evaluation: int
+
+
+class Finish(_Entry, frozen=True):
+    """Games have ended."""
+
+    results: list[GameResult]
+
+
+class Stop(_Entry, frozen=True):
+    """Play ends."""
+
+
+class Resume(_Entry, frozen=True):
+    """Play goes on after a stop."""
+
+
+PoolEntry = (
+    AddCheckpoint
+    | AddFixed
+    | AddPolicy
+    | Sample
+    | RateGame
+    | RateMatch
+    | Publish
+    | ForgetAfter
+    | Register
+    | HandOut
+    | Finish
+    | Stop
+    | Resume
+)

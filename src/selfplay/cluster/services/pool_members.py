@@ -1,0 +1,129 @@
+"""PoolMembers: the members of a cluster's pool and their ratings, kept in a journal."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from selfplay.cluster.engines.api_models import refuse_credentials
+from selfplay.cluster.services import pool_entries as entries
+from selfplay.cluster.services.journaled import Journaled
+from selfplay.cluster.services.pool_state import PoolState
+from selfplay.population.model_pool import ModelPool
+from selfplay.training.epoch import Epoch
+
+
+class PoolMembers:
+    """The part of :class:`PoolService` for members and ratings.
+
+    Args:
+        sample_mode, max_active_lora, lag_range, seed: as for :class:`ModelPool`.
+        directory: the journal's directory; ``None`` keeps no journal.
+        epoch: the run's epoch; see :class:`Journal`.
+    """
+
+    def __init__(
+        self,
+        sample_mode: str,
+        max_active_lora: int,
+        lag_range: tuple[int, int],
+        *,
+        seed: int,
+        directory: str | None,
+        epoch: Epoch | None,
+    ) -> None:
+        pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed)
+        pool.add_policy()
+        self._kept = Journaled(PoolState(pool), directory, epoch, entries.PoolEntry)
+        self._changed = asyncio.Event()
+
+    @property
+    def state(self) -> PoolState:
+        """The state; any call raises a SelfplayError if it cannot be restored."""
+        return self._kept.state
+
+    def check(self) -> None:
+        """Return if the service can work; raise the SelfplayError if its state cannot be restored."""
+        _ = self.state
+
+    @property
+    def pool(self) -> ModelPool:
+        """The members."""
+        return self.state.pool
+
+    def add_checkpoint(self, path: str | None, iteration: int) -> str:
+        """Register a checkpoint; see :meth:`ModelPool.add_checkpoint`. A repeated call changes nothing.
+
+        Raises:
+            InputError: another checkpoint has this iteration.
+        """
+        uid = f"ckpt-{iteration}"
+        if not self.state.knows(uid, path, "checkpoint"):
+            self._kept.do(entries.AddCheckpoint(path, iteration))
+            self._changed.set()
+        return uid
+
+    def add_fixed(
+        self,
+        name: str,
+        prior_mu: float = 25.0,
+        *,
+        kind: Literal["fixed", "script"] = "fixed",
+        active: bool = True,
+    ) -> str:
+        """Register a model that is not trained; see :meth:`ModelPool.add_fixed`.
+
+        A repeated call changes nothing.
+
+        Raises:
+            InputError: the name contains a password, or a query, which may contain a key.
+        """
+        refuse_credentials(name, "name")
+        uid = f"fixed-{name}"
+        if not self.state.knows(uid, name, kind):
+            self._kept.do(entries.AddFixed(name, prior_mu, kind, active))
+        return uid
+
+    def add_policy(self, uid: str) -> str:
+        """Register the policy's running average, which evaluations play. A repeated call changes nothing."""
+        if self.pool.ckpt_path(uid) is None:
+            self._kept.do(entries.AddPolicy(uid))
+        return uid
+
+    def current_uid(self) -> str | None:
+        """Return the uid of the latest checkpoint."""
+        return self.pool.current_uid()
+
+    def latest_ckpt(self) -> str | None:
+        """Return the uid of the latest checkpoint, like :meth:`current_uid`."""
+        return self.pool.current_uid()
+
+    def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
+        """Return (path or name, kind) of a model; ``None`` for an unknown uid."""
+        return self.pool.ckpt_path(uid)
+
+    def sample(self, uid_me: str) -> str:
+        """Choose an opponent by the sample mode."""
+        uid: str = self._kept.do(entries.Sample(uid_me))
+        return uid
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
+    ) -> None:
+        """Rate a two-player game that does not come from a collector."""
+        self._kept.do(entries.RateGame(uid_me, uid_opp, final_reward, list(action_seq), env_id))
+
+    def push_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
+        """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
+
+        A match of a known ``step`` changes nothing.
+        """
+        if step not in self.state.ledger.matches:
+            self._kept.do(entries.RateMatch(step, games))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the pool as JSON-able data, for display."""
+        return self.pool.snapshot()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for the journal, without the games."""
+        return self.state.state_dict()

@@ -1,0 +1,198 @@
+"""PoolState: the members, ratings, weights and games of a cluster's pool, as journal entries make them."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+import msgspec
+
+from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.packing import Packed
+from selfplay.cluster.services import pool_entries as entries
+from selfplay.cluster.services.game_queue import GameQueue
+from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
+from selfplay.collection.results import GameResult
+from selfplay.collection.scheduler import Job
+from selfplay.core.adapters import BASE
+from selfplay.population.model_pool import ModelPool
+
+
+@dataclass(frozen=True)
+class Jobs(Packed):
+    """An answer to a collector: games to play, and the adapters that play them.
+
+    Attributes:
+        jobs: the games.
+        policy: the newest weights, also for games in flight.
+        adapters: the adapter behind each other name in the jobs.
+        stopped: play has ended; games in flight are to be abandoned.
+    """
+
+    jobs: list[Job]
+    policy: AdapterRef
+    adapters: dict[str, AdapterRef] = field(default_factory=dict)
+    stopped: bool = False
+
+
+class PoolState:
+    """See the module. It depends on nothing but the entries, so the same entries give the same state.
+
+    Args:
+        pool: the members and their ratings.
+
+    Attributes:
+        ledger: the games that were handed out.
+        queue: the games to come; ``None`` until a collector has registered.
+        policy: the newest weights.
+        stopped: play has ended.
+        last_answer: the last answer to each collector, with the number of its request.
+    """
+
+    def __init__(self, pool: ModelPool) -> None:
+        self.pool = pool
+        self.ledger = GamesInFlight()
+        self.queue: GameQueue | None = None
+        self.policy = AdapterRef("default", 0, None)
+        self.stopped = False
+        self.last_answer: dict[str, tuple[int, Jobs]] = {}
+
+    def apply(self, entry: entries.PoolEntry) -> Any:
+        """Change the state as an entry says, and return the answer to who asked for the change.
+
+        Raises:
+            InputError: the change is impossible; nothing is changed.
+        """
+        match entry:
+            case entries.AddCheckpoint(path, iteration):
+                self._rate_held_games()
+                return self.pool.add_checkpoint(path, iteration)
+            case entries.AddFixed(name, prior_mu, kind, active):
+                return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
+            case entries.AddPolicy(uid):
+                return self.pool.add_policy(uid)
+            case entries.Sample(uid_me):
+                return self.pool.sample(uid_me)
+            case entries.RateGame(uid_me, uid_opp, final_reward, action_seq, env_id):
+                return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
+            case entries.RateMatch(step, games):
+                return self._rate_match(step, games)
+            case entries.Publish(path, version, consumed):
+                self._rate_held_games()
+                self.policy, self.ledger.consumed = AdapterRef("default", version, path), consumed
+            case entries.ForgetAfter(version):
+                return self._forget_after(version)
+            case entries.Register(collector, settings):
+                return self._register(collector, settings)
+            case entries.HandOut(collector, number, training, evaluation):
+                return self._hand_out(collector, number, training, evaluation)
+            case entries.Finish(results):
+                return self._finish(results)
+            case entries.Stop():
+                self.stopped = True
+            case entries.Resume():
+                self.stopped = False
+            case _:
+                assert_never(entry)
+        return None
+
+    def knows(self, uid: str, path_or_name: str | None, kind: str) -> bool:
+        """Return whether exactly this model is a member."""
+        return self.pool.ckpt_path(uid) == (path_or_name, kind)
+
+    def has_games(self, training: int, evaluation: int) -> bool:
+        """Return whether a request for at most this many games of each kind would get one."""
+        return self.queue is not None and self.queue.has_any(training, evaluation, self.policy.version)
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all games of an update end before its successor's begin."""
+        return self.queue is not None and self.queue.settings.in_lockstep
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON-able data, without :meth:`games`."""
+        return {
+            "pool": self.pool.state_dict(),
+            "ledger": replace(self.ledger, in_flight={}, again=[], unrated=[]),
+            "settings": None if self.queue is None else self.queue.settings,
+            "scheduler": None if self.queue is None else self.queue.scheduler.state_dict(),
+            "policy": self.policy,
+            "last_answer": self.last_answer,
+            "stopped": self.stopped,
+        }
+
+    def games(self) -> dict[str, list[Any]]:
+        """Return the games that have not ended or are not rated."""
+        ledger = self.ledger
+        return {
+            "in_flight": list(ledger.in_flight.items()),
+            "again": list(ledger.again),
+            "unrated": list(ledger.unrated),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict` with the :meth:`games` in it, as read from JSON."""
+        self.pool.load_state_dict(state["pool"])
+        games = {"again": state["again"], "unrated": state["unrated"]}
+        games["in_flight"] = dict(state["in_flight"])
+        self.ledger = msgspec.convert(state["ledger"] | games, GamesInFlight)
+        if state["settings"] is not None:
+            settings = msgspec.convert(state["settings"], PlaySettings)
+            self.queue = GameQueue(self.pool, settings, self.ledger)
+            self.queue.scheduler.load_state_dict(state["scheduler"])
+        self.policy = AdapterRef(**state["policy"])
+        self.last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
+        self.stopped = state["stopped"]
+
+    def _rate_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
+        self.ledger.matches.add(step)
+        for uid_me, uid_opp, reward, env_id in games:
+            self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
+
+    def _forget_after(self, version: int) -> None:
+        self._rate_held_games()
+        removed = self.pool.forget_after(version)
+        self.ledger.matches = {step for step in self.ledger.matches if step <= version}
+        if self.queue is not None:
+            self.queue.replace_opponents(removed)
+
+    def _register(self, collector: str, settings: PlaySettings) -> int:
+        self.queue = self.queue or GameQueue(self.pool, settings, self.ledger)
+        self.last_answer.pop(collector, None)
+        return self.ledger.take_back(collector)
+
+    def _hand_out(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
+        assert self.queue is not None
+        jobs = self.queue.next_jobs(collector, training, evaluation, self.policy.version)
+        answer = Jobs(jobs, self.policy, self._adapters_of(jobs))
+        self.last_answer[collector] = (number, answer)
+        return answer
+
+    def _adapters_of(self, jobs: list[Job]) -> dict[str, AdapterRef]:
+        adapters = {}
+        for uid in {uid for job in jobs for uid in job.uids}:
+            path, kind = self.pool.ckpt_path(uid) or (None, "")
+            if kind == "checkpoint":
+                version = max(0, int(uid.removeprefix("ckpt-")))
+                adapters[uid if path else BASE] = AdapterRef(uid, version, path)
+        return adapters
+
+    def _finish(self, results: list[GameResult]) -> None:
+        for result in results:
+            job = self.ledger.end(result)
+            if job is None or result.status != "finished":
+                continue
+            if self.in_lockstep and job.is_training:
+                self.ledger.unrated.append((job, result))
+            else:
+                self._rate(job, result)
+
+    def _rate_held_games(self) -> None:
+        """Rate the games of an update in the order of their numbers; in lockstep, once all have ended.
+
+        Draws from the pool and ratings then do not depend on which game ended first.
+        """
+        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].meta.index):
+            self._rate(job, result)
+        self.ledger.unrated = []
+
+    def _rate(self, job: Job, result: GameResult) -> None:
+        self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)

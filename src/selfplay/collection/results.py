@@ -1,0 +1,66 @@
+"""What became of a game: its rollout, and the result that is counted, rated and learned."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from selfplay.collection.scheduler import Job
+from selfplay.core import Arena, Rollout, Trajectory, trajectories_of
+
+
+@dataclass(frozen=True)
+class GameResult:
+    """The result of a game.
+
+    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
+    of error that the game raised on a move. ``failure``: the type of error that made the game fail.
+    """
+
+    name: str
+    status: Literal["finished", "failed", "filtered"]
+    retried: int = 0
+    rewards: list[float] = field(default_factory=list)
+    action_seq: list[str] = field(default_factory=list)
+    raised: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """A job and its rollout; the rollout of a failed job holds the reason."""
+
+    job: Job
+    rollout: Rollout
+
+    def result(self, filter_opponent_invalid: bool) -> GameResult:
+        """Return the result.
+
+        Args:
+            filter_opponent_invalid: leave training games out that an untrained seat lost by an invalid move.
+        """
+        rollout, name = self.rollout, self.job.name
+        retried = rollout.meta.get("retried", 0)
+        if rollout.error is not None:
+            return GameResult(name, "failed", retried, failure=rollout.error_type)
+        raised = rollout.extras.get("raised")
+        if filter_opponent_invalid and self.job.is_training and self._opponent_was_invalid():
+            return GameResult(name, "filtered", retried, raised=raised)
+        final_rewards = rollout.extras["final_rewards"]
+        rewards = [final_rewards[pid] for pid in range(self.job.spec.num_players)]
+        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"], raised)
+
+    def trajectories(self, result: GameResult) -> list[Trajectory]:
+        """Return what may be learned: the trajectories of the trained seats of a finished training game."""
+        learns = self.job.is_training and result.status == "finished"
+        return trajectories_of(self.rollout) if learns else []
+
+    def _opponent_was_invalid(self) -> bool:
+        """Return whether an untrained seat ended the game by an invalid move."""
+        invalid_pid = self.rollout.extras.get("invalid_pid")
+        return invalid_pid is not None and invalid_pid not in self.job.spec.trained_pids
+
+
+async def play(arena: Arena, job: Job) -> Played:
+    """Play a game to its end, or to its last failure."""
+    meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
+    result = await arena.try_episode(job.episode_key, job.spec, meta)
+    return Played(job, result.rollout)
