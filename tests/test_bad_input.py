@@ -20,7 +20,7 @@ PACKAGES = ("wandb", "tensorboard", "fastapi", "uvicorn", "textual", "vllm")
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch, loopback):
     monkeypatch.chdir(tmp_path)
     make_files(tmp_path)
     lock = hold_run(tmp_path / "runs" / "busy")
