@@ -41,7 +41,7 @@ from selfplay.envs.game import Game
 from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
-from selfplay.runtime import play
+from selfplay.runtime.play import ModelPlayer, play_game
 from selfplay.tracking.watch_actors import actors_panel
 from selfplay.tracking.watch_charts import Chart, Line
 from selfplay.tracking.watch_game import ReadableGame, Spoken
@@ -191,8 +191,9 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
     stdin, sys.stdin = sys.stdin, io.StringIO("x\n")
     try:
         client = MockInferenceClient([answer])
-        game = play._game(HostileGame(text), 0, client, get_template("qwen3-zs"), 8, 1, shown)
-        asyncio.run(game)
+        with asyncio.Runner() as runner:
+            model = ModelPlayer(client, get_template("qwen3-zs"), 8, runner)
+            play_game(HostileGame(text), 0, model, 1, shown)
     finally:
         sys.stdin = stdin
     counts[TERMINAL] += len(ACTS_ON_A_TERMINAL.findall(shown.file.getvalue()))
