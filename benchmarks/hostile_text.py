@@ -35,7 +35,7 @@ from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
 from selfplay.cli import main as command_line
-from selfplay.commands import play
+from selfplay.commands.play import ModelPlayer, play_game
 from selfplay.core import InputError, Messages, MockInferenceClient
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.envs.game import Game
@@ -191,8 +191,9 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
     stdin, sys.stdin = sys.stdin, io.StringIO("x\n")
     try:
         client = MockInferenceClient([answer])
-        game = play._game(HostileGame(text), 0, client, get_template("qwen3-zs"), 8, 1, shown)
-        asyncio.run(game)
+        with asyncio.Runner() as runner:
+            model = ModelPlayer(client, get_template("qwen3-zs"), 8, runner)
+            play_game(HostileGame(text), 0, model, 1, shown)
     finally:
         sys.stdin = stdin
     counts[TERMINAL] += len(ACTS_ON_A_TERMINAL.findall(shown.file.getvalue()))

@@ -70,6 +70,12 @@ def test_a_temperature_at_or_near_zero_always_gives_the_likeliest_token(temperat
     assert distribution.logprobs_V[best] == 0.0
 
 
+@pytest.mark.parametrize(("temperature", "drawn"), [(0.99e-6, [0, 0]), (1e-6, [0, 1])])
+def test_among_equally_likely_tokens_only_a_temperature_of_zero_always_gives_the_same(temperature, drawn):
+    halves = Distribution(np.log(np.array([0.5, 0.5], dtype=np.float32)), temperature)
+    assert halves.draw(np.array([0.49, 0.51])).tolist() == drawn
+
+
 @pytest.mark.parametrize("temperature", [1e-6, 1e308])
 def test_very_low_and_very_high_temperatures_give_finite_distributions(temperature):
     logprobs = random_logprobs()
@@ -92,6 +98,11 @@ def test_impossible_tokens_are_never_drawn_even_at_the_edges():
     logprobs = np.array([-np.inf, np.log(0.5), -np.inf, np.log(0.5), -np.inf], dtype=np.float32)
     edges = np.array([0.0, 0.5 - 2**-53, 0.5, 1 - 2**-53])
     assert Distribution(logprobs, 1.0).draw(edges).tolist() == [1, 1, 3, 3]
+
+
+def test_a_token_of_one_in_a_billion_can_be_drawn():
+    rare = Distribution(np.array([0.0, np.log(1e-9)], dtype=np.float32), 1.0)
+    assert rare.draw(np.array([1 - 1e-8, 1 - 2**-53])).tolist() == [0, 1]
 
 
 def test_probabilities_need_not_add_up_to_one():

@@ -3,14 +3,17 @@
 import asyncio
 import io
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from peft import PeftModel
 from rich.console import Console
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from file_limits import files_no_longer_than
@@ -356,6 +359,42 @@ def resumed(path: Path) -> str:
     text = io.StringIO()
     resume(path, Console(file=text, width=100))
     return text.getvalue()
+
+
+class InterruptedAt(io.StringIO):
+    """A file that sends this process an interrupt whenever one of these texts is written."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def write(self, written: str) -> int:
+        if any(text in written for text in self.texts):
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(written)
+
+
+def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupted(model, finished, tmp_path):
+    text = InterruptedAt("update    1/")
+    train(configure(model, run__save_every="4"), tmp_path / "run", Console(file=text, width=100))
+    said = " ".join(text.getvalue().split())
+    assert said.count("finishing this update, then saving; press Ctrl-C again to stop at once") == 1
+    (saved,) = [step for step in RunDirectory.open(tmp_path / "run").saved_steps() if step]
+    assert f"stopped after update {saved} of 4; saved" in said
+    assert 1 <= saved < 4
+    resumed(tmp_path / "run")
+    once, again = (
+        load_file(path / "checkpoints" / "step-000004" / "adapter_model.safetensors")
+        for path in (finished[0], tmp_path / "run")
+    )
+    assert all((once[name] == again[name]).all() for name in once)
+
+
+def test_a_second_interrupt_stops_at_once(model, tmp_path):
+    text = InterruptedAt("update    1/", "finishing this update")
+    with pytest.raises(KeyboardInterrupt):
+        train(configure(model, run__save_every="4"), tmp_path / "run", Console(file=text, width=100))
+    assert RunDirectory.open(tmp_path / "run").saved_steps() == [0]
 
 
 def test_a_finished_run_is_not_resumed(copied):

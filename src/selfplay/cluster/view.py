@@ -93,7 +93,7 @@ class ClusterSource:
         return _troubled(self._last, "the cluster is gone")
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Leave the cluster, and wait until the process that joined it has ended; may be repeated."""
         self._process.kill()
         self._process.join(ANSWER_SECONDS)
         self._connection.close()

@@ -44,13 +44,13 @@ def play(
     tally: Counter[str] = Counter()
     number = 0
     with asyncio.Runner() as runner:
-        model = _Model(engine, prompts, source.max_tokens, runner)
+        model = ModelPlayer(engine, prompts, source.max_tokens, runner)
         while True:
             game = make_game(env_id, num_players, derive_seed(seed, "play", number))
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
-            _play_game(game, mine, model, seed + number, console)
+            play_game(game, mine, model, seed + number, console)
             if not game.done:
                 break
             tally[outcome_of(game.rewards(), mine)] += 1
@@ -62,7 +62,7 @@ def play(
 
 
 @dataclass(frozen=True)
-class _Model:
+class ModelPlayer:
     """The person's opponent. Only its answers run in an event loop, which would hold back a Ctrl-C."""
 
     client: InferenceClient
@@ -82,7 +82,7 @@ class _Model:
         return self.runner.run(answering).text
 
 
-def _play_game(game: Game, mine: int, model: _Model, seed: int, console: Console) -> None:
+def play_game(game: Game, mine: int, model: ModelPlayer, seed: int, console: Console) -> None:
     """Play one game; leave it unfinished when the person stops."""
     shown_rules = False
     turn = 0
@@ -137,7 +137,7 @@ def _tally_text(tally: Counter[str]) -> str:
     return f"you: {tally['win']} won, {tally['draw']} drawn, {tally['loss']} lost"
 
 
-def _model_move(game: Game, model: _Model, seed: int, console: Console) -> None:
+def _model_move(game: Game, model: ModelPlayer, seed: int, console: Console) -> None:
     pid = game.current_pid
     text = model.answer(game, seed)
     action, _ = model.template.extract(text)

@@ -1,6 +1,7 @@
 """Adapters that are loaded and unloaded while their model is served."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -188,11 +189,9 @@ class ClientAdapters:
 
     def _below_root(self, path: str) -> Path:
         """Return the directory that a client names, relative or absolute; links cannot leave the root."""
-        try:
+        with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have, or a loop of links
             directory = (self.root / path).resolve()
             if directory.is_relative_to(self.root):
                 return directory
-        except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a loop of links
-            pass
         problem = f"{path!r} is outside the directory of adapters"
         raise InputError("lora_path", problem, "Give a path relative to the directory that --adapters names.")
