@@ -8,9 +8,9 @@ from typing import Any
 from ray.exceptions import RayError
 from rich.console import Group
 
+from selfplay.cluster.engine_start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
 from selfplay.cluster.run_actors import RunActors

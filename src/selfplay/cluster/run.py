@@ -9,13 +9,13 @@ from rich.console import Console
 
 from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.connect import head_address
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import (
+from selfplay.cluster.engine_start import (
     EngineStarts,
     calls_of_each_client,
     calls_per_engine,
     engine_names,
 )
+from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners

@@ -16,13 +16,13 @@ from selfplay.cluster.actors import (
     TrackerActor,
     restarting,
 )
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import (
+from selfplay.cluster.engine_start import (
     calls_of_each_client,
     calls_per_engine,
     engine_names,
     start_engines,
 )
+from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command

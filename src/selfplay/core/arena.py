@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
@@ -16,14 +16,33 @@ from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.context import current_episode, episode_counts, inherit
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
-from selfplay.core.episode import Episode, GenerateResult
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
 from selfplay.core.tasks import all_results
-from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch, as_messages
+from selfplay.core.types import (
+    EpisodeRequest,
+    GenerateResult,
+    Messages,
+    Role,
+    Rollout,
+    TrainingBatch,
+    as_messages,
+)
 from selfplay.core.verbose_logger import VerboseLogger
+
+
+class Playable(Protocol):
+    """What an arena knows of an episode; see :class:`selfplay.core.Episode`."""
+
+    @property
+    def episode_type(self) -> str:
+        """Unique name of this kind of episode."""
+
+    async def generate(self, arena: Any, artifact: Any, meta: dict[str, Any] | None = None) -> GenerateResult:
+        """Play the episode once and return its scored result."""
+        ...
 
 
 class Arena:
@@ -74,7 +93,7 @@ class Arena:
         self.model_without_role: str | None = None
         self.frozen = {BASE}
         self.roles: dict[str, Role] = {}
-        self.episodes: dict[str, Episode] = {}
+        self.episodes: dict[str, Playable] = {}
         self.stores: dict[str, ArtifactStore] = {}
         self.logger = logger or (VerboseLogger() if verbose else None)
         self.on_result: Callable[[GenerateResult], None] | None = None
@@ -98,7 +117,7 @@ class Arena:
             )
         return self.roles[role_id]
 
-    def add_episode(self, episode_type: str, episode: Episode) -> None:
+    def add_episode(self, episode_type: str, episode: Playable) -> None:
         """Register an episode under a name."""
         self.episodes[episode_type] = episode
 

@@ -1,4 +1,4 @@
-"""Role, Step, Rollout, Trajectory and TrainingRecord: the data that games produce for learning."""
+"""Role, Step, Rollout, GenerateResult, Trajectory and TrainingRecord: what episodes produce for learning."""
 
 import time
 import uuid
@@ -145,6 +145,39 @@ class Rollout:
         for step in self.steps:
             if step.role_id == role_id:
                 step.reward = reward
+
+
+@dataclass
+class GenerateResult:
+    """A rollout and the results of the episodes that it spawned.
+
+    If ``is_trainable`` is false, the result and all its descendants are left out of credit and training.
+    """
+
+    rollout: Rollout
+    children: list["GenerateResult"] = field(default_factory=list)
+    is_trainable: bool = True
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Rewards by role id, from the rollout."""
+        return self.rollout.rewards
+
+    def all_rollouts(self) -> list[Rollout]:
+        """Return the rollout and those of all descendants, parents first."""
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.all_rollouts()
+        return rollouts
+
+    def trainable_rollouts(self) -> list[Rollout]:
+        """Like :meth:`all_rollouts`, without results that are not trainable and their descendants."""
+        if not self.is_trainable:
+            return []
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.trainable_rollouts()
+        return rollouts
 
 
 @dataclass

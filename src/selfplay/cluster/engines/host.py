@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
+from selfplay.cluster.engines.load_window import LoadWindow
 from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
-from selfplay.cluster.services.load_window import LoadWindow
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE
 from selfplay.inference.delivery import (
