@@ -16,7 +16,7 @@ from selfplay.core.credit import (
 )
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
-from selfplay.core.play import Opponent, PlaySpec, TaskMeta, trajectories_of
+from selfplay.core.play import Opponent, PlaySpec, TaskMeta, Trajectory, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import (
@@ -29,7 +29,6 @@ from selfplay.core.types import (
     Step,
     TrainingBatch,
     TrainingRecord,
-    Trajectory,
 )
 from selfplay.core.verbose_logger import VerboseLogger
 

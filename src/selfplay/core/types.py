@@ -1,4 +1,4 @@
-"""Role, Step, Rollout, GenerateResult, Trajectory and TrainingRecord: what episodes produce for learning."""
+"""Role, Step, Rollout, GenerateResult and TrainingRecord: what episodes produce for learning."""
 
 import time
 import uuid
@@ -77,16 +77,6 @@ class Step:
         """Whether token ids or log-probabilities are missing, so that no token learner can train on it."""
         return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
 
-    @property
-    def obs(self) -> str:
-        """The contents of the prompt's messages, joined by line feeds."""
-        return "\n".join(message["content"] for message in self.prompt)
-
-    @property
-    def act(self) -> str:
-        """The model's answer, unprocessed."""
-        return self.completion_text
-
     def scored(self, reward: float, info: dict[str, Any], env_id: str) -> "Step":
         """Return a copy with these three fields; messages and tokens are shared."""
         return Step(
@@ -105,6 +95,16 @@ class Step:
             self.policy,
             self.temperature,
         )
+
+    @property
+    def obs(self) -> str:
+        """The contents of the prompt's messages, joined by line feeds."""
+        return "\n".join(message["content"] for message in self.prompt)
+
+    @property
+    def act(self) -> str:
+        """The model's answer, unprocessed."""
+        return self.completion_text
 
     @property
     def step_info(self) -> dict[str, Any]:
@@ -178,51 +178,6 @@ class GenerateResult:
         for child in self.children:
             rollouts += child.trainable_rollouts()
         return rollouts
-
-
-@dataclass
-class Trajectory:
-    """One role's part of a rollout, which a replay buffer stores.
-
-    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
-    """
-
-    pid: int
-    env_id: str
-    final_reward: float
-    steps: list[Step]
-    final_rewards: dict[int, float] = field(default_factory=dict)
-    game_info: dict[str, Any] = field(default_factory=dict)
-    role_id: str = ""
-    rollout_id: str = ""
-    num_turns: int = 0
-
-    @property
-    def obs(self) -> list[str]:
-        """The prompts, in order."""
-        return [step.obs for step in self.steps]
-
-    @property
-    def actions(self) -> list[str]:
-        """The raw answers, in order."""
-        return [step.act for step in self.steps]
-
-    @property
-    def extracted_actions(self) -> list[str]:
-        """The actions that were passed to the game, in order."""
-        return [step.info.get("extracted_action", step.act) for step in self.steps]
-
-    @property
-    def format_feedbacks(self) -> list[dict[str, Any]]:
-        """``correct_answer_format`` and ``invalid_move`` of each step."""
-        return [step.info.get("format_feedback", {}) for step in self.steps]
-
-    @property
-    def infos(self) -> list[dict[str, Any]]:
-        """The ``info`` of every step."""
-        return [step.info for step in self.steps]
-
-    step_infos = infos
 
 
 @dataclass(kw_only=True)
