@@ -9,8 +9,8 @@ from selfplay.cluster.handles import found
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
-from selfplay.replay.records import records_from_steps
-from selfplay.training.learners import EncodeAnswer, Records, Saved
+from selfplay.replay.records import EncodeAnswer, records_from_steps
+from selfplay.training.learners import Records, Saved
 
 PATIENCE = 3600.0
 """Seconds without a batch after which the learner gives up."""

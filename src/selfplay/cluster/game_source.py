@@ -17,7 +17,6 @@ from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.config import Config
-from selfplay.core import Arena
 from selfplay.core.adapters import TRAINED
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
@@ -236,12 +235,7 @@ class ClusterGames:
 
     def _evaluations(self) -> Evaluations:
         config = self.config
-        arena = Arena(
-            self.client,
-            max_calls=calls_of_each_client(config),
-            episode_timeout=config.collection.game_timeout,
-            retries=config.collection.retries,
-        )
+        arena = assembly.build_arena(config, self.client, calls_of_each_client(config))
         return Evaluations(config, arena, self.ratings, {TRAINED: TRAINED}, self.directory)
 
 

@@ -13,7 +13,7 @@ from selfplay.config.loading import load_config
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError
-from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
@@ -21,7 +21,6 @@ from selfplay.evaluation.tables import match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import load_adapter
 from selfplay.learning.model_files import BUNDLED_MODEL
-from selfplay.learning.policy import BASE, TRAINED
 from selfplay.training import assembly
 from selfplay.training.checks import default_seats
 from selfplay.training.evaluation_opponents import OPPONENTS
@@ -201,7 +200,7 @@ def evaluate(
                 env.id,
                 env.num_players,
                 get_template(env.template),
-                model="default",
+                model=TRAINED,
                 opponent=None if alone else agent,
                 games=games,
                 seed=seed,

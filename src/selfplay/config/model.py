@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR
+from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK
 
 
 class ModelSettings(Settings):
@@ -35,9 +35,9 @@ class ModelSettings(Settings):
 class LoraSection(Settings):
     """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
 
-    rank: int = Field(default=16, ge=1)
+    rank: int = Field(default=LORA_RANK, ge=1)
     """Rank of the two factors."""
-    alpha: int = Field(default=32, ge=1)
+    alpha: int = Field(default=LORA_ALPHA, ge=1)
     """The update is scaled by alpha / rank."""
     dropout: float = 0.0
     """Must be 0: with dropout, samples could not share tokens in a prefix tree."""

@@ -118,13 +118,6 @@ def remove_partial(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def copy_directory(source: Path, directory: Path) -> None:
-    """Copy a directory, replacing an existing one."""
-    scratch = scratch_for(directory)
-    shutil.copytree(source, scratch, dirs_exist_ok=True)
-    put_in_place(scratch, directory)
-
-
 def sync(path: Path) -> None:
     """Force a file's content or a directory's names to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -6,6 +6,9 @@ from typing import Any, Literal
 from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step
 
+SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+"""How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
+
 
 @dataclass(frozen=True)
 class PlaySpec:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay.core.adapters import TRAINED
 from selfplay.core.agents import AgentSpec
 
 Message = dict[str, str]
@@ -28,7 +29,7 @@ class Role:
     system_prompt: str = ""
     temperature: float = 1.0
     max_tokens: int | None = None
-    policy: str = "default"
+    policy: str = TRAINED
     stop: tuple[str, ...] = ()
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
@@ -64,7 +65,7 @@ class Step:
     pid: int = 0
     env_id: str = ""
     policy_version: int = 0
-    policy: str = "default"
+    policy: str = TRAINED
     temperature: float = 1.0
 
     @property
@@ -198,7 +199,7 @@ class TrainingRecord:
     advantage: float
     alternatives: list[list[int]] = field(default_factory=list)
     policy_version: int = 0
-    policy: str = "default"
+    policy: str = TRAINED
     temperature: float = 1.0
     meta: dict[str, Any] = field(default_factory=dict)
 

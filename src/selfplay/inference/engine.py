@@ -20,6 +20,7 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
+from selfplay.core.adapters import TRAINED
 from selfplay.core.chat_tokens import decoded
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.decoder import Decoder, EngineStats, TreeModel
@@ -204,7 +205,7 @@ class EmbeddedEngine(InferenceClient):
             InputError: the model is unknown.
             SelfplayError: there are more ids than the model's context length.
         """
-        served = self._find(model or "default")
+        served = self._find(model or TRAINED)
         if len(ids) > self.model.context_length:
             raise SelfplayError(
                 f"{len(ids)} tokens exceed the model's context of {self.model.context_length}"
@@ -232,7 +233,7 @@ class EmbeddedEngine(InferenceClient):
         forced: list[int] | None = None,
     ) -> Request:
         """Put a request into the queue, and start the serving task if it does not run."""
-        served = self._find(model or "default")
+        served = self._find(model or TRAINED)
         if max_tokens < 1:
             raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
         if not (temperature >= 0 and math.isfinite(temperature)):

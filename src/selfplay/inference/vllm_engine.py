@@ -29,7 +29,7 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
@@ -334,7 +334,7 @@ class VLLMEngine(InferenceClient):
             ContextError: the request exceeds the context.
             SelfplayError: the request exceeds the queue limit, or vLLM failed.
         """
-        served = self._find(model or "default")
+        served = self._find(model or TRAINED)
         limit = self.max_tokens if max_tokens is None else max_tokens
         if limit < 1:
             raise InputError("max_tokens", f"{limit} leaves no room for an answer", "Give at least 1")
@@ -382,7 +382,7 @@ class VLLMEngine(InferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return the log-probability of each completion with its stop token, at temperature 1."""
-        served = self._find(model or "default")
+        served = self._find(model or TRAINED)
         prompt = self.tokens.render(messages)
         forced = [self.tokens.encode_answer(messages, text) for text in completions]
         for ids in forced:

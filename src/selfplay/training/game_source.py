@@ -11,11 +11,11 @@ from selfplay.config import Config
 from selfplay.core import Arena, Role, SelfplayError
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.records import records_from_steps
+from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations
-from selfplay.training.learners import Batch, BatchOf, EncodeAnswer, Saved, by_policy
+from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
@@ -66,7 +66,7 @@ class GameSource:
 
     def _build_arena(self) -> Arena:
         config = self.config
-        arena = assembly.build_arena(config, self.serving.engine)
+        arena = assembly.build_arena(config, self.serving.engine, config.inference.max_queue)
         for env in config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):

@@ -6,7 +6,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from selfplay.core import Messages, TrainingRecord
+from selfplay.core import TrainingRecord
+from selfplay.replay.records import EncodeAnswer
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 Records = Mapping[str, list[TrainingRecord]]
 """Records by policy. A policy without records is not updated."""
 
-EncodeAnswer = Callable[[Messages, str], list[int]]
 State = Callable[[], Awaitable[dict[str, Any]]]
 """Returns what the run needs to continue after an update, as JSON-able data."""
 

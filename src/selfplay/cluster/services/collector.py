@@ -17,6 +17,7 @@ from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -28,9 +29,9 @@ class Limits:
     Of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
     """
 
-    episode_timeout: float = 3600.0
-    retries: int = 2
-    max_calls: int = 4096
+    episode_timeout: float = EPISODE_TIMEOUT
+    retries: int = RETRIES
+    max_calls: int = MAX_CALLS
     shown: int = 8
     shown_per: int = 256
 
