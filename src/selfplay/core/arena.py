@@ -35,8 +35,8 @@ class Arena(EpisodeRunner):
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
-    ``seat`` may give the requests of a step their agents. ``on_result`` is called with each result that is
-    not another result's child, for progress bars.
+    ``seat`` may give the requests of a step their agents. Further attributes: see :class:`EpisodeRunner` and
+    :class:`ModelCaller`.
     """
 
     def __init__(
@@ -117,10 +117,8 @@ class Arena(EpisodeRunner):
     async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
         """Begin the next step; return its number and its requests, ready to be run."""
         number, version = self.step_num, await self.client.get_policy_version()
-        requests = [
-            replace(request, meta=self._tags(index, version) | request.meta)
-            for index, request in enumerate(self.get_batch())
-        ]
+        asked = enumerate(self.get_batch())
+        requests = [replace(one, meta=self._tags(index, version) | one.meta) for index, one in asked]
         if self.seat is not None:
             requests = self.seat(requests)
         if self.logger is not None:
@@ -158,9 +156,8 @@ class Arena(EpisodeRunner):
                 never end.
         """
         if self.logger is not None:
-            names = {"roles": list(self.roles), "episodes": list(self.episodes)}
-            arena = type(self).__name__
-            self.logger.log_run_start({"arena": arena, "num_steps": num_steps, "seed": self.seed} | names)
+            settings = {"arena": type(self).__name__, "num_steps": num_steps, "seed": self.seed}
+            self.logger.log_run_start(settings | {"roles": [*self.roles], "episodes": [*self.episodes]})
         done = 0
         while num_steps is None or done < num_steps:
             batch = await self.step(concurrency, verbose)

@@ -36,7 +36,8 @@ class Playable(Protocol):
 class EpisodeRunner(ModelCaller):
     """Runs episodes, which make model calls; see :class:`selfplay.core.Arena` for the arguments.
 
-    ``started`` counts episodes, including sub-episodes but not further attempts.
+    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called
+    with each result that is not another result's child, for progress bars.
     """
 
     def __init__(
