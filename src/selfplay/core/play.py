@@ -106,6 +106,11 @@ class Trajectory:
         return [step.info for step in self.steps]
 
 
+def seat_role(pid: int) -> str:
+    """Return the role id of a game's seat."""
+    return f"player_{pid}"
+
+
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
     """Split a finished game into one trajectory for each trained seat that acted.
 

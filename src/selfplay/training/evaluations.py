@@ -142,10 +142,6 @@ class Evaluations:
             uid = evaluated_uid(self.config, env.seats[number % env.num_players])
             self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
 
-    def tables(self) -> Group | str:
-        """Compare the first evaluation on disk with the last."""
-        return comparison_of(self.directory.evaluation)
-
 
 def comparison_of(directory: Path) -> Group | str:
     """Compare the first evaluation in a directory with the last, as a table."""

@@ -9,12 +9,13 @@ from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, Role, SelfplayError
+from selfplay.core.play import seat_role
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
-from selfplay.training.evaluations import Evaluations
+from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
@@ -71,7 +72,7 @@ class GameSource:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):
                 temperature, max_tokens = config.inference.temperature, config.inference.max_tokens
-                arena.add_role(Role(f"player_{pid}", temperature=temperature, max_tokens=max_tokens))
+                arena.add_role(Role(seat_role(pid), temperature=temperature, max_tokens=max_tokens))
         return arena
 
     async def startup(self) -> None:
@@ -178,7 +179,7 @@ class GameSource:
 
     async def ending(self) -> Group | str:
         """Compare the first evaluation with the last."""
-        return self.evaluations.tables()
+        return comparison_of(self.directory.evaluation)
 
     async def account_lines(self) -> list[str]:
         """Return the accounts of games and of steps."""

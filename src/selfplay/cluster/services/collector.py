@@ -18,6 +18,7 @@ from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
+from selfplay.core.play import seat_role
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -106,7 +107,7 @@ class CollectorService:
             seats |= set(range(env.num_players))
         for pid in sorted(seats):
             arena.add_role(
-                Role(f"player_{pid}", temperature=settings.temperature, max_tokens=settings.max_tokens)
+                Role(seat_role(pid), temperature=settings.temperature, max_tokens=settings.max_tokens)
             )
         return arena
 
