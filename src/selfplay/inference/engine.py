@@ -20,6 +20,7 @@ from selfplay.core import (
     TransientError,
 )
 from selfplay.core.chat_tokens import decoded
+from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.decoder import Decoder, EngineStats, TreeModel
 from selfplay.inference.request_checks import check_sampling, find_model
@@ -47,8 +48,8 @@ class EmbeddedEngine(InferenceClient):
         *,
         max_tokens: int = 64,
         max_context: int | None = None,
-        max_queue: int = 16_384,
-        max_cached_tokens: int = 32_768,
+        max_queue: int = MAX_QUEUE,
+        max_cached_tokens: int = MAX_CACHED_TOKENS,
         max_batch_tokens: int = 2048,
     ) -> None:
         self.model = model

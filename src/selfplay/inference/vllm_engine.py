@@ -28,6 +28,7 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
+from selfplay.core.limits import MAX_QUEUE
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
     Delivery,
@@ -105,7 +106,7 @@ class VLLMEngine(InferenceClient):
         *,
         max_tokens: int = 64,
         max_context: int | None = None,
-        max_queue: int = 16_384,
+        max_queue: int = MAX_QUEUE,
         max_batch: int = 256,
         max_adapters: int = 8,
         max_lora_rank: int = 16,
