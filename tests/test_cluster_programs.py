@@ -61,6 +61,7 @@ def start(faults: Faults, name: str, *more: str) -> Command:
         "learning.average_decay": "0.5",
         "learning.learning_rate": "0.01",
         "run.directory": str(faults.directory),
+        "ray.collectors": "2",
     }
     options = [f"--{field}={value}" for field, value in settings.items()]
     where = [f"--address={faults.cluster.address}", "--runtime=ray", f"--name={name}"]
@@ -81,7 +82,8 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loo
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
-    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **some)
+    spread = {"ray__engines": "2", "ray__learners": "2", "ray__collectors": "2"}
+    there = configure(model, tmp_path, run__runtime="ray", **spread, **some)
     train(there, tmp_path / "there", Console(file=said, width=100))
     for policy in ("hider", "seeker"):
         one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
@@ -128,9 +130,11 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=100)
 
 
-def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults, whole):
+def test_a_run_whose_actors_and_command_are_killed_ends_with_the_same_results(
+    faults, whole
+):
     command = start(faults, "killed")
-    for name in ("Engine-0", "Learner", "Engine-0"):
+    for name in ("Collector-0", "Engine-0", "Learner", "Collector-1"):
         before = command.saved()
         if not command.wait_until(lambda before=before: command.saved() > before):
             pytest.fail(command.end())
