@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from program_files import write_program
 from selfplay.cluster.train import train
+from selfplay.cluster.view import ClusterSource
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
@@ -130,9 +131,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=100)
 
 
-def test_a_run_whose_actors_and_command_are_killed_ends_with_the_same_results(
-    faults, whole
-):
+def test_a_run_whose_actors_and_command_are_killed_ends_with_the_same_results(faults, whole):
     command = start(faults, "killed")
     for name in ("Collector-0", "Engine-0", "Learner", "Collector-1"):
         before = command.saved()
@@ -184,7 +183,7 @@ class Spoiling(HideAndSeek):
         self.asks = asks
 
     async def startup(self):
-        if self.spoils:
+        if self.spoils and Path(self.spoils).is_dir():
             shutil.rmtree(self.spoils)
             Path(self.spoils).touch()
 
@@ -222,9 +221,14 @@ def test_a_program_that_calls_an_unknown_model_does_not_occupy_its_name(faults):
 
 
 @pytest.mark.parametrize("asked_to_end", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end):
+def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_interrupted(faults, asked_to_end):
     command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
+    source = ClusterSource(faults.cluster.address, command.directory.name)
+    view = source.read()
+    source.close()
+    assert {"Learner", "Engine-0", "Collector-0", "Collector-1"} <= view.actors.keys()
+    assert view.step > 0
     command.process.send_signal(asked_to_end)
     said = command.end()
     assert command.process.returncode == 0, said
