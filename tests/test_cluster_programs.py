@@ -225,10 +225,10 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_interrupted(fa
     command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
     source = ClusterSource(faults.cluster.address, command.directory.name)
-    view = source.read()
+    actors = {"Learner", "Engine-0", "Collector-0", "Collector-1"}
+    assert command.wait_until(lambda: actors <= source.read().actors.keys())
+    assert source.read().step > 0
     source.close()
-    assert {"Learner", "Engine-0", "Collector-0", "Collector-1"} <= view.actors.keys()
-    assert view.step > 0
     command.process.send_signal(asked_to_end)
     said = command.end()
     assert command.process.returncode == 0, said

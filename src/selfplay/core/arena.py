@@ -474,8 +474,9 @@ class Arena:
             done += 1
 
     async def startup(self) -> None:
-        """Override to prepare the run, for example to fill stores. Awaited before the first step, on a cluster
-        also in each process that plays.
+        """Override to prepare the run, for example to fill stores. Awaited before the first step.
+
+        On a cluster it is also awaited in each process that plays.
         """
 
     async def shutdown(self) -> None:
