@@ -169,7 +169,10 @@ class Arena(EpisodeRunner):
             done += 1
 
     async def startup(self) -> None:
-        """Override to prepare the run, for example to fill stores. Awaited before the first step."""
+        """Override to prepare the run, for example to fill stores. Awaited before the first step.
+
+        On a cluster it is also awaited in each process that plays.
+        """
 
     async def shutdown(self) -> None:
         """Override to clean up. Awaited after the last step, even if the run failed."""

@@ -30,14 +30,24 @@ class Playable(Protocol):
 
     async def generate(self, arena: Any, artifact: Any, meta: dict[str, Any] | None = None) -> GenerateResult:
         """Play the episode once and return its scored result."""
-        ...
+
+
+class Elsewhere(Protocol):
+    """Plays an arena's outermost episodes in other processes."""
+
+    async def prepare(self) -> None:
+        """Called before a batch of episodes, with the arena in the state that they may read."""
+
+    async def play(self, request: EpisodeRequest) -> GenerateResult:
+        """Play an episode, retries included; return a failure as a failed rollout."""
 
 
 class EpisodeRunner(ModelCaller):
     """Runs episodes, which make model calls; see :class:`selfplay.core.Arena` for the arguments.
 
     ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called
-    with each result that is not another result's child, for progress bars.
+    with each result that is not another result's child, for progress bars. ``elsewhere``, if given, plays
+    the episodes that are not sub-episodes in other processes.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class EpisodeRunner(ModelCaller):
         self.started = 0
         self.episodes: dict[str, Playable] = {}
         self.on_result: Callable[[GenerateResult], None] | None = None
+        self.elsewhere: Elsewhere | None = None
 
     def add_episode(self, episode_type: str, episode: Playable) -> None:
         """Register an episode under a name."""
@@ -125,6 +136,8 @@ class EpisodeRunner(ModelCaller):
         # Outermost episodes are limited to the number of calls: more would only wait and use memory.
         # Sub-episodes are not limited, because their waiting parent would block them.
         entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
+        if parent is None and self.elsewhere is not None:
+            await self.elsewhere.prepare()
         with parent.clock_stopped() if parent is not None else nullcontext():
             return await all_results(self._generate(request, entrance) for request in own)
 
@@ -138,7 +151,7 @@ class EpisodeRunner(ModelCaller):
         if self.logger is not None:
             rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
             self.logger.log_episode_start(request.episode_type, data_of(request.artifact), rollout_id)
-        result = await self._retry(request, lambda: self._resolve_and_run(request))
+        result = await self._run_or_send(request)
         result.is_trainable = result.is_trainable and request.is_trainable
         rollout = result.rollout
         if self.on_result is not None and "parent_id" not in rollout.meta:
@@ -149,6 +162,11 @@ class EpisodeRunner(ModelCaller):
                 request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
             )
         return result
+
+    async def _run_or_send(self, request: EpisodeRequest) -> GenerateResult:
+        if self.elsewhere is not None and current_episode.get() is None:
+            return await self.elsewhere.play(replace(request, agents={**seated.get(), **request.agents}))
+        return await self._retry(request, lambda: self._resolve_and_run(request))
 
     async def _resolve_and_run(self, request: EpisodeRequest) -> GenerateResult:
         if request.agents:
@@ -165,9 +183,7 @@ class EpisodeRunner(ModelCaller):
     ) -> GenerateResult:
         """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
-        self.started += 1
-        if (counts := episode_counts.get()) is not None:
-            counts["started"] += 1
+        self.count_started(1)
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
 
@@ -189,3 +205,9 @@ class EpisodeRunner(ModelCaller):
             ended_at=time.time(),
         )
         return GenerateResult(failed)
+
+    def count_started(self, episodes: int) -> None:
+        """Count episodes as started, in the arena and for whoever counts them in this context."""
+        self.started += episodes
+        if (counts := episode_counts.get()) is not None:
+            counts["started"] += episodes
