@@ -14,7 +14,7 @@ from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
-from selfplay.core import Arena, derive_seed
+from selfplay.core import Arena, InferenceClient, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
@@ -114,10 +114,10 @@ def build_learner(
     )
 
 
-def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
-    """Build an arena that plays with the engine, with the limits of the configuration."""
+def build_arena(config: Config, client: InferenceClient) -> Arena:
+    """Build an arena of a client's models, with the limits of the configuration."""
     return Arena(
-        engine,
+        client,
         max_calls=config.inference.max_queue,
         episode_timeout=config.collection.game_timeout,
         retries=config.collection.retries,
