@@ -87,9 +87,7 @@ async def play(games: int) -> dict[str, float]:
         "quickstart", {"run.runtime": "ray", "ray.engines": ENGINES, "ray.collectors": COLLECTORS}
     )
     options = {}
-    if (
-        "calls_per_engine" in inspect.signature(EngineClient).parameters
-    ):  # older: all engines together
+    if "calls_per_engine" in inspect.signature(EngineClient).parameters:  # older: all engines together
         calls_per_engine = moved("calls_per_engine", "cluster.engines.start")
         options = {"calls_per_engine": calls_per_engine(config)}
     hosts = [Host(0.0, random_legal) for _ in range(ENGINES)]
