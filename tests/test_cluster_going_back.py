@@ -49,7 +49,7 @@ class Waiting:
         self.pool = pool
 
     async def collect(self, *workers: int) -> None:
-        while not self.pool.stopped:
+        while not self.pool.state.stopped:
             await asyncio.sleep(0.01)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.program_collectors import ProgramCollectors
 from selfplay.core.adapters import TRAINED
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
@@ -18,6 +19,7 @@ class ClusterServing:
         client: the client of the engines.
         policies: the names of the policies.
         learners: the learners whose adapters are served.
+        collectors: the processes that play.
     """
 
     def __init__(
@@ -25,10 +27,12 @@ class ClusterServing:
         client: EngineClient,
         policies: list[str],
         learners: RemoteLearners,
+        collectors: ProgramCollectors,
     ) -> None:
         self.client = client
         self.results = {policy: f"result of {policy}" for policy in policies}
         self.learners = learners
+        self.collectors = collectors
         self._versions: dict[str, int] = {}
         self._copies: Mapping[str, str] = {}
 
@@ -41,6 +45,7 @@ class ClusterServing:
         }
         self.client.adapters |= refs
         self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, saved.step, None))
+        await self.collectors.follow()
         await self.learners.tidy([*self._copies.values()])
 
     async def freeze(self, uid: str, policy: str) -> str | None:
@@ -79,4 +84,5 @@ class ClusterServing:
 
     async def close(self) -> None:
         """See ``Serving``."""
+        self.collectors.close()
         await self.client.close()
