@@ -7,6 +7,8 @@ import importlib.util
 import io
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
@@ -317,7 +319,15 @@ def test_the_page_on_run_directories_names_every_file_of_a_run(finished_run):
         assert name in re.sub(r"\d+", "N", layout), f"{path.relative_to(finished_run)} is not described"
 
 
-def test_the_picture_is_well_formed():
+def test_the_picture_of_the_packages_is_what_the_source_gives(tmp_path):
+    drawn = tmp_path / "packages.svg"
+    subprocess.run([sys.executable, ROOT / "scripts" / "draw-packages", drawn], check=True)
+    assert (DOCS / "packages.svg").read_text() == drawn.read_text(), "run scripts/draw-packages"
+    boxes = {node.text for node in ElementTree.parse(drawn).iter() if node.attrib.get("class") == "name"}
+    assert boxes == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+
+def test_the_picture_of_the_loop_is_well_formed():
     root = ElementTree.parse(DOCS / "loop.svg").getroot()
     texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"model pool", "collector", "episodes", "inference", "replay buffer", "learner"} <= texts

@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from run_files import match, nash, write_run
-from selfplay.commands.evaluate import find_model
+from selfplay.commands.model_source import find_model
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.evaluation import write_evaluation

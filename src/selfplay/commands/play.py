@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from selfplay.commands.evaluate import build_engine, find_model
+from selfplay.commands.evaluate import build_engine
+from selfplay.commands.model_source import find_model
 from selfplay.core import InferenceClient, InputError, derive_seed
 from selfplay.core.adapters import TRAINED
 from selfplay.core.text import one_line, printable

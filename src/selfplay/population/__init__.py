@@ -1,4 +1,4 @@
-"""The model pool: its members, their ratings, and the choice of the next opponent."""
+"""The model pool: its members, their ratings, the choice of opponents."""
 
 from selfplay.core.play import SampleMode
 from selfplay.population.environment_samplers import (

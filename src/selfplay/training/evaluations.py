@@ -81,7 +81,7 @@ class Evaluations:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
                 self._rate(env, result, opponent, sorted(finished))
                 won = f"win against {opponent}" if opponent else "solved"
-                invalid = f"invalid moves {result.invalid_move_rate.mid:.1%}"
+                invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
                 progress.say(f"{env.name}: NashConv")

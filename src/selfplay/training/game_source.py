@@ -8,7 +8,7 @@ from rich.console import Group
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
-from selfplay.core import Arena, Role, SelfplayError
+from selfplay.core import Arena, InferenceClient, Role, SelfplayError
 from selfplay.core.play import seat_role
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
@@ -22,7 +22,7 @@ from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.serving import EmbeddedServing
+from selfplay.training.serving import Serving
 
 
 class GameSource:
@@ -37,11 +37,13 @@ class GameSource:
         tracker: Tracker,
         metrics: RunMetrics,
         encode_answer: EncodeAnswer,
-        serving: EmbeddedServing,
+        client: InferenceClient,
+        serving: Serving,
     ) -> None:
         self.config = config
         self.directory = directory
         self.metrics = metrics
+        self.client = client
         self.serving = serving
         self.rollout_log = RolloutLog(directory.rollouts)
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
@@ -67,7 +69,7 @@ class GameSource:
 
     def _build_arena(self) -> Arena:
         config = self.config
-        arena = assembly.build_arena(config, self.serving.engine, config.inference.max_queue)
+        arena = assembly.build_arena(config, self.client, config.inference.max_queue)
         for env in config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):
