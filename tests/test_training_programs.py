@@ -128,6 +128,7 @@ def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_pa
         ("Nothing", {}, "program.path: .* has no Arena named 'Nothing'"),
         ("NoArena", {}, "program.path: .* has no Arena named 'NoArena'"),
         ("HideAndSeek", {"program__options__colour": "3"}, "program.options: HideAndSeek does not take them"),
+        ("Bypassed", {}, "program.path: Bypassed overrides play_step, which training does not call"),
         ("Warm", {}, "temperature: role Hider samples at 0, where nothing can be learned"),
         ("HideAndSeek", {"program__options__seeker": "a b"}, "policy"),
         (

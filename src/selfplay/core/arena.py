@@ -127,7 +127,10 @@ class Arena(EpisodeRunner):
         return number, requests
 
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
-        """Turn the results of step ``number`` into a batch. Steps end in the order in which they began."""
+        """Turn the results of step ``number`` into a batch; extend it to keep what a step has shown.
+
+        Steps end in the order in which they began. Training calls this, and not :meth:`play_step`.
+        """
         self.adjust_rewards(results)
         apply_credit(results, self.credit_assigner.compute(results))
         batch = self.build_training_batch(results, verbose)

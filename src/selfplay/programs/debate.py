@@ -253,14 +253,12 @@ class DebateArena(Arena):
         """Return the rewards of the two sides, or no match for a debate without a verdict."""
         return [] if is_unjudged(result.rollout) else super().outcomes(result)
 
-    async def play_step(
-        self, concurrency: int | None = None, verbose: bool = False
-    ) -> tuple[TrainingBatch, list[GenerateResult]]:
+    def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """See Arena. ``batch.meta["metric/debate/unjudged"]`` is the share of debates without a verdict."""
-        batch, results = await super().play_step(concurrency, verbose)
+        batch = super().end_step(number, results, verbose)
         unjudged = [is_unjudged(result.rollout) for result in results]
         batch.meta["metric/debate/unjudged"] = sum(unjudged) / max(len(unjudged), 1)
-        return batch, results
+        return batch
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Play debates with their own seeds; return one value per finished debate and measure.

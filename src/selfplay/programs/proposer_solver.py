@@ -342,11 +342,9 @@ class ProposerSolverArena(Arena):
                 repetitions = (count - 1) * LOWEST_VALID_REWARD
                 rollout.set_reward("Proposer", (rollout.rewards["Proposer"] + repetitions) / count)
 
-    async def play_step(
-        self, concurrency: int | None = None, verbose: bool = False
-    ) -> tuple[TrainingBatch, list[GenerateResult]]:
+    def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """See Arena. Afterwards store the step's questions, in the order of the requests."""
-        batch, results = await super().play_step(concurrency, verbose)
+        batch = super().end_step(number, results, verbose)
         again: dict[str, list[Rollout]] = {}
         for result in results:
             rollout = result.rollout
@@ -359,7 +357,7 @@ class ProposerSolverArena(Arena):
         for rollouts in again.values():
             pass_rate = sum(rollout.rewards["Solver"] for rollout in rollouts) / len(rollouts)
             self._store(rollouts[0].artifact, self._weight(pass_rate))
-        return batch, results
+        return batch
 
     def _weight(self, pass_rate: float) -> float:
         farthest = max(self.target_pass_rate, 1 - self.target_pass_rate)

@@ -1,4 +1,4 @@
-"""ProgramSource: records of an arena program's episodes, straight from ``Arena.play_step``."""
+"""ProgramSource: records of an arena program's episodes, between ``begin_step`` and ``end_step``."""
 
 import asyncio
 import math

@@ -153,6 +153,13 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
         InputError: the file or the class does not exist, or one of them raises.
     """
     kind: type[Arena] = own_class(settings.path, Arena, "program.path")
+    for name in ("run", "step", "play_step"):
+        if getattr(kind, name) is not getattr(Arena, name):
+            raise InputError(
+                "program.path",
+                f"{kind.__name__} overrides {name}, which training does not call",
+                "Override get_batch, adjust_rewards or end_step",
+            )
     if "seed" not in inspect.signature(kind).parameters:
         fix = "Write it as __init__(self, client, *, seed=0, ...)"
         raise InputError("program.path", f"{kind.__name__} does not take a seed", fix)
