@@ -35,8 +35,7 @@ class Arena(EpisodeRunner):
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
-    ``seat`` may give the requests of a step their agents. Further attributes: see :class:`EpisodeRunner` and
-    :class:`ModelCaller`.
+    ``seat`` may give the requests of a step their agents. See also :class:`EpisodeRunner`.
     """
 
     def __init__(
@@ -88,8 +87,7 @@ class Arena(EpisodeRunner):
     def sanity_check_batch(
         self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
     ) -> None:
-        """Check that the batch agrees with the results, and write ``num_examples`` results to the log, or to
-        standard error.
+        """Check that the batch agrees with the results, and log ``num_examples`` results.
 
         Raises:
             SelfplayError: the batch and the results differ.
@@ -129,7 +127,7 @@ class Arena(EpisodeRunner):
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """Turn the results of step ``number`` into a batch; extend it to keep what a step has shown.
 
-        Steps end in the order in which they began. Training calls this, and not :meth:`play_step`.
+        Steps end in the order in which they began. Training does not call :meth:`play_step`.
         """
         self.adjust_rewards(results)
         apply_credit(results, self.credit_assigner.compute(results))
