@@ -25,6 +25,7 @@ from selfplay.cluster.services.buffer import BufferService, Demand
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.cluster.weights import Weights
 from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
@@ -49,7 +50,7 @@ class Waiting:
         self.pool = pool
 
     async def collect(self, *workers: int) -> None:
-        while not self.pool.stopped:
+        while not self.pool.state.stopped:
             await asyncio.sleep(0.01)
 
 
@@ -63,7 +64,7 @@ class MadeUpGames(ClusterGames):
         return await super().play(saved, progress)
 
     async def evaluate(self, step, *, full, progress):
-        await self.result_paths()
+        await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
         await self.actors.pool.push_match.remote(step, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
@@ -99,7 +100,7 @@ class Services:
         self.said = io.StringIO()
         metrics = RemoteMetrics(self.actors.tracker)
         learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
-        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners.results)
+        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners)
         games.buffer_name = self.actors.buffer
         games.services = self
         console = Console(file=self.said, width=300)
@@ -203,7 +204,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
     assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
     assert again.pool.current_uid() == "ckpt-2"
-    assert again.pool.policy.path == str(path / "versions" / "000002")
+    assert again.pool.weights.adapters["default"].path == str(path / "versions" / "000002")
     assert again.pool.pool.matches.record("ckpt-2", "ckpt-3").games == 0
 
 
@@ -300,7 +301,7 @@ def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness
         await cluster.buffer.forget_after.remote(kept)
         await cluster.pool.forget_after.remote(kept)
         consumed = await cluster.buffer.learned_batch.remote(kept)
-        await cluster.pool.publish.remote(cluster.trainer.saved().adapters["default"], kept, consumed)
+        await cluster.pool.publish.remote(Weights.of(cluster.trainer.saved()), consumed)
         for service in (cluster.learner, cluster.buffer, cluster.pool):
             service.kill()
         cluster.collectors = [cluster._collector("Collector-0")]

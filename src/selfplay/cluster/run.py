@@ -25,7 +25,7 @@ from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
-from selfplay.core.adapters import TRAINED
+from selfplay.training import assembly
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
@@ -66,7 +66,7 @@ class ClusterRun:
             raise error_of("the cluster", error) from error
 
     async def _run(self) -> None:
-        policies = policies_of(self.program) if self.program is not None else [TRAINED]
+        policies = policies_of(self.program) if self.program is not None else self.config.policies
         placement = await asyncio.to_thread(Placement, self.config, self._say)
         try:
             actors = await asyncio.to_thread(
@@ -113,15 +113,17 @@ class ClusterRun:
         learners = RemoteLearners(actors.learner, directory.checkpoint)
         source: Source
         if self.program is None:
-            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners.results)
+            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners)
         else:
             client = EngineClient(
                 actors.engines,
+                policies,
                 patience=config.ray.patience,
                 calls_per_engine=calls_per_engine(config),
                 adapters_only=True,
             )
-            serving = ClusterServing(client, policies, learners)
+            results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
+            serving = ClusterServing(client, results, learners)
             calls = calls_of_each_client(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)

@@ -44,7 +44,10 @@ def build_collector(
     """Build one of a run's collectors, in its process."""
     collection = config.collection
     client = EngineClient(
-        still_there(engines), patience=config.ray.patience, calls_per_engine=calls_per_engine(config)
+        still_there(engines),
+        config.policies,
+        patience=config.ray.patience,
+        calls_per_engine=calls_per_engine(config),
     )
     return CollectorService(
         f"Collector-{number}",
@@ -209,6 +212,7 @@ class RunActors:
             population.max_active_lora,
             tracker,
             population.lag_range,
+            config.policies,
             seed=derive_seed(config.seed, "pool"),
             run=run,
             epoch=self._epoch,

@@ -1,4 +1,4 @@
-"""The engines of a cluster as a program uses them: they load adapters by path."""
+"""The engines of a cluster as a run uses them: they load adapters by path."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.learners.learner import RemoteLearners
-from selfplay.core.adapters import TRAINED
+from selfplay.cluster.weights import Weights
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 
@@ -16,31 +16,24 @@ class ClusterServing:
 
     Args:
         client: the client of the engines.
-        policies: the names of the policies.
+        results: see ``Serving``.
         learners: the learners whose adapters are served.
     """
 
     def __init__(
         self,
         client: EngineClient,
-        policies: list[str],
+        results: dict[str, str],
         learners: RemoteLearners,
     ) -> None:
         self.client = client
-        self.results = {policy: f"result of {policy}" for policy in policies}
+        self.results = results
         self.learners = learners
-        self._versions: dict[str, int] = {}
         self._copies: Mapping[str, str] = {}
 
     async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
-        self._versions = saved.versions
-        refs = {
-            policy: AdapterRef(policy, saved.versions[policy], path)
-            for policy, path in saved.adapters.items()
-        }
-        self.client.adapters |= refs
-        self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, saved.step, None))
+        self.client.follow(Weights.of(saved))
         await self.learners.tidy([*self._copies.values()])
 
     async def freeze(self, uid: str, policy: str) -> str | None:
@@ -51,15 +44,14 @@ class ClusterServing:
         """See ``Serving``."""
         for uid in self._copies.keys() - paths.keys():
             del self.client.adapters[uid]
-        versions = {uid: int(Path(path).name) for uid, path in paths.items()}  # as the learner numbers them
-        self.client.adapters |= {uid: AdapterRef(uid, versions[uid], paths[uid]) for uid in paths}
+        self.client.adapters |= {uid: _adapter(uid, path) for uid, path in paths.items()}
         self._copies = dict(paths)
 
     async def publish_results(self) -> None:
         """See ``Serving``."""
         for policy, path in (await self.learners.results()).items():
             name = self.results[policy]
-            self.client.adapters[name] = AdapterRef(name, self._versions[policy], path)
+            self.client.adapters[name] = _adapter(name, path)
 
     def check(self) -> None:
         """See ``Serving``."""
@@ -80,3 +72,8 @@ class ClusterServing:
     async def close(self) -> None:
         """See ``Serving``."""
         await self.client.close()
+
+
+def _adapter(name: str, path: str | None) -> AdapterRef:
+    """Return an adapter that the learner wrote: its directory is named after its version."""
+    return AdapterRef(name, 0 if path is None else int(Path(path).name), path)
