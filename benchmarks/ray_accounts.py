@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file
+
 from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.games_in_flight import GamesInFlight
 from selfplay.cluster.services.pool import PoolService
@@ -73,6 +76,37 @@ def problems_of(run: Path) -> list[str]:
     if books.config.collection.max_staleness == 0:
         found += _of_lockstep(books)
     return found
+
+
+def problems_of_program(run: Path, undisturbed: Path) -> list[str]:
+    """Return, in words, what does not add up in a finished run of a program; empty if everything does.
+
+    In lockstep, the adapters must be those of a run that nothing disturbed, up to rounding.
+    """
+    config = load_config(str(run / "config.toml"), {})
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = []
+    if [line["step"] for line in lines] != list(range(1, config.learning.steps + 1)):
+        found.append(f"the updates are {[line['step'] for line in lines]}")
+    each = lines[0]["accounts/started"]
+    for line in lines:
+        fates = [line[f"accounts/{name}"] for name in ("started", "finished", "failed", "dropped")]
+        if fates != [each * line["step"], each * line["step"], 0, 0]:
+            found.append(f"update {line['step']}: {fates} episodes started, finished, failed and dropped")
+    if config.collection.max_staleness == 0:
+        found += [f"the adapter {name} differs" for name in _other_adapters(run, undisturbed)]
+    return found
+
+
+def _other_adapters(run: Path, undisturbed: Path) -> list[str]:
+    """Return the adapters of the last checkpoint that are not those of the other run."""
+    last = max((run / "checkpoints").iterdir())
+    files = sorted(path.relative_to(run) for path in last.rglob("adapter_model.safetensors"))
+    return [str(file) for file in files if not _close(load_file(run / file), load_file(undisturbed / file))]
+
+
+def _close(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(np.allclose(one[k], other[k], atol=1e-5) for k in one)
 
 
 def _of_updates(run: Path, books: Books) -> list[str]:

@@ -1,9 +1,11 @@
 """Kill parts of a run on Ray at random moments, and check that it still ends with balanced accounts.
 
-    python benchmarks/ray_faults.py [--kills 10] [--victims engine ...] [--seed 0] [--keep DIRECTORY]
+    python benchmarks/ray_faults.py [--program] [--kills 10] [--victims engine ...] [--seed 0] [--keep DIR]
 
-The runs are ``selfplay train`` of Kuhn poker with a tiny model, half of the kills in lockstep and half with
-play and learning at the same time, on Ray's own test cluster on this machine. ``node`` kills one of three
+The runs are ``selfplay train`` with a tiny model, of Kuhn poker or of a program with two policies and nested
+episodes, half of the kills in lockstep and half with play and learning at the same time, on Ray's own test
+cluster on this machine. A program in lockstep must also end with the adapters of an undisturbed run. ``node``
+kills one of three
 nodes; ``driver`` kills the command itself, which is then resumed. ``lost`` kills the only node with enough
 resources: the command must end with a one-line error, and the run must be resumable.
 
@@ -26,11 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
 import ray
 from ray.cluster_utils import Cluster
 
 from playing_model import save_playing_model
-from ray_accounts import problems_of, read_books
+from program_files import write_program
+from ray_accounts import problems_of, problems_of_program, read_books
 
 ACTORS = {
     "engine": "Engine-0",
@@ -40,6 +45,7 @@ ACTORS = {
     "tracker": "Tracker",
     "learner": "Learner",
 }
+OF_GAMES = ("buffer", "pool", "lost")
 VICTIMS = [*ACTORS, "node", "driver", "lost"]
 UPDATES = 20
 KILLS_OF_A_RUN = 5
@@ -48,6 +54,13 @@ CROWDED = "--ray.cpus_per_collector=0"
 """Lets collectors share the CPUs of the other actors, where a kill leaves too few for all."""
 QUIET = {"log_to_driver": False, "logging_level": 40}
 LIMIT_SECONDS = 900.0
+KUHN = [
+    "quickstart",
+    "--collection.games_per_step=32",
+    "--evaluation.games=8",
+    "--evaluation.games_during=8",
+    "--evaluation.opponents=['random']",
+]
 
 
 @dataclass
@@ -98,6 +111,7 @@ class Tally:
     answers: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    undisturbed: Path | None = None
 
     def row(self, victim: str) -> str:
         """Return a line of the table."""
@@ -107,10 +121,15 @@ class Tally:
     def judge(self, run: Path, code: int, said: str) -> None:
         """Check a run that has ended."""
         self.runs += 1
-        problems = [f"it ended with {code}: {said[-1500:]}"] if code else problems_of(run)
+        if code:
+            problems = [f"it ended with {code}: {said[-1500:]}"]
+        elif self.undisturbed is not None:
+            problems = problems_of_program(run, self.undisturbed)
+        else:
+            problems = problems_of(run)
         self.right += not problems
         self.problems += [f"{run.name}: {problem}" for problem in problems]
-        if (run / "state").exists() and not code:
+        if (run / "state" / "ModelPool").exists() and not code:
             self.replayed += read_books(run).ledger.replayed
 
 
@@ -125,12 +144,15 @@ class Faults:
         directory: directory of the runs.
         model: directory of the model.
         rng: chooses the moments.
+        program: the file of a program to train in place of games.
     """
 
-    def __init__(self, directory: Path, model: Path, rng: random.Random) -> None:
+    def __init__(self, directory: Path, model: Path, rng: random.Random, program: Path | None = None) -> None:
         self.directory = directory
         self.model = model
         self.rng = rng
+        self.program = program
+        self.actors = {k: v for k, v in ACTORS.items() if program is None or k not in OF_GAMES}
         self.runs = 0
         self.tally = Tally()
         self.cluster: Any = None
@@ -160,7 +182,7 @@ class Faults:
         self.runs += 1
         name = f"run-{self.runs}"
         arguments = [
-            "quickstart",
+            *(KUHN if self.program is None else self._program()),
             "--runtime=ray",
             f"--address={self.cluster.address}",
             f"--name={name}",
@@ -172,17 +194,21 @@ class Faults:
             "--inference.max_tokens=6",
             "--learning.max_generation_len=6",
             f"--learning.steps={updates}",
-            "--collection.games_per_step=32",
             "--collection.concurrency=48",
             f"--collection.max_staleness={staleness}",
             "--evaluation.every=6",
-            "--evaluation.games=8",
-            "--evaluation.games_during=8",
-            "--evaluation.opponents=['random']",
             "--run.save_every=5",
             *more,
         ]
         return self.start([*SELFPLAY, "train", *arguments], self.directory / name)
+
+    def _program(self) -> list[str]:
+        """Return the arguments of a program of 32 outer episodes an update."""
+        file = self.directory / "program.toml"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lines = ["[program]", 'type = "python"', f'path = "{self.program}:HideAndSeek"']
+        file.write_text("\n".join([*lines, "options = { batch_size = 32 }", ""]))
+        return [str(file), "--learning.algorithm.regulariser=none"]
 
     def resume(self, run: Path) -> Command:
         """Resume a run."""
@@ -203,7 +229,9 @@ class Faults:
 
     def wait_for_moment(self, command: Command, saved: int) -> bool:
         """Wait until this many updates are saved, and a little longer; returns whether the run continues."""
-        there = command.wait_until(lambda: command.saved() >= saved and answers(command, *ACTORS.values()))
+        there = command.wait_until(
+            lambda: command.saved() >= saved and answers(command, *self.actors.values())
+        )
         time.sleep(self.rng.uniform(0.0, 1.5))
         return there and command.process.poll() is None and command.saved() < UPDATES
 
@@ -234,7 +262,7 @@ class Faults:
     def kill_node(self, kills: int, staleness: int) -> None:
         """Kill one of the nodes other than the head several times in one run, and add a new one each time."""
         command = self.train(staleness, "--ray.engines=2", "--ray.collectors=2", CROWDED)
-        names = [*ACTORS.values(), "Engine-1", "Collector-1"]
+        names = [*self.actors.values(), "Engine-1", "Collector-1"]
         for moment in self.moments(kills):
             if not self.wait_for_moment(command, moment):
                 break
@@ -258,7 +286,7 @@ class Faults:
             command.process.wait()
             self.tally.kills += 1
             command = self.resume(command.directory)
-            self.recover(command, killed, before, *ACTORS.values())
+            self.recover(command, killed, before, *self.actors.values())
         said = command.end()
         self.tally.judge(command.directory, command.process.returncode, said)
 
@@ -293,6 +321,10 @@ class Faults:
             return self.tally
         self.start_cluster(*((1, 2, 2) if victim == "node" else (4,)))
         try:
+            if self.program is not None:
+                command = self.train(0)
+                command.end()
+                self.tally.undisturbed = command.directory
             for staleness, wanted in ((0, (kills + 1) // 2), (1, kills)):
                 while self.tally.kills < wanted and not self.tally.problems:
                     self.strike_once(victim, wanted - self.tally.kills, staleness)
@@ -345,6 +377,7 @@ def alive(pid: int) -> bool:
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", action="store_true", help="train a program in place of games")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS)
     parser.add_argument("--seed", type=int, default=0)
@@ -355,9 +388,12 @@ def main() -> None:
         directory = (options.keep or Path(scratch)).absolute()
         directory.mkdir(parents=True, exist_ok=True)
         model = save_playing_model(Path(scratch) / "model")
+        program = write_program(Path(scratch)) if options.program else None
         for victim in options.victims:
+            if options.program and victim in OF_GAMES:
+                continue
             rng = random.Random(f"{options.seed} {victim}")
-            tally = Faults(directory / victim, model, rng).strike(victim, options.kills)
+            tally = Faults(directory / victim, model, rng, program).strike(victim, options.kills)
             rows.append(tally.row(victim))
             print(rows[-1], *tally.problems, sep="\n  ", flush=True)
             problems += tally.problems

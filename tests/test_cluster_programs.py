@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from program_files import write_program
 from selfplay.cluster.train import train
+from selfplay.cluster.view import ClusterSource
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
@@ -61,6 +62,7 @@ def start(faults: Faults, name: str, *more: str) -> Command:
         "learning.average_decay": "0.5",
         "learning.learning_rate": "0.01",
         "run.directory": str(faults.directory),
+        "ray.collectors": "2",
     }
     options = [f"--{field}={value}" for field, value in settings.items()]
     where = [f"--address={faults.cluster.address}", "--runtime=ray", f"--name={name}"]
@@ -81,7 +83,8 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loo
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
-    there = configure(model, tmp_path, run__runtime="ray", ray__engines="2", ray__learners="2", **some)
+    spread = {"ray__engines": "2", "ray__learners": "2", "ray__collectors": "2"}
+    there = configure(model, tmp_path, run__runtime="ray", **spread, **some)
     train(there, tmp_path / "there", Console(file=said, width=100))
     for policy in ("hider", "seeker"):
         one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
@@ -128,9 +131,9 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=100)
 
 
-def test_a_run_whose_engine_learner_and_command_are_killed_ends_with_the_same_results(faults, whole):
+def test_a_run_whose_actors_and_command_are_killed_ends_with_the_same_results(faults, whole):
     command = start(faults, "killed")
-    for name in ("Engine-0", "Learner", "Engine-0"):
+    for name in ("Collector-0", "Engine-0", "Learner", "Collector-1"):
         before = command.saved()
         if not command.wait_until(lambda before=before: command.saved() > before):
             pytest.fail(command.end())
@@ -180,7 +183,7 @@ class Spoiling(HideAndSeek):
         self.asks = asks
 
     async def startup(self):
-        if self.spoils:
+        if self.spoils and Path(self.spoils).is_dir():
             shutil.rmtree(self.spoils)
             Path(self.spoils).touch()
 
@@ -218,9 +221,14 @@ def test_a_program_that_calls_an_unknown_model_does_not_occupy_its_name(faults):
 
 
 @pytest.mark.parametrize("asked_to_end", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_program_is_saved_and_can_be_resumed(faults, asked_to_end):
+def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_interrupted(faults, asked_to_end):
     command = start(faults, f"stopped-by-{asked_to_end}", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
+    source = ClusterSource(faults.cluster.address, command.directory.name)
+    actors = {"Learner", "Engine-0", "Collector-0", "Collector-1"}
+    assert command.wait_until(lambda: actors <= source.read().actors.keys())
+    assert source.read().step > 0
+    source.close()
     command.process.send_signal(asked_to_end)
     said = command.end()
     assert command.process.returncode == 0, said

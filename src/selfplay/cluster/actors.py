@@ -21,7 +21,9 @@ from selfplay.cluster.remote_logger import RemoteLogger
 from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.collector import CollectorService
 from selfplay.cluster.services.pool import PoolService
+from selfplay.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.core import EpisodeRequest
 from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
@@ -170,6 +172,31 @@ class CollectorActor:
     async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
         """See :meth:`CollectorService.collect`."""
         await (await self._service.built()).collect(num_workers, num_eval_workers)
+
+
+class ProgramCollectorActor:
+    """:class:`ProgramCollector` as an actor."""
+
+    def __init__(self, build: Callable[[], ProgramCollector]) -> None:
+        raise_collection_thresholds()
+        self._collector = Later(build)
+
+    async def check(self) -> None:
+        """Build the collector, unless it is built."""
+        await self._collector.built()
+
+    async def follow(self, number: int, shared: list[ray.ObjectRef[Setting]]) -> None:
+        """See :meth:`ProgramCollector.follow`; the setting is fetched if it is newer than the one known."""
+        collector = await self._collector.built()
+        if number > collector.known:
+            await collector.follow(await shared[0])
+
+    async def play(
+        self, request: EpisodeRequest, number: int, shared: list[ray.ObjectRef[Setting]]
+    ) -> PlayedEpisode:
+        """See :meth:`ProgramCollector.play`."""
+        await self.follow(number, shared)
+        return await (await self._collector.built()).play(request)
 
 
 class LearnerActor:

@@ -16,7 +16,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from selfplay.cluster.node_cores import group_name
 from selfplay.config import Config
-from selfplay.config.play import Games
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 
@@ -145,8 +144,7 @@ def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
 
 
 def _collector_bundles(config: Config) -> list[dict[str, float]]:
-    collectors = config.ray.collectors if isinstance(config.play, Games) else 0
-    return [_bundle(config.ray.cpus_per_collector, 0)] * collectors
+    return [_bundle(config.ray.cpus_per_collector, 0)] * config.ray.collectors
 
 
 def _engine_bundles(config: Config) -> list[dict[str, float]]:

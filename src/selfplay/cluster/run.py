@@ -21,6 +21,7 @@ from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners
 from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.placement import Placement
+from selfplay.cluster.program_collectors import ProgramCollectors
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
@@ -122,9 +123,10 @@ class ClusterRun:
                 calls_per_engine=calls_per_engine(config),
                 adapters_only=True,
             )
+            collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
             results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
-            serving = ClusterServing(client, results, learners)
-            calls = calls_of_each_client(config)
+            serving = ClusterServing(client, results, learners, collectors)
+            calls = calls_of_each_client(config) * config.ray.collectors
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)
 

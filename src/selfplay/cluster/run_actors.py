@@ -13,6 +13,7 @@ from selfplay.cluster.actors import (
     CollectorActor,
     LearnerActor,
     ModelPoolActor,
+    ProgramCollectorActor,
     TrackerActor,
     restarting,
 )
@@ -28,6 +29,7 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.cluster.services.program_collector import ProgramCollector
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
@@ -35,7 +37,11 @@ from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training import assembly
 from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.programs import build_program
 from selfplay.training.rewards import composed_transforms
+
+CALLS_BESIDE = 100
+"""Calls of Ray to a collector that are not episodes, such as health checks, which must not wait for these."""
 
 
 def build_collector(
@@ -66,6 +72,22 @@ def build_collector(
         ),
         filter_opponent_invalid=collection.filter_opponent_invalid,
     )
+
+
+def build_program_collector(
+    config: Config, number: int, engines: list[Handle], tracker: Handle
+) -> ProgramCollector:
+    """Build one of the processes that play a run's program, in its process."""
+    arena = build_program(config)
+    assert arena is not None
+    client = arena.client = EngineClient(
+        still_there(engines),
+        patience=config.ray.patience,
+        calls_per_engine=calls_per_engine(config),
+        adapters_only=True,
+    )
+    arena.set_concurrency(calls_of_each_client(config))
+    return ProgramCollector(f"Collector-{number}", arena, client, found(tracker))
 
 
 def build_learner(
@@ -110,7 +132,7 @@ def play_settings(config: Config) -> PlaySettings:
 
 
 class RunActors:
-    """The actors of one run. Those of games are missing if it plays a program.
+    """The actors of one run. A program has no buffer and no pool; the command asks its collectors.
 
     They know each other by name (:class:`Named`); a handle is for the process of the command.
 
@@ -153,11 +175,16 @@ class RunActors:
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):
             self._start_games(placement, tracker)
+        else:
+            self.collectors = [
+                self._start_program_collector(number, placement, tracker)
+                for number in range(config.ray.collectors)
+            ]
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
         actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
-        if self.collectors:
+        if isinstance(self._config.play, Games):
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
         actors |= {f"Engine-{n}": one for n, one in enumerate(self.engines)}
         return actors | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
@@ -232,3 +259,16 @@ class RunActors:
             num_cpus=config.ray.cpus_per_collector,
             **placement.collector(number),
         ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker))
+
+    def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+        config = self._config
+        engines = [self._named(name) for name in engine_names(config)]
+        return restarting(
+            ProgramCollectorActor,
+            name=f"Collector-{number}",
+            max_task_retries=0,
+            max_concurrency=calls_of_each_client(config) + CALLS_BESIDE,
+            num_cpus=config.ray.cpus_per_collector,
+            max_restarts=config.ray.max_restarts,
+            **placement.collector(number),
+        ).remote(partial(build_program_collector, config, number, engines, tracker))

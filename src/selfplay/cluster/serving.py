@@ -6,6 +6,7 @@ from pathlib import Path
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.program_collectors import ProgramCollectors
 from selfplay.cluster.weights import Weights
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
@@ -18,6 +19,7 @@ class ClusterServing:
         client: the client of the engines.
         results: see ``Serving``.
         learners: the learners whose adapters are served.
+        collectors: the processes that play a program.
     """
 
     def __init__(
@@ -25,15 +27,19 @@ class ClusterServing:
         client: EngineClient,
         results: dict[str, str],
         learners: RemoteLearners,
+        collectors: ProgramCollectors | None = None,
     ) -> None:
         self.client = client
         self.results = results
         self.learners = learners
+        self.collectors = collectors
         self._copies: Mapping[str, str] = {}
 
     async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
         self.client.follow(Weights.of(saved))
+        if self.collectors is not None:
+            await self.collectors.follow()
         await self.learners.tidy([*self._copies.values()])
 
     async def freeze(self, uid: str, policy: str) -> str | None:
@@ -71,6 +77,8 @@ class ClusterServing:
 
     async def close(self) -> None:
         """See ``Serving``."""
+        if self.collectors is not None:
+            self.collectors.close()
         await self.client.close()
 
 

@@ -18,7 +18,6 @@ NOT_FOR_PROGRAMS = (
     *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
-    "ray.collectors",
 )
 """The sections and fields that programs cannot use."""
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
@@ -24,6 +24,16 @@ from selfplay.core.seeds import derive_seed
 from selfplay.core.tasks import all_results
 from selfplay.core.types import EpisodeRequest, Messages, Role, Rollout, TrainingBatch, as_messages
 from selfplay.core.verbose_logger import VerboseLogger
+
+
+class Elsewhere(Protocol):
+    """Plays an arena's outermost episodes in other processes."""
+
+    async def prepare(self) -> None:
+        """Called before a batch of episodes, with the arena in the state that they may read."""
+
+    async def play(self, request: EpisodeRequest) -> GenerateResult:
+        """Play an episode, retries included; return a failure as a failed rollout."""
 
 
 class Arena:
@@ -47,7 +57,8 @@ class Arena:
     ``started`` counts episodes, including sub-episodes but not further attempts. ``model_without_role``
     answers calls that name neither role nor model; ``None`` selects the client's default. ``on_result`` is
     called with each result that is not another result's child, for progress bars. ``seat`` may give the
-    requests of a step their agents. ``frozen`` are the models that roles may name as their policy without
+    requests of a step their agents. ``elsewhere``, if given, plays the episodes that are not sub-episodes in
+    other processes. ``frozen`` are the models that roles may name as their policy without
     being trained.
     """
 
@@ -79,6 +90,7 @@ class Arena:
         self.logger = logger or (VerboseLogger() if verbose else None)
         self.on_result: Callable[[GenerateResult], None] | None = None
         self.seat: Callable[[list[EpisodeRequest]], list[EpisodeRequest]] | None = None
+        self.elsewhere: Elsewhere | None = None
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
@@ -258,9 +270,7 @@ class Arena:
     ) -> GenerateResult:
         """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
-        self.started += 1
-        if (counts := episode_counts.get()) is not None:
-            counts["started"] += 1
+        self.count_started(1)
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
 
@@ -282,6 +292,12 @@ class Arena:
             ended_at=time.time(),
         )
         return GenerateResult(failed)
+
+    def count_started(self, episodes: int) -> None:
+        """Count episodes as started, in the arena and for whoever counts them in this context."""
+        self.started += episodes
+        if (counts := episode_counts.get()) is not None:
+            counts["started"] += episodes
 
     async def _resolve_and_run(self, request: EpisodeRequest) -> GenerateResult:
         if request.agents:
@@ -325,6 +341,8 @@ class Arena:
         # Outermost episodes are limited to the number of calls: more would only wait and use memory.
         # Sub-episodes are not limited, because their waiting parent would block them.
         entrance = asyncio.Semaphore(self._slots.limit) if parent is None else nullcontext()
+        if parent is None and self.elsewhere is not None:
+            await self.elsewhere.prepare()
         with parent.clock_stopped() if parent is not None else nullcontext():
             return await all_results(self._generate(request, entrance) for request in own)
 
@@ -338,7 +356,7 @@ class Arena:
         if self.logger is not None:
             rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
             self.logger.log_episode_start(request.episode_type, _data(request.artifact), rollout_id)
-        result = await self._retry(request, lambda: self._resolve_and_run(request))
+        result = await self._run_or_send(request)
         result.is_trainable = result.is_trainable and request.is_trainable
         if self.on_result is not None and "parent_id" not in result.rollout.meta:
             self.on_result(result)
@@ -349,6 +367,11 @@ class Arena:
                 request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
             )
         return result
+
+    async def _run_or_send(self, request: EpisodeRequest) -> GenerateResult:
+        if self.elsewhere is not None and current_episode.get() is None:
+            return await self.elsewhere.play(replace(request, agents={**seated.get(), **request.agents}))
+        return await self._retry(request, lambda: self._resolve_and_run(request))
 
     def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """Return one record for each step with token ids of every trainable rollout, including children."""
@@ -451,7 +474,10 @@ class Arena:
             done += 1
 
     async def startup(self) -> None:
-        """Override to prepare the run, for example to fill stores. Awaited before the first step."""
+        """Override to prepare the run, for example to fill stores. Awaited before the first step.
+
+        On a cluster it is also awaited in each process that plays.
+        """
 
     async def shutdown(self) -> None:
         """Override to clean up. Awaited after the last step, even if the run failed."""

@@ -22,7 +22,6 @@ from selfplay.core import (
     TrainingBatch,
     TrainingRecord,
 )
-from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
 from selfplay.core.context import episode_counts
 from selfplay.core.credit import equal_group_share
@@ -76,7 +75,6 @@ class ProgramSource:
         self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena
         arena.client = client
-        arena.model_without_role = BASE
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
         self.policies = policies_of(arena)
         self.pool = assembly.build_pool(config, self.policies)

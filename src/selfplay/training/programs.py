@@ -53,6 +53,7 @@ def build_program(config: Config) -> Arena | None:
         arena.credit_assigner = build_credit(config.credit)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
+    arena.model_without_role = BASE
     arena.frozen |= config.frozen.keys()
     _set_roles(arena, config)
     _check_roles(arena, config)

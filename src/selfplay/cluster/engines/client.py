@@ -163,13 +163,8 @@ class EngineClient(InferenceClient):
 
     async def loads(self) -> dict[str, dict[str, float]]:
         """Return the load of each engine that answers, by name; see :meth:`EngineHost.stats`."""
-        loads = {}
-        for link in list(self._present):
-            try:
-                loads[link.name] = await asyncio.wait_for(link.handle.load.remote(), LOOK_SECONDS)
-            except (RayError, TimeoutError):
-                continue  # it is about to be seen as away
-        return loads
+        loads = await asyncio.gather(*map(_load_of, self._links))
+        return {link.name: load for link, load in zip(self._links, loads, strict=True) if load is not None}
 
     async def close(self) -> None:
         """Stop sending requests."""
@@ -309,3 +304,12 @@ class EngineClient(InferenceClient):
         asked = self._asked.get(answer.number)
         if asked is not None and not asked.future.done():
             asked.future.set_result(answer)
+
+
+async def _load_of(link: EngineLink) -> dict[str, float] | None:
+    """Return an engine's load, or ``None`` if it does not answer."""
+    try:
+        load: dict[str, float] = await asyncio.wait_for(link.handle.load.remote(), LOOK_SECONDS)
+    except (RayError, TimeoutError):
+        return None
+    return load
