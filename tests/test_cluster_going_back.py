@@ -100,7 +100,7 @@ class Services:
         self.said = io.StringIO()
         metrics = RemoteMetrics(self.actors.tracker)
         learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
-        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners)
+        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners, {})
         games.buffer_name = self.actors.buffer
         games.services = self
         console = Console(file=self.said, width=300)

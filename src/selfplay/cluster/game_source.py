@@ -8,6 +8,7 @@ from ray.exceptions import RayError
 from rich.console import Group
 
 from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
@@ -40,6 +41,7 @@ class ClusterGames:
         actors: the run's actors.
         namespace: Ray's namespace of the run.
         learners: the learners whose adapters play.
+        frozen: adapters that are never trained, by name.
     """
 
     overlaps = True
@@ -52,6 +54,7 @@ class ClusterGames:
         actors: RunActors,
         namespace: str,
         learners: RemoteLearners,
+        frozen: dict[str, AdapterRef],
     ) -> None:
         self.config = config
         self.directory = directory
@@ -73,7 +76,9 @@ class ClusterGames:
             opponent_paths=learners.results,
         )
         calls, patience = calls_per_engine(config), config.ray.patience
-        self.client = EngineClient(actors.engines, config.policies, patience=patience, calls_per_engine=calls)
+        self.client = EngineClient(
+            actors.engines, config.policies, frozen=frozen, patience=patience, calls_per_engine=calls
+        )
         results = {policy: assembly.evaluated_uid(config, policy) for policy in config.policies}
         self.serving = ClusterServing(self.client, results, learners)
         self.ratings = HeldRatings()

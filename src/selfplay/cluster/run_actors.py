@@ -18,6 +18,7 @@ from selfplay.cluster.actors import (
     restarting,
 )
 from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.start import (
     calls_of_each_client,
     calls_per_engine,
@@ -45,13 +46,20 @@ CALLS_BESIDE = 100
 
 
 def build_collector(
-    config: Config, number: int, engines: list[Handle], buffer: Handle, pool: Handle, tracker: Handle
+    config: Config,
+    number: int,
+    engines: list[Handle],
+    buffer: Handle,
+    pool: Handle,
+    tracker: Handle,
+    frozen: dict[str, AdapterRef],
 ) -> CollectorService:
     """Build one of a run's collectors, in its process."""
     collection = config.collection
     client = EngineClient(
         still_there(engines),
         config.policies,
+        frozen=frozen,
         patience=config.ray.patience,
         calls_per_engine=calls_per_engine(config),
     )
@@ -106,7 +114,7 @@ def build_learner(
         timeout_seconds=settings.patience,
         placement_group=workers,
     )
-    return LearnerService(group, run, config.model.name, epoch=epoch)
+    return LearnerService(group, run, config.model.name, started=list(config.start), epoch=epoch)
 
 
 def play_settings(config: Config) -> PlaySettings:
@@ -142,6 +150,7 @@ class RunActors:
         namespace: Ray's namespace of the run.
         placement: the placement of learners and engines.
         policies: the policies that are trained.
+        frozen: adapters that are never trained, by name.
         epoch: the run's epoch.
     """
 
@@ -155,9 +164,11 @@ class RunActors:
         namespace: str,
         placement: Placement,
         policies: list[str],
+        frozen: dict[str, AdapterRef],
         epoch: Epoch | None,
     ) -> None:
         self._config = config
+        self._frozen = frozen
         self._run = run
         self._namespace = namespace
         self._epoch = epoch
@@ -258,7 +269,7 @@ class RunActors:
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
             **placement.collector(number),
-        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker))
+        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker, self._frozen))
 
     def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
         config = self._config

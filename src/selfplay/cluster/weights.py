@@ -1,12 +1,12 @@
 """Which adapters answer on a cluster: the newest of each policy, and those that are never trained."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.config import Config
-from selfplay.training.given_adapters import find_adapter
+from selfplay.training.given_adapters import find_given
 from selfplay.training.learners import Saved
 
 
@@ -34,13 +34,11 @@ class Weights:
         return cls(saved.step, {policy: AdapterRef(policy, versions[policy], path) for policy, path in paths})
 
 
-def frozen_adapters(config: Config) -> dict[str, AdapterRef]:
+def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, AdapterRef]:
     """Return the adapters of ``[frozen]``, by name.
 
     Raises:
-        InputError: there is no such adapter.
+        InputError: there is no such adapter, or none for ``[start]``.
     """
-    return {
-        name: AdapterRef(name, 0, str(find_adapter(source, name, f"frozen.{name}").absolute()))
-        for name, source in config.frozen.items()
-    }
+    found = find_given(config, policies)
+    return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}

@@ -81,9 +81,9 @@ class GameSource:
         """Nothing to do."""
 
     async def begin(self) -> None:
-        """Add the untrained model to the pool."""
+        """Add what the policies start from to the pool."""
         self._delete_after(0)
-        self.opponents.add_untrained()
+        await self.opponents.begin()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`; the pool's active checkpoints are served again."""

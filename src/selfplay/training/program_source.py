@@ -113,7 +113,7 @@ class ProgramSource:
         self._delete_after(0)
         self.arena.step_num = 1
         self._arena_state = self.arena.state_dict()
-        self.opponents.add_untrained()
+        await self.opponents.begin()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
