@@ -1,7 +1,7 @@
 """GameFeed: how a loop that learns is fed with games by the pool and the buffer of a cluster."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -75,8 +75,9 @@ class GameFeed:
             SelfplayError: there is no batch.
         """
         asked, update = perf_counter(), saved.step + 1
+        demand = replace(self.demand, versions=saved.versions)
         while perf_counter() - asked < self.patience:
-            ready: Ready | None = await self.buffer.ready.remote(update, self.demand)
+            ready: Ready | None = await self.buffer.ready.remote(update, demand)
             if ready is not None and ready.steps:
                 return ready
             if ready is not None:

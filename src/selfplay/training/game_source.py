@@ -113,7 +113,7 @@ class GameSource:
             share = evaluating / (evaluating + settings.games_per_step)
             self._played = await self.collector.collect_until(self._enough(), share, count)
         self._log_games(step + 1)
-        self.buffer.drop_stale(step, settings.max_staleness)
+        self.buffer.drop_stale(step, settings.max_staleness, saved.versions)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         steps = draw_batch(self.config, self.buffer)
