@@ -142,8 +142,12 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
-    """A block without an environment or a program is a part of a configuration."""
+    """A block without an environment or a program is a part of a configuration. ``first-try`` is a run."""
     monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "runs" / "first-try" / "checkpoints" / "step-000040"
+    checkpoint.mkdir(parents=True)
+    for file in (checkpoint / "adapter_config.json", tmp_path / "runs" / "first-try" / "config.toml"):
+        file.touch()
     save_named_blocks(block.page, tmp_path)
     whole = "[[envs]]" in block.text or "[program]" in block.text
     text = block.text if whole else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
