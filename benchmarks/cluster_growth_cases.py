@@ -6,6 +6,8 @@ It prints its figures as one line of JSON.
 """
 
 import asyncio
+import importlib
+import inspect
 import json
 import math
 import pickle
@@ -19,16 +21,6 @@ from time import perf_counter
 from typing import Any
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from selfplay.cluster.engines import start
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.services.batches import Demand, FinishedGame, Games
-from selfplay.cluster.services.buffer import BufferService
-from selfplay.cluster.services.collector import CollectorService, Limits
-from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.cluster.services.pool import PoolService
-from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.config import load_config
 from selfplay.core import Messages, ModelResponse, Step, Trajectory
@@ -36,6 +28,30 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.envs.templates import get_template
 from selfplay.replay.buffers import StepBuffer
+
+
+def moved(name: str, *modules: str) -> Any:
+    """Return a class or module from the first of these modules that the measured commit has."""
+    for module in modules:
+        try:
+            return getattr(importlib.import_module(f"selfplay.{module}"), name)
+        except ModuleNotFoundError:
+            continue
+    raise SystemExit(f"this commit has no {name}")
+
+
+calls_of_each_client = moved("calls_of_each_client", "cluster.engines.start", "runtime.ray.run_engines")
+EngineClient = moved("EngineClient", "cluster.engines.client", "runtime.ray.engine_client")
+EngineService = moved("EngineService", "cluster.engines.service", "runtime.ray.engine_service")
+LocalHandle = moved("LocalHandle", "cluster.handles", "runtime.ray.handles")
+BATCHES = ("cluster.services.batches", "runtime.ray.buffer_service")
+Demand, FinishedGame, Games = (moved(name, *BATCHES) for name in ("Demand", "FinishedGame", "Games"))
+BufferService = moved("BufferService", "cluster.services.buffer", "runtime.ray.buffer_service")
+COLLECTOR = ("cluster.services.collector", "runtime.ray.collector_service")
+CollectorService, Limits = moved("CollectorService", *COLLECTOR), moved("Limits", *COLLECTOR)
+PlaySettings = moved("PlaySettings", "cluster.services.games_in_flight", "runtime.ray.game_ledger")
+PoolService = moved("PoolService", "cluster.services.pool", "runtime.ray.pool_service")
+GameResult = moved("GameResult", "collection.results", "runtime.ray.game_ledger")
 
 ENGINES, COLLECTORS = 64, 16
 MEAN_SECONDS, SPREAD = 20.0, 0.8
@@ -70,8 +86,10 @@ async def play(games: int) -> dict[str, float]:
     config = load_config(
         "quickstart", {"run.runtime": "ray", "ray.engines": ENGINES, "ray.collectors": COLLECTORS}
     )
-    limit = getattr(start, "calls_per_engine", None)  # only newer commits limit each engine by itself
-    options = {} if limit is None else {"calls_per_engine": limit(config)}
+    options = {}
+    if "calls_per_engine" in inspect.signature(EngineClient).parameters:  # older: all engines together
+        calls_per_engine = moved("calls_per_engine", "cluster.engines.start")
+        options = {"calls_per_engine": calls_per_engine(config)}
     hosts = [Host(0.0, random_legal) for _ in range(ENGINES)]
     engines = [LocalHandle(EngineService(host)) for host in hosts]
     pool, buffer = PoolService("mirror", 1), BufferService(StepBuffer(1000))
@@ -86,7 +104,7 @@ async def play(games: int) -> dict[str, float]:
             None,
             SETTINGS,
             {"kuhn": episode},
-            Limits(1e9, 2, start.calls_of_each_client(config), 0, 1),
+            Limits(1e9, 2, calls_of_each_client(config), 0, 1),
         )
         for number in range(COLLECTORS)
     ]
@@ -193,7 +211,7 @@ def sending_seconds(drawn: Any) -> float:
     return perf_counter() - started
 
 
-def game(index: int) -> FinishedGame:
+def game(index: int) -> Any:
     """Return a game of long prompts."""
     steps = [
         Step(

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 # The live view asks for the terminal's background before it draws.
 BACKGROUND = (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c")
 
@@ -46,3 +48,9 @@ def in_terminal(command: list[str], *replies: tuple[bytes, bytes], status: int =
     os.close(ours)
     assert (session.wait(SECONDS), left) == (status, []), shown
     return shown
+
+
+def pretend_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process take its streams for a terminal."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)

@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<line>error: [^`]+)` \|")
 ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
+BEGINNINGS += ("run directory: ",)
 PACKAGES = ("wandb", "tensorboard", "fastapi", "uvicorn", "textual", "vllm")
 
 

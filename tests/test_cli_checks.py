@@ -22,7 +22,7 @@ def field_of(**overrides):
 
 def test_passed_checks_are_listed():
     assert check(model__name="some/model", evaluation__opponents='["base"]') == [
-        "model some/model",
+        "model some/model (not looked at: the run finds it in the cache or downloads it)",
         "environment kuhn_poker, 2 players, template fewshot-chat",
         "opponents in kuhn_poker: base",
         "NashConv of kuhn_poker",
@@ -106,10 +106,11 @@ def test_whether_moves_are_listed_is_known_without_loading_textarena():
             assert told == tells_moves(info.env_id), info.env_id
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "gpt2", "Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M"])
-def test_possible_model_names_pass(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M"])
+def test_possible_model_names_pass_and_are_said_not_to_be_looked_at(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert check(model__name=name)[0] == f"model {name}"
+    assert check(model__name=name)[0].startswith(f"model {name} (not looked at: ")
+    assert check()[0] == "model smollm2-135m"
 
 
 @pytest.mark.parametrize(

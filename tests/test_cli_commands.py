@@ -34,13 +34,13 @@ def _empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def loaded_by(*arguments, heavy):
+def loaded_by(*arguments, heavy, status=0):
     done = subprocess.run(
         [sys.executable, "-c", MODULES_LEFT.format(heavy=heavy), *arguments],
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == status, done.stderr
     return done.stderr.splitlines()[-1].split()[1:]
 
 
@@ -57,6 +57,21 @@ def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
 @pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])
 def test_a_dry_run_loads_nothing_heavy(preset):
     assert loaded_by("train", preset, "--dry-run", heavy=HEAVY) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve nosuch",
+        "eval nosuch --env kuhn_poker",
+        "play nosuch --env kuhn_poker",
+        "export nosuch out",
+        "train --resume mine",
+    ],
+)
+def test_a_wrong_name_and_a_finished_run_are_refused_before_torch_is_loaded(command, tmp_path):
+    write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
+    assert loaded_by(*command.split(), heavy=("torch", "transformers"), status=2) == []
 
 
 def test_the_installed_command_exits_with_the_status(monkeypatch, capsys):

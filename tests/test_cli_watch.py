@@ -8,7 +8,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.cli.watch import newest_run
-from terminal_sessions import BACKGROUND, in_terminal
+from terminal_sessions import BACKGROUND, in_terminal, pretend_a_terminal
 from watched_runs import append, run_of
 
 
@@ -54,7 +54,13 @@ def test_without_ray_a_cluster_is_a_one_line_error(capsys, monkeypatch):
     assert "--address: the package ray is not installed. Run: pip install 'selfplay-rl[ray]'" in said
 
 
-def test_a_missing_cluster_is_one_line(capsys):
+def test_without_a_terminal_no_cluster_is_joined(capsys):
+    said = error_of("demo", "--address", "127.0.0.1:1", capsys=capsys)
+    assert said == "error: watch: this is not a terminal. Run it in a terminal\n"
+
+
+def test_a_missing_cluster_is_one_line(capsys, monkeypatch):
+    pretend_a_terminal(monkeypatch)
     said = error_of("demo", "--address", "127.0.0.1:1", capsys=capsys)
     assert "--address: the cluster at 127.0.0.1:1 cannot be joined (Connection refused)" in said
     assert "'elsewhere' is not an address" in error_of("--address", "elsewhere", capsys=capsys)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from ray_simulation import SimulatedHost
+from selfplay.cluster.engine_start import calls_of_each_client
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import SHARES
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
-from selfplay.cluster.engines.start import calls_of_each_client
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.weights import Weights
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.delivery import DeliveryError

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost
+from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
-from selfplay.cluster.services.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.adapters import DELIVERY_FILE
 from selfplay.inference.delivery import Delivery, DeliveryError

@@ -10,10 +10,10 @@ from ray.exceptions import ActorDiedError, RayActorError
 
 from ray_simulation import SimulatedHost
 from selfplay.cluster import health
+from selfplay.cluster.engine_start import EngineStarts
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.link import SILENCE_SECONDS
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.engines.start import EngineStarts
 from selfplay.cluster.handles import LocalHandle, Named, still_there
 from selfplay.core import Arena, InputError, ModelResponse, Role, SelfplayError
 from selfplay.core.context import EpisodeContext, current_episode

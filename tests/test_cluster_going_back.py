@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
@@ -25,7 +26,6 @@ from selfplay.cluster.services.buffer import BufferService, Demand
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
-from selfplay.cluster.weights import Weights
 from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult

@@ -76,12 +76,12 @@ def test_a_result_for_machines_is_alone_on_standard_output(trained, capsys):
     assert result["opponent_adapter"] is None
     assert (result["template"], result["temperature"], result["seed"]) == ("fewshot-chat", 1.0, 0)
     assert result["win_rate"][0] <= result["win_rate"][1] <= result["win_rate"][2]
-    assert "Lost by invalid move" in printed.err, "the table is for the reader"
+    assert "Lost by an invalid move" in printed.err, "the table is for the reader"
 
 
 def test_a_result_can_be_written_to_a_file_beside_the_table(trained, tmp_path, capsys):
     printed = evaluated(capsys, f"{trained}@0", "--opponent", f"{trained}@last", "--out", tmp_path / "r.json")
-    assert "Lost by invalid move" in printed.out
+    assert "Lost by an invalid move" in printed.out
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["adapter"] == str(trained / "checkpoints" / "step-000000")
     assert result["opponent_adapter"] == str(trained / "checkpoints" / "step-000001")

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from selfplay.cli.main import main
-from selfplay.commands.evaluate import ModelSource
+from selfplay.commands.model_source import ModelSource
 from selfplay.commands.serve import build_app
 from selfplay.config.model import ModelSettings
 from selfplay.inference.engine import EmbeddedEngine

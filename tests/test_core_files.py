@@ -13,7 +13,6 @@ from file_limits import files_no_longer_than
 from selfplay.core.files import (
     PARTIAL,
     append_at,
-    copy_directory,
     finish_replacements,
     put_in_place,
     remove_partial,
@@ -122,14 +121,6 @@ def test_the_error_is_that_of_the_write_even_if_nothing_can_be_cleaned_up(tmp_pa
     assert names(tmp_path) == [".config.toml.partial", "journal"]
     with pytest.raises(FileNotFoundError):
         write_file(tmp_path / "missing" / "config.toml", b"new")
-
-
-def test_a_copy_replaces_an_existing_directory(tmp_path):
-    for name, text in (("one", "old"), ("other", "new")):
-        put_in_place(filled(tmp_path / name, text), tmp_path / name)
-    copy_directory(tmp_path / "other", tmp_path / "one")
-    assert {path.read_text() for path in (tmp_path / "one").iterdir()} == {"new"}
-    assert names(tmp_path) == ["one", "other"]
 
 
 def test_what_a_kill_left_of_unfinished_writes_is_deleted_and_nothing_else(tmp_path):

@@ -7,6 +7,8 @@ import importlib.util
 import io
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
@@ -140,14 +142,24 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
     assert max(map(len, block.text.splitlines())) <= MAX_LINE_OF_CODE
 
 
+def make_earlier_adapters(text: str, directory: Path) -> None:
+    """Make what ``[start]`` and ``[frozen]`` name: runs with a checkpoint, or directories of adapters."""
+    config = tomllib.loads(text)
+    for name in (config.get("start", {}) | config.get("frozen", {})).values():
+        place = directory / name
+        if "@" in name:
+            run, _, step = name.partition("@")
+            place = directory / "runs" / run / "checkpoints" / f"step-{int(step):06d}"
+        place.mkdir(parents=True)
+        (place / "adapter_config.json").touch()
+        (place.parents[1] / "config.toml").touch()
+
+
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
-    """A block without an environment or a program is a part of a configuration. ``first-try`` is a run."""
+    """A block without an environment or a program is a part of a configuration."""
     monkeypatch.chdir(tmp_path)
-    checkpoint = tmp_path / "runs" / "first-try" / "checkpoints" / "step-000040"
-    checkpoint.mkdir(parents=True)
-    for file in (checkpoint / "adapter_config.json", tmp_path / "runs" / "first-try" / "config.toml"):
-        file.touch()
+    make_earlier_adapters(block.text, tmp_path)
     save_named_blocks(block.page, tmp_path)
     whole = "[[envs]]" in block.text or "[program]" in block.text
     text = block.text if whole else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
@@ -321,7 +333,15 @@ def test_the_page_on_run_directories_names_every_file_of_a_run(finished_run):
         assert name in re.sub(r"\d+", "N", layout), f"{path.relative_to(finished_run)} is not described"
 
 
-def test_the_picture_is_well_formed():
+def test_the_picture_of_the_packages_is_what_the_source_gives(tmp_path):
+    drawn = tmp_path / "packages.svg"
+    subprocess.run([sys.executable, ROOT / "scripts" / "draw-packages", drawn], check=True)
+    assert (DOCS / "packages.svg").read_text() == drawn.read_text(), "run scripts/draw-packages"
+    boxes = {node.text for node in ElementTree.parse(drawn).iter() if node.attrib.get("class") == "name"}
+    assert boxes == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+
+def test_the_picture_of_the_loop_is_well_formed():
     root = ElementTree.parse(DOCS / "loop.svg").getroot()
     texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"model pool", "collector", "episodes", "inference", "replay buffer", "learner"} <= texts

@@ -11,7 +11,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.population import ModelPool
 from selfplay.population.sampling_weights import distance_weights, proportional_weights
 
-MODES = ["fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+MODES = ["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 
 
 def make_pool(mode="mirror", checkpoints=1, max_active_lora=3, fixed=(), **options):

@@ -17,6 +17,7 @@ from selfplay.read.series import MAX_POINTS, NEWEST, GrowingSeries, Series
 from selfplay.read.source import MAX_PARTS, RunDirectorySource
 from selfplay.read.turns import dialogue
 from selfplay.read.whole_run import load_run
+from selfplay.training.run_directory import RunDirectory
 from selfplay.watch.header import header
 from watched_runs import append, read_all, run_of, said, write_log
 
@@ -64,7 +65,9 @@ def test_the_view_does_not_depend_on_the_size_of_a_piece(games_run, monkeypatch)
 def test_a_run_that_has_just_started_is_empty(tmp_path):
     view = read_all(run_of(tmp_path / "run"))
     assert (view.step, view.total_steps, view.series, view.game) == (0, 100, {}, None)
-    assert "not started" in header(view, 0.0, 80).plain
+    assert not view.in_use
+    RunDirectory(tmp_path / "run").lock()
+    assert "not started" in header(read_all(tmp_path / "run"), 0.0, 80).plain
 
 
 def test_a_growing_file_is_followed(tmp_path):

@@ -287,6 +287,18 @@ def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
     assert len([tag for tag, attrs in page.elements if attrs.get("class") == "chart"]) == 21
 
 
+def test_strength_comes_before_all_other_charts_and_those_before_games(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "config.toml").write_text(CONFIG + "[learning]\nsteps = 200\n")
+    log = (run / "rollouts" / "step-000001.jsonl").read_text()
+    (run / "evaluation" / "step-000000-kuhn_poker-random.jsonl").write_text(log)
+    text = "\n".join(Page(build(run)).text)
+    titles = ["Steps\n60\nof 200", "Before and after", "Strength", "Learning", "What it plays"]
+    titles += ["Games of the first and the last evaluation", "19 of 24 games in the log"]
+    places = [text.index(f"\n{title}") for title in titles]
+    assert places == sorted(places)
+
+
 def test_the_page_loads_nothing_from_anywhere(tmp_path):
     page = Page(build(write_run(tmp_path / "run", steps=10)))
     names = {"src", "href", "data", "action"}

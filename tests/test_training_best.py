@@ -10,10 +10,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from run_files import match, nash, write_run
-from selfplay.commands.evaluate import find_model
+from selfplay.commands.model_source import find_model
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import copy_directory
 from selfplay.evaluation import write_evaluation
 from selfplay.evaluation.figures import read_figures
 from selfplay.evaluation.measures import MeasureResult
@@ -258,7 +257,7 @@ def test_a_directory_with_an_at_sign_in_its_name_is_itself(tmp_path):
 
 def test_a_kill_while_the_best_is_replaced_leaves_one(directory):
     evaluated(directory, WINS, {2: match(5, 10)})
-    copy_directory(directory.best(2), directory.bests / ".step-000002.replaced")
+    shutil.copytree(directory.best(2), directory.bests / ".step-000002.replaced")
     shutil.rmtree(directory.best(2))
     directory.unlock()
     directory.lock()

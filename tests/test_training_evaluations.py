@@ -81,4 +81,4 @@ def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(mod
         file = tmp_path / "run" / "evaluation" / f"step-000000-kuhn_poker-{opponent}.json"
         match = json.loads(file.read_text())
         won, invalid = match["win_rate"][1], match["invalid_move_rate"][1]
-        assert f"win against {opponent} {won:.0%} (invalid moves {invalid:.1%})" in said
+        assert f"win against {opponent} {won:.0%} ({invalid:.1%} of moves invalid)" in said

@@ -381,6 +381,8 @@ def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupte
     assert said.count("finishing this update, then saving; press Ctrl-C again to stop at once") == 1
     (saved,) = [step for step in RunDirectory.open(tmp_path / "run").saved_steps() if step]
     assert f"stopped after update {saved} of 4; saved" in said
+    assert "look at it with: selfplay report /" in said
+    assert said.count("run directory: /") == 1
     assert 1 <= saved < 4
     resumed(tmp_path / "run")
     once, again = (

@@ -72,21 +72,28 @@ def test_only_the_number_of_updates_remains_on_the_screen():
     assert "evaluating" not in last
 
 
-def test_in_a_file_the_start_of_each_activity_is_a_line():
+def test_in_a_file_the_start_of_each_activity_is_a_line_but_not_that_of_learning():
     console = to_file()
     with RunProgress(console, 3, "games", 64) as progress:
         progress.say("evaluating the untrained model")
         progress.say("evaluating the untrained model")
         progress.evaluated(0, {"win against random": "50%"}, 1.0)
         progress.updated(0, {})
-        progress.say("learning")
+        progress.learning()
         progress.updated(1, FIGURES)
     assert written(console) == [
         "evaluating the untrained model",
         "update    0: win against random 50% (1 s)",
-        "learning",
         "update    1/3: no advantage 100%, cut 100%, tokens 16, legal 100%, entropy 4.2, mismatch 1e-07",
     ]
+
+
+def test_in_a_terminal_learning_is_shown_until_the_update_is_done():
+    view = BarsView(terminal(), "games", 8, steps=3)
+    view.passing("learning")
+    assert drawn(view)[-1] == "learning"
+    view.updated(1, "legal 100%")
+    assert drawn(view)[-1] == "legal 100%"
 
 
 def test_counts_are_printed_every_five_seconds_at_first_and_every_minute_later(monkeypatch):

@@ -2,11 +2,12 @@
 
 import contextlib
 import shutil
+from pathlib import Path
 
 import pytest
 
 from selfplay.core import InputError
-from selfplay.core.files import copy_directory, write_file
+from selfplay.core.files import put_in_place, scratch_for, write_file
 from selfplay.training.run_directory import RunDirectory
 
 
@@ -22,17 +23,20 @@ def run(tmp_path) -> RunDirectory:
     return directory
 
 
+def write_directory(place: Path) -> None:
+    scratch = scratch_for(place)
+    (scratch / "weights").write_text("weights")
+    put_in_place(scratch, place)
+
+
 def start(run: RunDirectory) -> None:
     again = RunDirectory.open(run.path)
     again.lock()
     again.unlock()
 
 
-def test_the_next_start_removes_what_a_kill_left_of_unfinished_writes(run, tmp_path, monkeypatch):
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / "weights").write_text("weights")
-    copy_directory(adapter, run.checkpoint(2))
+def test_the_next_start_removes_what_a_kill_left_of_unfinished_writes(run, monkeypatch):
+    write_directory(run.checkpoint(2))
     before = sorted(run.path.rglob("*"))
 
     def killed(*_):
@@ -42,7 +46,7 @@ def test_the_next_start_removes_what_a_kill_left_of_unfinished_writes(run, tmp_p
         patch.setattr("os.fsync", killed)
         for place in (run.checkpoint(3), run.path / "versions" / "000003"):
             with contextlib.suppress(Killed):
-                copy_directory(adapter, place)
+                write_directory(place)
         for file in (run.report_file, run.evaluation / "step-000003-kuhn_poker-random.json"):
             with contextlib.suppress(Killed):
                 write_file(file, b"half of it")

@@ -18,6 +18,7 @@ from selfplay.read.run_view import Meeting, RunView
 from selfplay.read.series import Series
 from selfplay.read.source import RunDirectorySource
 from selfplay.read.whole_run import load_run
+from selfplay.training.run_directory import RunDirectory
 from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.panels import accounts_panel, run_panel
@@ -175,6 +176,30 @@ def test_a_run_is_quiet_after_ten_of_its_steps(seconds, state):
     assert len(line) == 80
 
 
+@pytest.mark.parametrize(
+    ("steps", "total", "trained", "state"),
+    [
+        (3, 100, True, "quiet"),
+        (3, 100, False, "stopped"),
+        (0, 100, True, "not started"),
+        (0, 100, False, "stopped"),
+        (3, 3, False, "finished"),
+    ],
+)
+def test_a_run_that_no_process_trains_is_stopped_unless_it_is_finished(
+    steps, total, trained, state, tmp_path
+):
+    run = run_of(tmp_path / "run", steps=total)
+    for step in range(1, steps + 1):
+        append(run, {"step": step, "wall_time": float(step)})
+    directory = RunDirectory(run)
+    directory.lock()
+    if not trained:
+        directory.unlock()
+    assert f" {state} " in header(read_all(run), 1000.0, 80).plain
+    directory.unlock()
+
+
 def test_the_time_so_far_includes_the_first_step_and_evaluation_as_in_the_report(tmp_path):
     first = {"time/play_seconds": 100.0, "time/learn_seconds": 40.0, "time/evaluation_seconds": 60.0}
     run = run_of(tmp_path / "run", step=1, wall_time=1000.0, **first)
@@ -247,6 +272,7 @@ async def test_every_view_of_a_programs_run_is_there(program_run):
 
 async def test_a_run_can_be_watched_from_its_start(tmp_path):
     run = run_of(tmp_path / "run", steps=2)
+    RunDirectory(run).lock()
     app = TerminalInterface(RunDirectorySource(run))
     async with app.run_test(size=(80, 24)) as pilot:
         await look(app, pilot)

@@ -1,1 +1,1 @@
-"""The command line: thin commands over ``runtime``."""
+"""The command line."""

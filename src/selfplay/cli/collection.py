@@ -6,10 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.files import check_writable, json_text, write_text
-
-WIDTH_OF_FILES = 160
-"""Columns where standard output is not a terminal."""
+from selfplay.cli.files import check_writable, console_of_tables, json_text, write_text
 
 
 def runs(
@@ -28,9 +25,7 @@ def runs(
     if as_json:
         print(json_text([run.to_dict() for run in found]), end="")
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDTH_OF_FILES
+    console = console_of_tables()
     if found:
         console.print(runs_table(found, datetime.now(UTC)))
     else:

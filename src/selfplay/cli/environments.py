@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.cli.files import console_of_tables
 from selfplay.core.text import printable
 
 if TYPE_CHECKING:
     from selfplay.envs.catalog import EnvInfo
-
-_WIDTH_OF_FILES = 160
 
 
 def envs(
@@ -28,15 +27,12 @@ def envs(
     from selfplay.envs.catalog import describe, list_environments
     from selfplay.training.checks import renaming
 
-    console = Console()
     if env_id is None:
-        if not console.is_terminal:
-            console.width = _WIDTH_OF_FILES
-        _print_list(list_environments(), console)
+        _print_list(list_environments(), console_of_tables())
         return
     with renaming({"env.id": "ID"}):
         info = describe(env_id)
-    _print_details(info, console)
+    _print_details(info, Console())
 
 
 def _print_list(infos: "list[EnvInfo]", console: Console) -> None:

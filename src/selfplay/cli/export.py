@@ -21,11 +21,13 @@ def export(
     ] = None,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
+    from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
+    name = run if checkpoint is None else f"{run}@{checkpoint}"
+    find_model(name)
     console = Console()
     with working(console, "importing torch"):
         from selfplay.commands.export import export as export_adapter
 
-    name = run if checkpoint is None else f"{run}@{checkpoint}"
     export_adapter(name, out, merge=merge, policy=policy, console=console)

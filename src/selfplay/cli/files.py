@@ -1,11 +1,24 @@
-"""Files that a command writes where the user asks for them."""
+"""What a command writes: tables to standard output, and files where the user asks for them."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from selfplay.core import InputError, SelfplayError
+
+WIDTH_OF_FILES = 160
+"""Columns where standard output is not a terminal."""
+
+
+def console_of_tables() -> Console:
+    """Return a console that is wide where standard output is not a terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def check_writable(option: str, file: Path) -> None:

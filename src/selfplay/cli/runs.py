@@ -107,6 +107,7 @@ def _played(
     seed: int,
     temperature: float,
 ) -> "Evaluated":
+    from selfplay.commands.model_source import find_model
     from selfplay.training.checks import check_opponent, renaming
     from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
     from selfplay.training.progress_views import print_line, working
@@ -124,6 +125,7 @@ def _played(
     if seats > 1 and opponent in OPPONENTS:
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
+    find_model(model)
     with working(console, "importing torch"):
         from selfplay.commands.evaluate import evaluate as evaluate_model
 
@@ -155,8 +157,10 @@ def play(
         return
     env = absolute(env, Path())
     checked_seats(env, None, template)
+    from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
+    find_model(run)
     console = Console()
     with working(console, "importing torch"):
         from selfplay.commands.play import play as play_game

@@ -37,8 +37,10 @@ def serve(
             raise InputError(
                 "serve", f"the package {package} is not installed", "Run: pip install 'selfplay-rl[serve]'"
             )
+    from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
+    find_model(model)
     console = Console()
     with working(console, "importing torch"):
         from selfplay.commands.serve import serve as serve_model

@@ -119,12 +119,16 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
             f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
             f"Use only: selfplay train --resume {run}",
         )
+    from selfplay.config import load_config
     from selfplay.training.progress_views import working
+    from selfplay.training.run_directory import RunDirectory
     from selfplay.training.run_names import find_run
 
     run_dir = find_run(run, "--resume")
+    config = load_config(str(run_dir / "config.toml"), {})
+    RunDirectory(run_dir).check_unfinished(config.learning.steps)
     console = Console()
-    if _runtime_of(run_dir) == "ray":
+    if config.run.runtime == "ray":
         with working(console, "importing torch and Ray"):
             from selfplay.cluster.ray_import import import_ray
 
@@ -141,13 +145,6 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         from selfplay.training.single_process import resume as resume_in_process
 
     resume_in_process(run_dir, console)
-
-
-def _runtime_of(run_dir: Path) -> str:
-    from selfplay.config import load_config
-
-    config_file = run_dir / "config.toml"
-    return load_config(str(config_file), {}).run.runtime if config_file.is_file() else "local"
 
 
 def _print_config(config: "Config") -> None:

@@ -29,13 +29,12 @@ def watch(
     with ExitStack() as opened:
         source: Source
         if address is not None:
+            _require("--address", "ray", "ray")
+            _require_terminal("Run it in a terminal.")
             source = opened.enter_context(closing(_cluster_source(address, run)))
-            otherwise = "Run it in a terminal."
         else:
             run_dir, source = _directory_source(run)
-            otherwise = f"Run it in a terminal, or use: selfplay report {run_dir}"
-        if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-            raise InputError("watch", "this is not a terminal", otherwise)
+            _require_terminal(f"Run it in a terminal, or use: selfplay report {run_dir}")
         from selfplay.watch.terminal_interface import TerminalInterface
         from selfplay.watch.themes import has_light_terminal
 
@@ -49,8 +48,12 @@ def _require(field: str, package: str, extra: str) -> None:
         )
 
 
+def _require_terminal(fix: str) -> None:
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise InputError("watch", "this is not a terminal", fix)
+
+
 def _cluster_source(address: str, run: str | None) -> "ClusterSource":
-    _require("--address", "ray", "ray")
     from selfplay.cluster.view import ClusterSource
 
     return ClusterSource(address, run)

@@ -1,3 +1,3 @@
-"""A run on a Ray cluster: plain services, and the Ray actors that run them."""
+"""A run on a Ray cluster: services, engines, learners."""
 
 import selfplay.training  # noqa: F401 - its environment variables must be set before torch is imported

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.handles import found
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
-from selfplay.cluster.weights import Weights
 from selfplay.core import SelfplayError
-from selfplay.replay.records import records_from_steps
-from selfplay.training.learners import EncodeAnswer, Records, Saved, by_policy
+from selfplay.replay.records import EncodeAnswer, records_from_steps
+from selfplay.training.learners import Records, Saved, by_policy
 
 PATIENCE = 3600.0
 """Seconds without a batch after which the learner gives up."""

@@ -7,9 +7,9 @@ from typing import Any
 from ray.exceptions import RayError
 from rich.console import Group
 
+from selfplay.cluster.engine_start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.engines.start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
 from selfplay.cluster.learners.learner import RemoteLearners
@@ -18,7 +18,6 @@ from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.config import Config
-from selfplay.core import Arena
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
@@ -237,12 +236,7 @@ class ClusterGames:
 
     def _evaluations(self) -> Evaluations:
         config = self.config
-        arena = Arena(
-            self.client,
-            max_calls=calls_of_each_client(config),
-            episode_timeout=config.collection.game_timeout,
-            retries=config.collection.retries,
-        )
+        arena = assembly.build_arena(config, self.client, calls_of_each_client(config))
         return Evaluations(config, arena, self.ratings, self.serving.results, self.directory)
 
 

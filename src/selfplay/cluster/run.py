@@ -9,13 +9,14 @@ from rich.console import Console
 
 from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.connect import head_address
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.start import (
+from selfplay.cluster.engine_start import (
     EngineStarts,
     calls_of_each_client,
     calls_per_engine,
     engine_names,
 )
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.weights import frozen_adapters
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners
@@ -24,7 +25,6 @@ from selfplay.cluster.placement import Placement
 from selfplay.cluster.program_collectors import ProgramCollectors
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
-from selfplay.cluster.weights import frozen_adapters
 from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.training import assembly

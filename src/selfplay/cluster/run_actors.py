@@ -17,14 +17,14 @@ from selfplay.cluster.actors import (
     TrackerActor,
     restarting,
 )
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.engines.start import (
+from selfplay.cluster.engine_start import (
     calls_of_each_client,
     calls_per_engine,
     engine_names,
     start_engines,
 )
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.learners.learner import RemoteLearners
 from selfplay.cluster.program_collectors import ProgramCollectors
-from selfplay.cluster.weights import Weights
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 

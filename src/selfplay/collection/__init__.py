@@ -1,1 +1,1 @@
-"""The collector: keeps games in flight and accounts for each of them."""
+"""The collector: keeps games in flight, accounts for each."""

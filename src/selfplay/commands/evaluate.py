@@ -8,75 +8,22 @@ from typing import Any
 
 from rich.console import Console
 
+from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_adapters import ServedAdapters
-from selfplay.config.loading import load_config
-from selfplay.config.model import LoraSection, ModelSettings
-from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
+from selfplay.config.model import LoraSection
 from selfplay.core import AgentSpec, Arena, InputError
-from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.tables import match_table
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import load_adapter
-from selfplay.learning.model_files import BUNDLED_MODEL
-from selfplay.learning.policy import BASE, TRAINED
 from selfplay.training import assembly
-from selfplay.training.checks import default_seats
 from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_names import find_checkpoint, paths_of, split_checkpoint
 
 OPPONENT = "opponent"
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """What a name on the command line means: a base model, and the adapter on it if there is one."""
-
-    model: ModelSettings
-    adapter: Path | None = None
-    max_tokens: int = 16
-    envs: tuple[EnvSettings, ...] = ()
-
-    def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
-        """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
-        for env in self.envs:
-            if env.id == env_id and num_players in (None, env.num_players):
-                return env.model_copy(update={"template": template or env.template})
-        players = num_players or default_seats(env_id)
-        return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
-
-
-def find_model(name: str) -> ModelSource:
-    """Find the model that ``name`` means: a run, an adapter or a base model.
-
-    ``RUN@120`` is the run after 120 updates, ``RUN@best`` its best adapter and ``RUN`` its newest checkpoint.
-
-    Raises:
-        InputError: the run has no such checkpoint, or the name is none of these.
-    """
-    run_name, checkpoint = split_checkpoint(name)
-    for path in paths_of(run_name):
-        if (path / "config.toml").is_file():
-            run = RunDirectory.open(path)
-            config = load_config(str(run.config_file), {})
-            adapter = find_checkpoint(run, checkpoint, name)
-            return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
-        if run_name == name and (path / ADAPTER_CONFIG).is_file():
-            _, adapter_config = load_adapter(path)
-            base = str(adapter_config["base_model_name_or_path"])
-            return ModelSource(ModelSettings(name=base), path)
-    if name != BUNDLED_MODEL and "/" not in name and not Path(name).exists():
-        raise InputError(
-            "MODEL_OR_RUN",
-            f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
-            "A Hugging Face id has the form organisation/name; runs are in ./runs.",
-        )
-    return ModelSource(ModelSettings(name=name))
 
 
 def build_engine(
@@ -201,7 +148,7 @@ def evaluate(
                 env.id,
                 env.num_players,
                 get_template(env.template),
-                model="default",
+                model=TRAINED,
                 opponent=None if alone else agent,
                 games=games,
                 seed=seed,

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from selfplay.commands.evaluate import find_model
+from selfplay.commands.model_source import find_model
 from selfplay.commands.served_adapters import AdapterFiles
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE

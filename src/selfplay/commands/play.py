@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from selfplay.commands.evaluate import build_engine, find_model
+from selfplay.commands.evaluate import build_engine
+from selfplay.commands.model_source import find_model
 from selfplay.core import InferenceClient, InputError, derive_seed
+from selfplay.core.adapters import TRAINED
 from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
@@ -76,7 +78,7 @@ class ModelPlayer:
             self.template.messages(game, game.current_pid),
             max_tokens=self.max_tokens,
             return_tokens=False,
-            model="default",
+            model=TRAINED,
             seed=seed,
         )
         return self.runner.run(answering).text

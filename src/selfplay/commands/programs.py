@@ -25,7 +25,7 @@ from selfplay.core import (
     ModelResponse,
     SelfplayError,
 )
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import ADAPTER_CONFIG, BASE
 from selfplay.core.agents import seated
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
@@ -224,7 +224,7 @@ def _adapter(checkpoint: Path, policy: str, policies: list[str]) -> Path:
         InputError: the checkpoint has no such policy.
     """
     for place in (checkpoint / policy, checkpoint if len(policies) == 1 else checkpoint / policy):
-        if (place / "adapter_config.json").is_file():
+        if (place / ADAPTER_CONFIG).is_file():
             return place
     raise InputError("RUN", f"{checkpoint} has no policy {policy}", "Name another run or checkpoint")
 

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
-from selfplay.commands.evaluate import ModelSource, find_model
+from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
 from selfplay.config.model import LoraSection
 from selfplay.core import InputError

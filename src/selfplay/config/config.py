@@ -20,6 +20,10 @@ NOT_FOR_PROGRAMS = (
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
 )
 """The sections and fields that programs cannot use."""
+INSTEAD = {
+    "collection.games_per_step": "Set program.batch_size; a program of your own chooses its batch itself",
+}
+"""What does the same for a program, where something does."""
 
 
 class Config(Settings):
@@ -76,9 +80,8 @@ class Config(Settings):
         if not isinstance(self.play, Games):
             given = [name for name in NOT_FOR_PROGRAMS if self._changed(name)]
             if given:
-                raise InputError(
-                    given[0], "is for games, but [program] replaces them", "Leave one of the two out"
-                )
+                fix = INSTEAD.get(given[0], "Leave one of the two out")
+                raise InputError(given[0], "is for games, but [program] replaces them", fix)
         elif not self.envs:
             raise InputError(
                 "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'

@@ -7,7 +7,8 @@ from pydantic import Field, field_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR
+from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK
+from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 
 
 class ModelSettings(Settings):
@@ -35,9 +36,9 @@ class ModelSettings(Settings):
 class LoraSection(Settings):
     """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
 
-    rank: int = Field(default=16, ge=1)
+    rank: int = Field(default=LORA_RANK, ge=1)
     """Rank of the two factors."""
-    alpha: int = Field(default=32, ge=1)
+    alpha: int = Field(default=LORA_ALPHA, ge=1)
     """The update is scaled by alpha / rank."""
     dropout: float = 0.0
     """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
@@ -68,9 +69,9 @@ class InferenceSettings(Settings):
     max_context: int | None = Field(default=None, ge=8)
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
     `max_cached_tokens`. If not given, the model's own limit applies."""
-    max_queue: int = Field(default=16384, ge=1)
+    max_queue: int = Field(default=MAX_QUEUE, ge=1)
     """Maximum number of requests in progress at one engine; further requests are rejected."""
-    max_cached_tokens: int = Field(default=32768, ge=64)
+    max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64)
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
     max_adapters: int = Field(default=8, ge=1)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from selfplay.config.base import Settings
 from selfplay.core import InputError
 from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
 from selfplay.core.own_classes import name_of
 
 DEFAULT_TEMPLATE = "fewshot-chat"
@@ -87,12 +88,12 @@ class CollectionSettings(Settings):
     max_staleness: int = Field(default=0, ge=0)
     """Maximum number of versions by which the policy that played may be behind the policy that learns. With
     0, play and learning alternate."""
-    retries: int = Field(default=2, ge=0)
+    retries: int = Field(default=RETRIES, ge=0)
     """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
     error of the engine."""
     max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run stops when more than this fraction of a step's games failed."""
-    game_timeout: float = Field(default=3600.0, gt=0)
+    game_timeout: float = Field(default=EPISODE_TIMEOUT, gt=0)
     """Maximum duration of a game in seconds, including the time it waits for the model."""
     filter_opponent_invalid: bool = False
     """Discard games that an opponent's invalid move decided."""

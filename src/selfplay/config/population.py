@@ -1,19 +1,16 @@
 """The opponents of training, and those of evaluations."""
 
-from typing import Literal
-
 from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
+from selfplay.core.play import SampleMode
 
 
 class PopulationSettings(Settings):
     """The opponents that the policy plays against in training."""
 
-    sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
-        "mirror"
-    )
+    sample_mode: SampleMode = "mirror"
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
     max_active_lora: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that can be drawn as opponents."""

@@ -14,13 +14,14 @@ from selfplay.core.credit import (
     RolloutStepKey,
     apply_credit,
 )
-from selfplay.core.episode import Episode, EpisodeState, GenerateResult, Utterance
+from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
-from selfplay.core.play import Opponent, PlaySpec, TaskMeta, trajectories_of
+from selfplay.core.play import Opponent, PlaySpec, TaskMeta, Trajectory, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import (
     EpisodeRequest,
+    GenerateResult,
     Message,
     Messages,
     Role,
@@ -28,7 +29,6 @@ from selfplay.core.types import (
     Step,
     TrainingBatch,
     TrainingRecord,
-    Trajectory,
 )
 from selfplay.core.verbose_logger import VerboseLogger
 

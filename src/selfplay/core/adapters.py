@@ -6,8 +6,10 @@ BASE = "base"
 """The model without an adapter."""
 AVERAGE = "average"
 
+LORA_RANK = 16
+LORA_ALPHA = 32
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The layers that get an adapter by default: the linear layers of Llama and similar models. Other models may
+"""An adapter's shape and layers by default: the linear layers of Llama and similar models. Other models may
 not have all of them."""
 
 ADAPTER_FILE = "adapter_model.safetensors"

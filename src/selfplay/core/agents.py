@@ -5,6 +5,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
+from selfplay.core.adapters import TRAINED
+
 AgentKind = Literal["policy", "model", "script"]
 
 
@@ -20,7 +22,7 @@ class AgentSpec:
     """
 
     kind: AgentKind
-    model: str = "default"
+    model: str = TRAINED
     temperature: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None

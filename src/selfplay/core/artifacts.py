@@ -102,3 +102,8 @@ class ArtifactStore:
         self._drop_oldest()
         version, internal, gauss = state["random"]
         self._rng.setstate((version, tuple(internal), gauss))
+
+
+def data_of(artifact: Any) -> Any:
+    """Return an artifact's data, and anything else unchanged."""
+    return artifact.data if isinstance(artifact, Artifact) else artifact

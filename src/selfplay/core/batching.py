@@ -4,9 +4,8 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from selfplay.core.episode import GenerateResult
 from selfplay.core.errors import SelfplayError
-from selfplay.core.types import Rollout, Step, TrainingBatch, TrainingRecord
+from selfplay.core.types import GenerateResult, Rollout, Step, TrainingBatch, TrainingRecord
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from selfplay.core.adapters import TRAINED
 from selfplay.core.errors import EpisodeError, SelfplayError
 from selfplay.core.types import Messages, Step, as_messages
 
@@ -28,7 +29,7 @@ class ModelResponse:
     completion_logprobs: list[float] | None = None
     policy_version: int | None = None
     finish_reason: str = "stop"
-    policy: str = "default"
+    policy: str = TRAINED
     temperature: float = 1.0
 
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
-from selfplay.core.episode import GenerateResult
-from selfplay.core.types import Rollout
+from selfplay.core.types import GenerateResult, Rollout
 
 RolloutStepKey = tuple[str, int]
 

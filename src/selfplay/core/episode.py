@@ -6,50 +6,15 @@ import uuid
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfplay.core.agents import seated
+from selfplay.core.arena import Arena
 from selfplay.core.client import ModelResponse
 from selfplay.core.context import EpisodeContext, current_episode, inherit
 from selfplay.core.errors import TransientError
 from selfplay.core.rubric import Rubric
-from selfplay.core.types import Messages, Rollout, Step
-
-if TYPE_CHECKING:
-    from selfplay.core.arena import Arena
-
-
-@dataclass
-class GenerateResult:
-    """A rollout and the results of the episodes that it spawned.
-
-    If ``is_trainable`` is false, the result and all its descendants are left out of credit and training.
-    """
-
-    rollout: Rollout
-    children: list["GenerateResult"] = field(default_factory=list)
-    is_trainable: bool = True
-
-    @property
-    def rewards(self) -> dict[str, float]:
-        """Rewards by role id, from the rollout."""
-        return self.rollout.rewards
-
-    def all_rollouts(self) -> list[Rollout]:
-        """Return the rollout and those of all descendants, parents first."""
-        rollouts = [self.rollout]
-        for child in self.children:
-            rollouts += child.all_rollouts()
-        return rollouts
-
-    def trainable_rollouts(self) -> list[Rollout]:
-        """Like :meth:`all_rollouts`, without results that are not trainable and their descendants."""
-        if not self.is_trainable:
-            return []
-        rollouts = [self.rollout]
-        for child in self.children:
-            rollouts += child.trainable_rollouts()
-        return rollouts
+from selfplay.core.types import GenerateResult, Messages, Rollout, Step
 
 
 @dataclass(frozen=True)
@@ -114,14 +79,14 @@ class Episode(ABC):
         """The rubric that scores this episode."""
 
     @abstractmethod
-    async def rollout(self, arena: "Arena", artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
         """Play: make model calls, append steps to the state's trajectory, run sub-episodes."""
 
     async def call_model(
         self,
         role_id: str,
         messages: Messages | str,
-        arena: "Arena",
+        arena: Arena,
         *,
         model: str | None = None,
         seed: int | None = None,
@@ -134,7 +99,7 @@ class Episode(ABC):
         return {}
 
     async def generate(
-        self, arena: "Arena", artifact: Any, meta: dict[str, Any] | None = None
+        self, arena: Arena, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
         """Play the episode, build its rollout and score it. Inside another episode it is a sub-episode and
         inherits from it.
@@ -163,7 +128,7 @@ class Episode(ABC):
         rollout.ended_at = time.time()
         return GenerateResult(rollout, children)
 
-    async def _fill(self, rollout: Rollout, arena: "Arena", limit: asyncio.Timeout) -> list[GenerateResult]:
+    async def _fill(self, rollout: Rollout, arena: Arena, limit: asyncio.Timeout) -> list[GenerateResult]:
         """Play and score the episode into ``rollout``; return the results of sub-episodes."""
         context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
         outer = current_episode.set(context)

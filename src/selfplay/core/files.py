@@ -5,6 +5,7 @@ the new content is in place.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ PARTIAL = ".partial"
 """``.NAME.partial`` is still being written."""
 REPLACED = ".replaced"
 """``.NAME.replaced`` is the old NAME while the new one takes its place."""
+LOCK = ".lock"
+"""The file in a directory that is locked by the process that may write there."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -118,11 +121,23 @@ def remove_partial(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def copy_directory(source: Path, directory: Path) -> None:
-    """Copy a directory, replacing an existing one."""
-    scratch = scratch_for(directory)
-    shutil.copytree(source, scratch, dirs_exist_ok=True)
-    put_in_place(scratch, directory)
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds the lock of a directory.
+
+    Raises:
+        OSError: the lock cannot be read.
+    """
+    try:
+        lock = os.open(directory / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def sync(path: Path) -> None:

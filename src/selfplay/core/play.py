@@ -1,10 +1,13 @@
-"""Descriptions of games and their players, which collectors, pools and episodes pass to each other."""
+"""Games, their players and what each of them did, which collectors, pools and episodes pass to each other."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from selfplay.core.agents import AgentSpec
-from selfplay.core.types import Rollout, Step, Trajectory
+from selfplay.core.types import Rollout, Step
+
+SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+"""How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,54 @@ class TaskMeta:
     opponent_uid: str | None = None
     ckpt_uid: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Trajectory:
+    """One role's part of a rollout, which a replay buffer stores.
+
+    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
+    """
+
+    pid: int
+    env_id: str
+    final_reward: float
+    steps: list[Step]
+    final_rewards: dict[int, float] = field(default_factory=dict)
+    game_info: dict[str, Any] = field(default_factory=dict)
+    role_id: str = ""
+    rollout_id: str = ""
+    num_turns: int = 0
+
+    @property
+    def obs(self) -> list[str]:
+        """The prompts, in order."""
+        return [step.obs for step in self.steps]
+
+    @property
+    def actions(self) -> list[str]:
+        """The raw answers, in order."""
+        return [step.completion_text for step in self.steps]
+
+    @property
+    def extracted_actions(self) -> list[str]:
+        """The actions that were passed to the game, in order."""
+        return [step.info.get("extracted_action", step.completion_text) for step in self.steps]
+
+    @property
+    def format_feedbacks(self) -> list[dict[str, Any]]:
+        """``correct_answer_format`` and ``invalid_move`` of each step."""
+        return [step.info.get("format_feedback", {}) for step in self.steps]
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The ``info`` of every step."""
+        return [step.info for step in self.steps]
+
+
+def seat_role(pid: int) -> str:
+    """Return the role id of a game's seat."""
+    return f"player_{pid}"
 
 
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:

@@ -4,15 +4,12 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from numbers import Real
-from typing import TYPE_CHECKING
 
+from selfplay.core.arena import Arena
 from selfplay.core.errors import EpisodeError, SelfplayError, is_transient, reason_of
 from selfplay.core.types import Rollout
 
-if TYPE_CHECKING:
-    from selfplay.core.arena import Arena
-
-RewardFn = Callable[[Rollout, "Arena"], dict[str, float] | Awaitable[dict[str, float]]]
+RewardFn = Callable[[Rollout, Arena], dict[str, float] | Awaitable[dict[str, float]]]
 
 
 class Rubric:
@@ -25,7 +22,7 @@ class Rubric:
         self.weights = weights or [1.0] * len(funcs)
         self.names = _distinct([getattr(func, "__name__", type(func).__name__) for func in funcs])
 
-    async def score(self, rollout: Rollout, arena: "Arena") -> None:
+    async def score(self, rollout: Rollout, arena: Arena) -> None:
         """Set ``rollout.rewards``, ``rollout.metrics`` and every ``step.reward``, in place.
 
         The metric of a function and role is ``FUNCTION/ROLE``; if two functions have the same name, the
@@ -64,7 +61,7 @@ class Rubric:
             step.reward = rewards[step.role_id]
 
 
-def _check_roles(name: str, values: dict[str, float], rollout: Rollout, arena: "Arena") -> None:
+def _check_roles(name: str, values: dict[str, float], rollout: Rollout, arena: Arena) -> None:
     """Reject rewards for roles that are not in the arena and have not acted."""
     known = list(dict.fromkeys([*arena.roles, *(step.role_id for step in rollout.steps)]))
     unknown = [str(role_id) for role_id in values if role_id not in known]

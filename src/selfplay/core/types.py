@@ -1,4 +1,4 @@
-"""Role, Step, Rollout, Trajectory and TrainingRecord: the data that games produce for learning."""
+"""Role, Step, Rollout, GenerateResult and TrainingRecord: what episodes produce for learning."""
 
 import time
 import uuid
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay.core.adapters import TRAINED
 from selfplay.core.agents import AgentSpec
 
 Message = dict[str, str]
@@ -28,7 +29,7 @@ class Role:
     system_prompt: str = ""
     temperature: float = 1.0
     max_tokens: int | None = None
-    policy: str = "default"
+    policy: str = TRAINED
     stop: tuple[str, ...] = ()
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
@@ -64,7 +65,7 @@ class Step:
     pid: int = 0
     env_id: str = ""
     policy_version: int = 0
-    policy: str = "default"
+    policy: str = TRAINED
     temperature: float = 1.0
 
     @property
@@ -76,16 +77,6 @@ class Step:
     def text_only(self) -> bool:
         """Whether token ids or log-probabilities are missing, so that no token learner can train on it."""
         return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
-
-    @property
-    def obs(self) -> str:
-        """The contents of the prompt's messages, joined by line feeds."""
-        return "\n".join(message["content"] for message in self.prompt)
-
-    @property
-    def act(self) -> str:
-        """The model's answer, unprocessed."""
-        return self.completion_text
 
     def scored(self, reward: float, info: dict[str, Any], env_id: str) -> "Step":
         """Return a copy with these three fields; messages and tokens are shared."""
@@ -105,6 +96,16 @@ class Step:
             self.policy,
             self.temperature,
         )
+
+    @property
+    def obs(self) -> str:
+        """The contents of the prompt's messages, joined by line feeds."""
+        return "\n".join(message["content"] for message in self.prompt)
+
+    @property
+    def act(self) -> str:
+        """The model's answer, unprocessed."""
+        return self.completion_text
 
     @property
     def step_info(self) -> dict[str, Any]:
@@ -148,48 +149,36 @@ class Rollout:
 
 
 @dataclass
-class Trajectory:
-    """One role's part of a rollout, which a replay buffer stores.
+class GenerateResult:
+    """A rollout and the results of the episodes that it spawned.
 
-    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
+    If ``is_trainable`` is false, the result and all its descendants are left out of credit and training.
     """
 
-    pid: int
-    env_id: str
-    final_reward: float
-    steps: list[Step]
-    final_rewards: dict[int, float] = field(default_factory=dict)
-    game_info: dict[str, Any] = field(default_factory=dict)
-    role_id: str = ""
-    rollout_id: str = ""
-    num_turns: int = 0
+    rollout: Rollout
+    children: list["GenerateResult"] = field(default_factory=list)
+    is_trainable: bool = True
 
     @property
-    def obs(self) -> list[str]:
-        """The prompts, in order."""
-        return [step.obs for step in self.steps]
+    def rewards(self) -> dict[str, float]:
+        """Rewards by role id, from the rollout."""
+        return self.rollout.rewards
 
-    @property
-    def actions(self) -> list[str]:
-        """The raw answers, in order."""
-        return [step.act for step in self.steps]
+    def all_rollouts(self) -> list[Rollout]:
+        """Return the rollout and those of all descendants, parents first."""
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.all_rollouts()
+        return rollouts
 
-    @property
-    def extracted_actions(self) -> list[str]:
-        """The actions that were passed to the game, in order."""
-        return [step.info.get("extracted_action", step.act) for step in self.steps]
-
-    @property
-    def format_feedbacks(self) -> list[dict[str, Any]]:
-        """``correct_answer_format`` and ``invalid_move`` of each step."""
-        return [step.info.get("format_feedback", {}) for step in self.steps]
-
-    @property
-    def infos(self) -> list[dict[str, Any]]:
-        """The ``info`` of every step."""
-        return [step.info for step in self.steps]
-
-    step_infos = infos
+    def trainable_rollouts(self) -> list[Rollout]:
+        """Like :meth:`all_rollouts`, without results that are not trainable and their descendants."""
+        if not self.is_trainable:
+            return []
+        rollouts = [self.rollout]
+        for child in self.children:
+            rollouts += child.trainable_rollouts()
+        return rollouts
 
 
 @dataclass(kw_only=True)
@@ -210,7 +199,7 @@ class TrainingRecord:
     advantage: float
     alternatives: list[list[int]] = field(default_factory=list)
     policy_version: int = 0
-    policy: str = "default"
+    policy: str = TRAINED
     temperature: float = 1.0
     meta: dict[str, Any] = field(default_factory=dict)
 

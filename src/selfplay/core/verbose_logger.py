@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from selfplay.core.context import current_episode
-from selfplay.core.episode import GenerateResult
 from selfplay.core.text import one_line, printable
-from selfplay.core.types import Messages, TrainingRecord
+from selfplay.core.types import GenerateResult, Messages, TrainingRecord
 
 _LONGEST_ARTIFACT = 300
 

@@ -1,1 +1,1 @@
-"""Games: episodes based on game libraries, prompt templates, scripted players."""
+"""Games of libraries, prompt templates, scripted players."""

@@ -18,6 +18,7 @@ from selfplay.core import (
     derive_seed,
 )
 from selfplay.core.own_classes import name_of
+from selfplay.core.play import seat_role
 from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.game import Game
 from selfplay.envs.scripted import ScriptedPlayer, make_player
@@ -135,7 +136,7 @@ class GameEpisode(Episode):
                 break
             pid, legal = position.pid, position.legal
             agent = artifact.agents[pid]
-            state.current_actor = f"player_{pid}"
+            state.current_actor = seat_role(pid)
             answer = await self._ask(arena, table, position, turn)
             action = answer.action
             if legal is None or action not in legal:
@@ -202,7 +203,7 @@ class GameEpisode(Episode):
         trained = agent.kind == "policy"
         response = await arena.call_model(
             prompt,
-            role_id=f"player_{pid}" if trained else None,
+            role_id=seat_role(pid) if trained else None,
             temperature=agent.temperature,
             max_tokens=agent.max_tokens,
             return_tokens=trained,
@@ -252,7 +253,7 @@ class GameEpisode(Episode):
         assert position.prompt is not None
         feedback = {"correct_answer_format": answer.well_formed, "invalid_move": invalid}
         step = answer.response.to_step(
-            f"player_{position.pid}",
+            seat_role(position.pid),
             position.prompt,
             turn=turn,
             extracted_action=action,
@@ -283,4 +284,4 @@ def _form(move: str) -> str:
 def final_reward(rollout: Rollout, arena: Arena) -> dict[str, float]:
     """Return the reward that the game gave to each trained seat, by role id."""
     rewards = rollout.extras["final_rewards"]
-    return {f"player_{pid}": rewards[pid] for pid in rollout.artifact.trained_pids}
+    return {seat_role(pid): rewards[pid] for pid in rollout.artifact.trained_pids}

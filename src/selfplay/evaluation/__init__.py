@@ -1,4 +1,4 @@
-"""Measures of a model's strength: matches with confidence intervals, and exact measures of small games."""
+"""Measures of strength: matches, and exact ones of small games."""
 
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Outcomes

@@ -1,1 +1,1 @@
-"""Where tokens come from."""
+"""Where tokens come from: the embedded engine, vLLM, APIs, the server."""

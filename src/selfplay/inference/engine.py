@@ -6,7 +6,6 @@ draw from the same distribution, each with its own seed, until their contexts di
 """
 
 import asyncio
-import math
 import secrets
 from collections.abc import AsyncGenerator
 
@@ -21,8 +20,10 @@ from selfplay.core import (
     TransientError,
 )
 from selfplay.core.chat_tokens import decoded
+from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.decoder import Decoder, EngineStats, TreeModel
+from selfplay.inference.request_checks import check_sampling, find_model
 
 
 class EmbeddedEngine(InferenceClient):
@@ -47,8 +48,8 @@ class EmbeddedEngine(InferenceClient):
         *,
         max_tokens: int = 64,
         max_context: int | None = None,
-        max_queue: int = 16_384,
-        max_cached_tokens: int = 32_768,
+        max_queue: int = MAX_QUEUE,
+        max_cached_tokens: int = MAX_CACHED_TOKENS,
         max_batch_tokens: int = 2048,
     ) -> None:
         self.model = model
@@ -204,7 +205,7 @@ class EmbeddedEngine(InferenceClient):
             InputError: the model is unknown.
             SelfplayError: there are more ids than the model's context length.
         """
-        served = self._find(model or "default")
+        served = find_model(self._served, model)
         if len(ids) > self.model.context_length:
             raise SelfplayError(
                 f"{len(ids)} tokens exceed the model's context of {self.model.context_length}"
@@ -232,11 +233,8 @@ class EmbeddedEngine(InferenceClient):
         forced: list[int] | None = None,
     ) -> Request:
         """Put a request into the queue, and start the serving task if it does not run."""
-        served = self._find(model or "default")
-        if max_tokens < 1:
-            raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, such as 1")
+        served = find_model(self._served, model)
+        check_sampling(max_tokens, temperature)
         self._check_size(len(prompt), max_tokens)
         if self.running + len(self._admission.waiting) >= self.max_queue:
             raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
@@ -263,13 +261,6 @@ class EmbeddedEngine(InferenceClient):
             f"a prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} exceed the context of "
             f"{self.max_context}; {fix}"
         )
-
-    def _find(self, name: str) -> ServedModel:
-        served = self._served.get(name)
-        if served is None:
-            names = ", ".join(self._served) or "nothing yet"
-            raise InputError("model", f"the engine does not serve {name}", f"It serves {names}")
-        return served
 
     def _response(self, request: Request, first: int = 0) -> ModelResponse:
         """Return a finished request's answer, with its tokens from ``first`` on."""

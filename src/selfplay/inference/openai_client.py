@@ -34,6 +34,7 @@ from selfplay.core import (
     SelfplayError,
     TransientError,
 )
+from selfplay.core.adapters import TRAINED
 from selfplay.core.text import without_control_tokens
 
 Answer = TypeVar("Answer")
@@ -138,7 +139,7 @@ class OpenAIClient(InferenceClient):
     ) -> None:
         url = _checked(base_url)
         self.model = model
-        self.models = {"default": model, **(models or {})}
+        self.models = {TRAINED: model, **(models or {})}
         self._server = url.netloc.rpartition("@")[2]
         self._host = url.hostname or ""
         self._base_url = base_url.rstrip("/")

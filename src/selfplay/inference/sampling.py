@@ -18,11 +18,10 @@ def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> Floa
     The generator is counter-based (SplitMix64, Steele et al. 2014), so a draw depends only on its seed and
     its index, not on other draws.
     """
-    with np.errstate(over="ignore"):
-        z = seeds_M + (offsets_M + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
+    z = seeds_M + (offsets_M + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
     uniform_M: FloatArray = (z >> np.uint64(11)).astype(np.float64) / float(1 << 53)
     return uniform_M
 

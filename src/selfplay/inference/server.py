@@ -71,7 +71,7 @@ def create_app(
         aliases: additional names of models, which are not listed.
         adapters: loads and unloads LoRA adapters; without it, clients can do neither.
     """
-    app = FastAPI(title="selfplay", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="selfplay", openapi_url=None)
     app.add_middleware(BodyLimit)
     if token is not None:
         app.add_middleware(TokenCheck, token=token)

@@ -7,16 +7,13 @@ unloaded. The prefix cache is separate for each version.
 
 import asyncio
 import itertools
-import math
 import os
 import secrets
 import tempfile
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from selfplay.core import (
@@ -31,6 +28,7 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
+from selfplay.core.limits import MAX_QUEUE
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.delivery import (
     Delivery,
@@ -41,6 +39,8 @@ from selfplay.inference.delivery import (
     file_hash,
     tolerance_of,
 )
+from selfplay.inference.request_checks import check_sampling, find_model
+from selfplay.inference.vllm_load import LoadLogger, VLLMStats
 from selfplay.inference.vllm_proof import (
     PROOF_RANK,
     Probe,
@@ -52,7 +52,6 @@ from selfplay.inference.vllm_proof import (
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows only these limits
 PROBE_TOKENS = 4
 PROBE_LIKELIEST = 20
-RATE_SECONDS = 5.0
 
 VLLM_SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -64,24 +63,6 @@ VLLM_SETTINGS = {
 """Environment variables of vLLM, which are set unless the user has set them."""
 
 
-@dataclass
-class VLLMStats:
-    """Totals since the start, and the current load.
-
-    ``queued`` requests wait for a place in the batch, ``running`` ones are in it. ``tokens_per_second``
-    counts generated tokens over the last five seconds. ``spelled_control_tokens`` counts control tokens that
-    answers spelled with ordinary tokens; in a prompt they are text.
-    """
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    spelled_control_tokens: int = 0
-    queued: int = 0
-    running: int = 0
-    tokens_per_second: float = 0.0
-
-
 @dataclass(eq=False)
 class _Version:
     """A version that vLLM holds and its ``requests`` in progress; ``lora`` is None for the base model."""
@@ -91,42 +72,6 @@ class _Version:
     salt: str
     requests: set[str] = field(default_factory=set)
     withdrawn: bool = False
-
-
-class _LoadLogger:
-    """A logger that receives vLLM's statistics after every step of its scheduler."""
-
-    def __init__(self) -> None:
-        self.queued = 0
-        self.running = 0
-        self._steps: deque[tuple[float, int]] = deque()
-
-    def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
-        """Called by vLLM."""
-        if scheduler_stats is not None:
-            self.queued = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
-            self.running = scheduler_stats.num_running_reqs
-        if iteration_stats is not None:
-            self._steps.append((monotonic(), iteration_stats.num_generation_tokens))
-            self._forget_old_steps()
-
-    def tokens_per_second(self) -> float:
-        """Return the generated tokens per second over the last ``RATE_SECONDS``."""
-        self._forget_old_steps()
-        return sum(tokens for _, tokens in self._steps) / RATE_SECONDS
-
-    def _forget_old_steps(self) -> None:
-        while self._steps and self._steps[0][0] < monotonic() - RATE_SECONDS:
-            self._steps.popleft()
-
-    def log_engine_initialized(self) -> None:
-        """Called by vLLM; logs nothing."""
-
-    def log(self) -> None:
-        """Called by vLLM; logs nothing."""
-
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Called by vLLM, which is never put to sleep here."""
 
 
 class VLLMEngine(InferenceClient):
@@ -161,7 +106,7 @@ class VLLMEngine(InferenceClient):
         *,
         max_tokens: int = 64,
         max_context: int | None = None,
-        max_queue: int = 16_384,
+        max_queue: int = MAX_QUEUE,
         max_batch: int = 256,
         max_adapters: int = 8,
         max_lora_rank: int = 16,
@@ -187,7 +132,7 @@ class VLLMEngine(InferenceClient):
         self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
         self.tolerance = 0.0
         self._llm: Any = None
-        self._load = _LoadLogger()
+        self._load = LoadLogger()
         self._stats = VLLMStats()
         self._served: dict[str, _Version] = {}
         self._retired: set[_Version] = set()
@@ -334,12 +279,9 @@ class VLLMEngine(InferenceClient):
             ContextError: the request exceeds the context.
             SelfplayError: the request exceeds the queue limit, or vLLM failed.
         """
-        served = self._find(model or "default")
+        served = find_model(self._served, model)
         limit = self.max_tokens if max_tokens is None else max_tokens
-        if limit < 1:
-            raise InputError("max_tokens", f"{limit} leaves no room for an answer", "Give at least 1")
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, such as 1")
+        check_sampling(limit, temperature)
         prompt = self.tokens.render(messages)
         self._check_limits(len(prompt), limit)
         self._stats.requests += 1
@@ -382,7 +324,7 @@ class VLLMEngine(InferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return the log-probability of each completion with its stop token, at temperature 1."""
-        served = self._find(model or "default")
+        served = find_model(self._served, model)
         prompt = self.tokens.render(messages)
         forced = [self.tokens.encode_answer(messages, text) for text in completions]
         for ids in forced:
@@ -579,13 +521,6 @@ class VLLMEngine(InferenceClient):
         others = [one for key, one in self._served.items() if key != name and one.lora is not None]
         if len(others) >= self.max_adapters:
             raise InputError("adapter", f"{len(others)} adapters are already served", "Raise max_adapters.")
-
-    def _find(self, name: str) -> _Version:
-        served = self._served.get(name)
-        if served is None:
-            names = ", ".join(self._served) or "nothing yet"
-            raise InputError("model", f"the engine does not serve {name}", f"It serves {names}")
-        return served
 
     def _check_limits(self, prompt: int, answer: int) -> None:
         assert self.max_context is not None

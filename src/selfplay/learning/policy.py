@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
-from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, TRAINED, average_of
+from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_RANK, TRAINED, average_of
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import decoder
@@ -40,8 +40,8 @@ PATTERNS_OF_EXPERTS = "The following (rank|alpha)_pattern keys"
 class LoraSettings:
     """The shape of a LoRA adapter, without dropout, with which samples could not share tokens in a tree."""
 
-    lora_rank: int = 16
-    lora_alpha: float = 32.0
+    lora_rank: int = LORA_RANK
+    lora_alpha: float = LORA_ALPHA
     target_modules: list[str] = field(default_factory=lambda: list(ALL_LINEAR))
 
 

@@ -1,5 +1,6 @@
-"""The model pool: its members, their ratings, and the choice of the next opponent."""
+"""The model pool: its members, their ratings, the choice of opponents."""
 
+from selfplay.core.play import SampleMode
 from selfplay.population.environment_samplers import (
     BaseEnvSampler,
     UniformRandomEnvSampler,
@@ -7,7 +8,7 @@ from selfplay.population.environment_samplers import (
 )
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchRecord, MatchTable
-from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool, SampleMode
+from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
 
 __all__ = [

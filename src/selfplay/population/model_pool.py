@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import Any, Literal, Protocol, get_args
 
 from selfplay.core import InputError, Opponent, SelfplayError, derive_seed
+from selfplay.core.adapters import TRAINED
+from selfplay.core.play import SampleMode
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.population.sampling_weights import distance_weights, proportional_weights
 
-SampleMode = Literal["fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"]
-
 # The pool's uid of the policy in training.
-POLICY_UID = "default"
+POLICY_UID = TRAINED
 
 # One-player games are rated against this dummy member, which always scores 0. It is never sampled.
 ENVIRONMENT_UID = "fixed-env"

@@ -28,6 +28,7 @@ from selfplay.core import (
     VerboseLogger,
     derive_seed,
 )
+from selfplay.core.adapters import TRAINED
 from selfplay.core.text import speech
 from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 
@@ -209,8 +210,8 @@ class DebateArena(Arena):
         num_rounds: int = 3,
         max_tokens: int = 128,
         temperature: float = 1.0,
-        aff_policy: str = "default",
-        neg_policy: str = "default",
+        aff_policy: str = TRAINED,
+        neg_policy: str = TRAINED,
         judge: Judge | None = None,
         judge_client: InferenceClient | None = None,
         judge_model: str | None = None,

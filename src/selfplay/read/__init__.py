@@ -1,1 +1,1 @@
-"""Reads back what a run recorded, and says what of it is worth a warning or a chart."""
+"""What a run recorded, read back: warnings and charts."""

@@ -14,7 +14,8 @@ def play_charts(run: RunView) -> list[Chart | None]:
         share_chart(
             "Games with an invalid move",
             [*_training(run, {"training": "Invalid Move Rate"}), *rate_lines(run, "Lost by an invalid move")],
-            "Of the model. Training: mean over recent games. Evaluation: bands are 95% Wilson intervals.",
+            "Shares of games. Training: games in which the model made one, mean over recent games. "
+            "Evaluation: games that the model lost by one; bands are 95% Wilson intervals.",
             SMALL,
         ),
         share_chart(

@@ -62,6 +62,7 @@ class RunView:
         share_read: the share of the recorded data that has been read; below 1, more can be read at once.
         trouble: why nothing could be read this time; empty if nothing is wrong.
         actors: the current load of each actor of a cluster, by name; see ``TrackerService.heartbeat``.
+        in_use: whether a process trains this run, as far as is known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class RunView:
     share_read: float = 1.0
     trouble: str = ""
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    in_use: bool = True
 
     @property
     def step(self) -> int:

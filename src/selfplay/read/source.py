@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from selfplay.core import InputError
+from selfplay.core.files import is_locked
 from selfplay.read.episodes import LoggedEpisode, last_episode
 from selfplay.read.evaluation_files import EvaluationFiles
 from selfplay.read.files import Folder, decoded, number_of
@@ -58,8 +59,9 @@ class RunDirectorySource:
 
     def read(self) -> RunView:
         """Read what is new; see :meth:`selfplay.read.run_view.Source.read`."""
-        trouble = ""
+        trouble, in_use = "", True
         try:
+            in_use = is_locked(self.path)  # asked first: what a process wrote before it ended is read
             os.stat(self.path)
             self._read_config()
             self._metrics.read()
@@ -83,6 +85,7 @@ class RunDirectorySource:
             game=self._game,
             share_read=1.0 if trouble else min(metrics.share_read, self._evaluations.share_read),
             trouble=trouble,
+            in_use=in_use,
         )
 
     def _read_config(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run measures: the tracker and the sinks that it writes to."""
+"""The tracker of a run's metrics, and its sinks."""
 
 from selfplay.record.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics
 from selfplay.record.tracker import Tracker, is_wall_clock

@@ -59,6 +59,6 @@ def _line(step: Step) -> dict[str, Any]:
         "step_index": step.info.get("step_index", 0),
         "policy_version": step.policy_version,
         "obs": step.prompt[-1]["content"] if step.prompt else "",
-        "act": step.act,
+        "act": step.completion_text,
         "rewards": step.info.get("reward_stages", {}),
     }

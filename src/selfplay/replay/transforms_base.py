@@ -1,9 +1,11 @@
 """The common part of the three families of reward transforms: state that is saved in checkpoints."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from selfplay.core import InputError
+
+Transform = TypeVar("Transform", bound="RewardTransform")
 
 
 class RewardTransform:
@@ -20,29 +22,35 @@ class RewardTransform:
         """Restore a state that ``state_dict`` returned."""
 
 
-def compose_state(transforms: Sequence[RewardTransform]) -> dict[str, Any]:
-    """Return the states of a stack of transforms in order, each with the name of its class."""
-    return {
-        "transforms": [
-            {"type": type(transform).__name__, "state": transform.state_dict()} for transform in transforms
-        ]
-    }
+class ComposedTransforms(RewardTransform, Generic[Transform]):
+    """The common part of the transforms that apply others one after the other."""
 
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self.transforms = list(transforms)
 
-def load_compose_state(transforms: Sequence[RewardTransform], state: dict[str, Any]) -> None:
-    """Restore the state of each transform of a stack.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the transforms' states in order, each with the name of its class."""
+        return {
+            "transforms": [
+                {"type": type(transform).__name__, "state": transform.state_dict()}
+                for transform in self.transforms
+            ]
+        }
 
-    Raises:
-        InputError: the state was saved by another stack of transforms.
-    """
-    saved = state.get("transforms", [])
-    saved_names = [entry["type"] for entry in saved]
-    names = [type(transform).__name__ for transform in transforms]
-    if saved_names != names:
-        raise InputError(
-            "replay transforms",
-            f"the checkpoint was saved with {saved_names}, but the buffer has {names}",
-            "Resume with the transforms with which the run was started.",
-        )
-    for transform, entry in zip(transforms, saved, strict=True):
-        transform.load_state_dict(entry["state"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the transforms' states.
+
+        Raises:
+            InputError: the state was saved by another stack of transforms.
+        """
+        saved = state.get("transforms", [])
+        saved_names = [entry["type"] for entry in saved]
+        names = [type(transform).__name__ for transform in self.transforms]
+        if saved_names != names:
+            raise InputError(
+                "replay transforms",
+                f"the checkpoint was saved with {saved_names}, but the buffer has {names}",
+                "Resume with the transforms with which the run was started.",
+            )
+        for transform, entry in zip(self.transforms, saved, strict=True):
+            transform.load_state_dict(entry["state"])

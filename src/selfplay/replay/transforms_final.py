@@ -1,11 +1,10 @@
 """Final-reward transforms: they map a game's final rewards to the rewards from which its steps start."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 from selfplay.core import InputError
-from selfplay.replay.transforms_base import RewardTransform, compose_state, load_compose_state
+from selfplay.replay.transforms_base import ComposedTransforms, RewardTransform
 
 
 class FinalRewardTransform(RewardTransform, ABC):
@@ -20,25 +19,14 @@ class FinalRewardTransform(RewardTransform, ABC):
         """Return the transformed rewards for the same players."""
 
 
-class ComposeFinalRewardTransforms(FinalRewardTransform):
+class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], FinalRewardTransform):
     """Applies transforms one after the other."""
-
-    def __init__(self, transforms: Sequence[FinalRewardTransform]) -> None:
-        self.transforms = list(transforms)
 
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
         """Return ``x`` after every transform."""
         for transform in self.transforms:
             x = transform(x, env_id)
         return x
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the transforms' states."""
-        return compose_state(self.transforms)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the transforms' states."""
-        load_compose_state(self.transforms, state)
 
 
 class WinDrawLossFormatter(FinalRewardTransform):

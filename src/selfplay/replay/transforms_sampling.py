@@ -2,11 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable
 
 from selfplay.core import Step
-from selfplay.replay.transforms_base import RewardTransform, compose_state, load_compose_state
+from selfplay.replay.transforms_base import ComposedTransforms, RewardTransform
 
 # Bounds a division by a very small deviation; the value of UnstableBaselines.
 STD_EPSILON = 1e-8
@@ -23,25 +22,14 @@ class SamplingRewardTransform(RewardTransform, ABC):
         """Return the steps with their new rewards."""
 
 
-class ComposeSamplingRewardTransforms(SamplingRewardTransform):
+class ComposeSamplingRewardTransforms(ComposedTransforms[SamplingRewardTransform], SamplingRewardTransform):
     """Applies transforms one after the other."""
-
-    def __init__(self, transforms: Sequence[SamplingRewardTransform]) -> None:
-        self.transforms = list(transforms)
 
     def __call__(self, steps: list[Step]) -> list[Step]:
         """Return the steps after every transform."""
         for transform in self.transforms:
             steps = transform(steps)
         return steps
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the transforms' states."""
-        return compose_state(self.transforms)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the transforms' states."""
-        load_compose_state(self.transforms, state)
 
 
 class NormalizeRewards(SamplingRewardTransform):

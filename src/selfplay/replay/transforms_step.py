@@ -1,11 +1,10 @@
 """Step-reward transforms: they map a trajectory's reward to the reward of each of its steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 from selfplay.core import SelfplayError, Trajectory
-from selfplay.replay.transforms_base import RewardTransform, compose_state, load_compose_state
+from selfplay.replay.transforms_base import ComposedTransforms, RewardTransform
 
 
 class StepRewardTransform(RewardTransform, ABC):
@@ -16,25 +15,14 @@ class StepRewardTransform(RewardTransform, ABC):
         """Return the reward of ``trajectory.steps[step_index]``, given the reward before this transform."""
 
 
-class ComposeStepRewardTransforms(StepRewardTransform):
+class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepRewardTransform):
     """Applies transforms one after the other; each receives the output of the previous one."""
-
-    def __init__(self, transforms: Sequence[StepRewardTransform]) -> None:
-        self.transforms = list(transforms)
 
     def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
         """Return the step's reward after every transform."""
         for transform in self.transforms:
             base_reward = transform(trajectory, step_index, base_reward)
         return base_reward
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the transforms' states."""
-        return compose_state(self.transforms)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the transforms' states."""
-        load_compose_state(self.transforms, state)
 
 
 class RewardForFormat(StepRewardTransform):

@@ -78,7 +78,8 @@ def tiles_html(run: WholeRun) -> str:
     """Return the row of headline figures."""
     tiles = []
     if run.lines:
-        tiles.append(("Steps", str(run.step), ""))
+        total = run.total_steps
+        tiles.append(("Steps", f"{run.step:,}", f"of {total:,}" if total else ""))
         if seconds := run.seconds():
             evaluating = run.metric("time/evaluation_seconds").total
             note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""

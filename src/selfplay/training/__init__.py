@@ -1,4 +1,4 @@
-"""Training: assembly of a run, its loop, its directory, its resume."""
+"""The loop of every run, its assembly, its directory and its resume."""
 
 import os
 

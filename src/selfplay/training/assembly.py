@@ -14,7 +14,7 @@ from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
-from selfplay.core import Arena, derive_seed
+from selfplay.core import Arena, InferenceClient, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
@@ -114,11 +114,11 @@ def build_learner(
     )
 
 
-def build_arena(config: Config, engine: "EmbeddedEngine") -> Arena:
-    """Build an arena that plays with the engine, with the limits of the configuration."""
+def build_arena(config: Config, client: InferenceClient, max_calls: int) -> Arena:
+    """Build an arena that plays with the client, with the limits of the configuration."""
     return Arena(
-        engine,
-        max_calls=config.inference.max_queue,
+        client,
+        max_calls=max_calls,
         episode_timeout=config.collection.game_timeout,
         retries=config.collection.retries,
     )

@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from selfplay.config import Config
 from selfplay.config.learning import Algorithm, PythonAlgorithm
@@ -13,7 +14,7 @@ from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
-from selfplay.learning.model_files import check_model_name
+from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
@@ -33,7 +34,7 @@ def check_config(config: Config) -> list[str]:
         from selfplay.training.devices import choose_device  # torch takes seconds to import: only if needed
 
         choose_device(config.model.device)
-    found = [f"model {config.model.name}"]
+    found = [_model_line(config.model.name)]
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
     given = find_given(config, config.policies if program is None else policies_of(program))
@@ -43,6 +44,12 @@ def check_config(config: Config) -> list[str]:
     _check_extras(config.tracking)
     found += _check_runtime(config)
     return found
+
+
+def _model_line(name: str) -> str:
+    if name == BUNDLED_MODEL or Path(name).is_dir():
+        return f"model {name}"
+    return f"model {name} (not looked at: the run finds it in the cache or downloads it)"
 
 
 def _check_games(config: Config) -> list[str]:

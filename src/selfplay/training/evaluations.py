@@ -81,7 +81,7 @@ class Evaluations:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
                 self._rate(env, result, opponent, sorted(finished))
                 won = f"win against {opponent}" if opponent else "solved"
-                invalid = f"invalid moves {result.invalid_move_rate.mid:.1%}"
+                invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
                 progress.say(f"{env.name}: NashConv")
@@ -141,10 +141,6 @@ class Evaluations:
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
             uid = evaluated_uid(self.config, env.seats[number % env.num_players])
             self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
-
-    def tables(self) -> Group | str:
-        """Compare the first evaluation on disk with the last."""
-        return comparison_of(self.directory.evaluation)
 
 
 def comparison_of(directory: Path) -> Group | str:

@@ -8,20 +8,21 @@ from rich.console import Group
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
-from selfplay.core import Arena, Role, SelfplayError
+from selfplay.core import Arena, InferenceClient, Role, SelfplayError
+from selfplay.core.play import seat_role
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.records import records_from_steps
+from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
-from selfplay.training.evaluations import Evaluations
-from selfplay.training.learners import Batch, BatchOf, EncodeAnswer, Saved, by_policy
+from selfplay.training.evaluations import Evaluations, comparison_of
+from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.serving import EmbeddedServing
+from selfplay.training.serving import Serving
 
 
 class GameSource:
@@ -36,11 +37,13 @@ class GameSource:
         tracker: Tracker,
         metrics: RunMetrics,
         encode_answer: EncodeAnswer,
-        serving: EmbeddedServing,
+        client: InferenceClient,
+        serving: Serving,
     ) -> None:
         self.config = config
         self.directory = directory
         self.metrics = metrics
+        self.client = client
         self.serving = serving
         self.rollout_log = RolloutLog(directory.rollouts)
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
@@ -66,12 +69,12 @@ class GameSource:
 
     def _build_arena(self) -> Arena:
         config = self.config
-        arena = assembly.build_arena(config, self.serving.engine)
+        arena = assembly.build_arena(config, self.client, config.inference.max_queue)
         for env in config.envs:
             arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):
                 temperature, max_tokens = config.inference.temperature, config.inference.max_tokens
-                arena.add_role(Role(f"player_{pid}", temperature=temperature, max_tokens=max_tokens))
+                arena.add_role(Role(seat_role(pid), temperature=temperature, max_tokens=max_tokens))
         return arena
 
     async def startup(self) -> None:
@@ -178,7 +181,7 @@ class GameSource:
 
     async def ending(self) -> Group | str:
         """Compare the first evaluation with the last."""
-        return self.evaluations.tables()
+        return comparison_of(self.directory.evaluation)
 
     async def account_lines(self) -> list[str]:
         """Return the accounts of games and of steps."""

@@ -1,12 +1,13 @@
 """What learns: the learners of a run's policies, in this process or in an actor."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from selfplay.core import Messages, TrainingRecord
+from selfplay.core import GenerateResult, SelfplayError, TrainingRecord
+from selfplay.replay.records import EncodeAnswer
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 Records = Mapping[str, list[TrainingRecord]]
 """Records by policy. A policy without records is not updated."""
 
-EncodeAnswer = Callable[[Messages, str], list[int]]
 State = Callable[[], Awaitable[dict[str, Any]]]
 """Returns what the run needs to continue after an update, as JSON-able data."""
 
@@ -37,13 +37,33 @@ def by_policy(records: Iterable[TrainingRecord]) -> dict[str, list[TrainingRecor
 
 @dataclass(frozen=True)
 class BatchOf:
-    """A batch whose records are here."""
+    """A batch that is here.
+
+    Attributes:
+        by_policy: the records.
+        results: whole episodes, for learners that train on text and rewards; games give none.
+    """
 
     by_policy: Records
+    results: Sequence[GenerateResult] = ()
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
         """Return the records."""
+        self.check_tokens()
         return self.by_policy
+
+    def check_tokens(self) -> None:
+        """Check that token ids came with all that was played.
+
+        Raises:
+            SelfplayError: some steps have none, or there is no step to train on.
+        """
+        rollouts = (rollout for result in self.results for rollout in result.trainable_rollouts())
+        text_only = sum(step.text_only for one in rollouts for step in one.steps if step.policy)
+        if text_only:
+            raise SelfplayError(f"{text_only} steps have no token ids; train with a client that returns them")
+        if not any(self.by_policy.values()):
+            raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
 
 
 @dataclass(frozen=True)

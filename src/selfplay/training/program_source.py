@@ -159,7 +159,7 @@ class ProgramSource:
         self._arena_state = self.arena.state_dict()
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
             await self._begin_step()
-        return BatchOf(records)
+        return BatchOf(records, results)
 
     def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
         """Store the episodes' steps in the replay buffer, and draw the records of an update."""
@@ -227,10 +227,10 @@ class ProgramSource:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def _check(self, batch: TrainingBatch) -> None:
-        """Raise an error if the batch cannot be trained on.
+        """Raise an error if too little was played.
 
         Raises:
-            SelfplayError: no episode was played, too many failed, or steps have no tokens.
+            SelfplayError: no episode was played, or too many failed.
         """
         meta, limit = batch.meta, self.config.collection.max_failed_fraction
         if not meta["episodes"]:
@@ -239,12 +239,6 @@ class ProgramSource:
             raise SelfplayError(
                 f"{meta['failed']} of {meta['episodes']} episodes failed; the last: {meta['last_error']}"
             )
-        if meta["text_only_steps"]:
-            raise SelfplayError(
-                f"{meta['text_only_steps']} steps have no token ids; train with a client that returns them"
-            )
-        if not batch.records:
-            raise SelfplayError("no step of this update's episodes can be trained on; look at the rollouts")
 
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
         """Log all failures, and some results spread over the step, since neighbours may be one group."""

@@ -45,6 +45,10 @@ class RunProgress:
         """Show what the run does besides playing."""
         self._view.doing(text)
 
+    def learning(self) -> None:
+        """Show that the run learns from what was played."""
+        self._view.passing("learning")
+
     def played_one(self) -> None:
         """Count one more finished game or episode of this update."""
         self.played += 1
@@ -99,11 +103,10 @@ def _figures(metrics: dict[str, float]) -> str:
 
 
 def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
-    """Print that a run was interrupted, and the command that continues it."""
-    print_line(
-        console,
-        f"stopped after update {step} of {total}; saved. Continue with: selfplay train --resume {run}",
-    )
+    """Print that a run was interrupted, and the commands that continue it and show it."""
+    print_line(console, f"stopped after update {step} of {total}; saved")
+    print_line(console, f"continue with:   selfplay train --resume {run}")
+    print_line(console, f"look at it with: selfplay report {run}")
 
 
 def print_ending(

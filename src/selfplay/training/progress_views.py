@@ -71,6 +71,10 @@ class BarsView(Progress):
         self._below["doing"] = one_line(text)
         self.refresh()
 
+    def passing(self, text: str) -> None:
+        """Show an activity of every update."""
+        self.doing(text)
+
     def count(self, done: int, size: int | None) -> None:
         """Show how many games or episodes are played."""
         self.update(self._played, completed=done, total=size)
@@ -117,6 +121,9 @@ class LinesView:
         if text and text != self._doing:
             self._print(one_line(text))
         self._doing = text
+
+    def passing(self, text: str) -> None:
+        """Do nothing: the line of the update follows."""
 
     def count(self, done: int, size: int | None) -> None:
         """Print how many games or episodes are played, unless a line was printed just now."""

@@ -64,13 +64,7 @@ def resume(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[st
     directory.lock()
     try:
         config = load_config(str(directory.config_file), overrides)
-        total = config.learning.steps
-        if directory.is_finished(total):
-            raise InputError(
-                "--resume",
-                f"{run_dir} is finished ({directory.saved_steps()[-1]} of {total} updates)",
-                f"Look at it: selfplay report {run_dir}",
-            )
+        directory.check_unfinished(config.learning.steps)
         _run(config, directory, console, runtime, changed=bool(overrides))
     finally:
         directory.unlock()
@@ -79,6 +73,7 @@ def resume(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[st
 def _run(
     config: Config, directory: RunDirectory, console: Console, runtime: Runtime, *, changed: bool = False
 ) -> None:
+    print_line(console, f"run directory: {directory.path}")
     try:
         settled, cores = config, runtime.cores(config)
         if cores is not None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import finish_replacements, remove_partial, write_file
+from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
 from selfplay.training.epoch import Epoch
 from selfplay.training.sessions import note_failure
 
@@ -81,7 +81,7 @@ class RunDirectory:
         with ExitStack() as on_failure:
             on_failure.callback(self.unlock)
             try:
-                self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+                self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.epoch = Epoch.begin(self.path)
                 for parent in (self.checkpoints, self.bests, self.population):
@@ -111,21 +111,20 @@ class RunDirectory:
         Raises:
             OSError: the lock cannot be read.
         """
-        try:
-            lock = os.open(self.path / ".lock", os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return is_locked(self.path)
 
     def is_finished(self, updates: int) -> bool:
         """Whether a run of so many updates is complete: nothing is left for a resume."""
         return self.report_file.exists() and max(self.saved_steps(), default=-1) >= updates
+
+    def check_unfinished(self, updates: int) -> None:
+        """Raise an InputError if a run of so many updates is complete, so that it cannot be resumed."""
+        if self.is_finished(updates):
+            raise InputError(
+                "--resume",
+                f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",
+                f"Look at it: selfplay report {self.path}",
+            )
 
     def check_epoch(self) -> None:
         """Raise a SelfplayError if another process has resumed the run since this one locked it."""

@@ -11,6 +11,7 @@ from selfplay.config import Config
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
 from selfplay.training import assembly, run
+from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.game_source import GameSource
 from selfplay.training.given_adapters import load_given
 from selfplay.training.local_learners import LocalLearners
@@ -20,7 +21,6 @@ from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run import Work
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.serving import EmbeddedServing
 from selfplay.training.source import Source
 from selfplay.training.threads import available_cores
 from selfplay.training.trainer import Trainer
@@ -75,7 +75,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
-        else GameSource(config, directory, tracker, metrics, model.encode_answer, serving)
+        else GameSource(config, directory, tracker, metrics, model.encode_answer, engine, serving)
     )
     saving = LocalLearners(model, learners, directory, config.model.name)
     return Trainer(config, directory, source, saving, metrics, console)

@@ -112,7 +112,7 @@ class Trainer:
         batch = await self.source.play(self.saved, self.progress)
         self._turn = {"play": perf_counter() - started, "played": float(self.progress.played)}
         self.state = "learning"
-        self.progress.say("learning")
+        self.progress.learning()
         self.saved = await self.learners.update(self.saved.step + 1, batch, self._state)
 
     async def _publish_and_measure(self) -> None:

@@ -67,7 +67,7 @@ def _figures(view: RunView) -> list[_Figure]:
     figures = []
     for won, lost in zip(rate_lines(view, "Wins"), rate_lines(view, "Lost by an invalid move"), strict=True):
         figures.append(_Figure(won.name, won, True))
-        figures.append(_Figure(f"invalid, {lost.name.removeprefix('against ')}", lost, True))
+        figures.append(_Figure("  lost by an invalid move", lost, True))
     exact = exact_of(view.evaluations)
     for line in nash_lines(view):
         first, last = (UNPLAYABLE * (not exact[line.name][place].is_playable) for place in (0, -1))

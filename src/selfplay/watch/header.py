@@ -40,10 +40,12 @@ def _state(view: RunView, now: float) -> tuple[str, str]:
         return "unreachable", "$text on $error 50%"
     if view.share_read < 1:
         return f"reading {100 * view.share_read:.0f}%", "$text on $primary 40%"
-    if not view.step:
-        return "not started", "$text on $primary 40%"
     if view.is_finished:
         return "finished", "$text on $primary 40%"
+    if not view.in_use:
+        return "stopped", "$text on $warning 40%"
+    if not view.step:
+        return "not started", "$text on $primary 40%"
     if _is_quiet(view, now):
         return "quiet", "$text on $warning 40%"
     return "running", "$text on $success 40%"
@@ -61,7 +63,7 @@ def _tail(view: RunView, now: float) -> str:
     """Return the remaining time, or the time since the last step."""
     if not view.step or view.is_finished or view.trouble:
         return view.trouble
-    if _is_quiet(view, now):
+    if not view.in_use or _is_quiet(view, now):
         return f"last step {duration_text(_age(view, now))} ago"
     left = view.seconds_left()
     return "" if left is None else f"{duration_text(left)} left"

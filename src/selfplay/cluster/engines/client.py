@@ -16,7 +16,7 @@ from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_m
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
 from selfplay.cluster.engines.service import Answer, Request
-from selfplay.cluster.weights import Weights
+from selfplay.cluster.engines.weights import Weights
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.context import EpisodeContext, current_episode

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
+from selfplay.cluster.engines.load_window import LoadWindow
 from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
-from selfplay.cluster.services.load_window import LoadWindow
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE
 from selfplay.inference.delivery import (
@@ -42,14 +42,18 @@ __all__ = ["AdapterRef", "EmbeddedHost", "EngineHost", "VLLMHost"]
 Engine = TypeVar("Engine", bound=InferenceClient)
 
 
-class EngineHost(Protocol):
+class EngineHost(ABC, Generic[Engine]):
     """The engine that an inference actor holds."""
 
+    def __init__(self, copies: AdapterCache | None) -> None:
+        self._copies = copies
+        self._engine: Engine | None = None
+        self._adapters = ResidentAdapters([], self._load, self._drop)
+        self._recent = LoadWindow()
+
+    @abstractmethod
     async def start(self) -> None:
         """Load the model. The event loop is blocked meanwhile."""
-
-    async def close(self) -> None:
-        """Stop; pending requests fail with a SelfplayError."""
 
     async def complete(
         self,
@@ -68,43 +72,6 @@ class EngineHost(Protocol):
             SelfplayError: there is no such adapter, or the engine failed.
             InputError: the adapter is damaged or belongs to another model, or the request is impossible.
         """
-
-    async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
-        """Return the log-probability of each completion with its stop token, at temperature 1.
-
-        Raises: as :meth:`complete` does.
-        """
-
-    def stats(self) -> dict[str, float]:
-        """Return the current load.
-
-        ``queued`` and ``running`` count requests, ``generated_tokens`` tokens since the start, and ``tok_s``
-        is the recent rate per second; ``idle_share`` is the share of the last five seconds without any
-        request, ``adapters`` counts the loaded ones, and ``spelled_control_tokens`` those in answers since
-        the start.
-        """
-
-
-class _Host(ABC, Generic[Engine]):
-    """The common part of both hosts: requests, adapters and figures."""
-
-    def __init__(self, copies: AdapterCache | None) -> None:
-        self._copies = copies
-        self._engine: Engine | None = None
-        self._adapters = ResidentAdapters([], self._load, self._drop)
-        self._recent = LoadWindow()
-
-    async def complete(
-        self,
-        adapter: AdapterRef,
-        messages: Messages,
-        temperature: float,
-        max_tokens: int | None,
-        return_tokens: bool,
-        seed: int | None,
-        stop: tuple[str, ...] = (),
-    ) -> ModelResponse:
-        """Answer ``messages``; see :class:`EngineHost`."""
         with self._recent.request():
             async with self._model(adapter) as model:
                 response = await self._running().complete(
@@ -113,7 +80,10 @@ class _Host(ABC, Generic[Engine]):
         return replace(response, policy_version=adapter.version)
 
     async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
-        """Return the log-probability of each completion; see :class:`EngineHost`."""
+        """Return the log-probability of each completion with its stop token, at temperature 1.
+
+        Raises: as :meth:`complete` does.
+        """
         with self._recent.request():
             async with self._model(adapter) as model:
                 return await self._running().score(messages, completions, model=model)
@@ -124,6 +94,16 @@ class _Host(ABC, Generic[Engine]):
         await self._adapters.settle()
         if engine is not None:
             await self._stop(engine)
+
+    @abstractmethod
+    def stats(self) -> dict[str, float]:
+        """Return the current load.
+
+        ``queued`` and ``running`` count requests, ``generated_tokens`` tokens since the start, and ``tok_s``
+        is the recent rate per second; ``idle_share`` is the share of the last five seconds without any
+        request, ``adapters`` counts the loaded ones, and ``spelled_control_tokens`` those in answers since
+        the start.
+        """
 
     @asynccontextmanager
     async def _model(self, adapter: AdapterRef) -> AsyncIterator[str]:
@@ -176,7 +156,7 @@ class _Host(ABC, Generic[Engine]):
     async def _drop(self, slot: str) -> None: ...
 
 
-class EmbeddedHost(_Host["EmbeddedEngine"]):
+class EmbeddedHost(EngineHost["EmbeddedEngine"]):
     """An engine in this process. See :class:`EngineHost`.
 
     Args:
@@ -272,7 +252,7 @@ class EmbeddedHost(_Host["EmbeddedEngine"]):
         self._running().withdraw(slot)
 
 
-class VLLMHost(_Host["VLLMEngine"]):
+class VLLMHost(EngineHost["VLLMEngine"]):
     """vLLM. See :class:`EngineHost`.
 
     Args:

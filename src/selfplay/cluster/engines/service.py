@@ -116,7 +116,7 @@ class EngineService:
 
     def __init__(
         self,
-        host: EngineHost,
+        host: EngineHost[Any],
         name: str = "engine",
         tracker: Any = None,
         gpu_ids: list[int] | None = None,

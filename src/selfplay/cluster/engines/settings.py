@@ -34,7 +34,7 @@ class EngineSettings:
         """Return the settings of a run's inference actors."""
         return cls(config.model, config.lora, config.inference, Sharing.of(config))
 
-    def build_host(self, adapter_files: Any = None) -> EngineHost:
+    def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
         """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
         copies, settings = None, self.inference
         if adapter_files is not None:

@@ -291,6 +291,7 @@ def _without_notes(batch: Batch) -> Batch:
     """Return a batch without the program's own notes, whose classes another process may not know."""
     if not isinstance(batch, BatchOf):
         return batch
+    batch.check_tokens()
     return BatchOf(
         PackedRecords(
             {

@@ -17,6 +17,8 @@ from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
+from selfplay.core.play import seat_role
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -28,9 +30,9 @@ class Limits:
     Of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
     """
 
-    episode_timeout: float = 3600.0
-    retries: int = 2
-    max_calls: int = 4096
+    episode_timeout: float = EPISODE_TIMEOUT
+    retries: int = RETRIES
+    max_calls: int = MAX_CALLS
     shown: int = 8
     shown_per: int = 256
 
@@ -105,7 +107,7 @@ class CollectorService:
             seats |= set(range(env.num_players))
         for pid in sorted(seats):
             arena.add_role(
-                Role(f"player_{pid}", temperature=settings.temperature, max_tokens=settings.max_tokens)
+                Role(seat_role(pid), temperature=settings.temperature, max_tokens=settings.max_tokens)
             )
         return arena
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.cluster.services.pool_members import PoolMembers
 from selfplay.cluster.services.pool_state import Jobs
-from selfplay.cluster.weights import Weights
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED

@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.cluster.weights import Weights
 from selfplay.collection.results import GameResult
 
 

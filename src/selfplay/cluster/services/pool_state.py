@@ -7,11 +7,11 @@ from typing import Any, assert_never
 import msgspec
 
 from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.packing import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
-from selfplay.cluster.weights import Weights
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE

@@ -1,0 +1,65 @@
+"""What a model's name on the command line means: a run, one of its checkpoints, an adapter or a base model.
+
+A name is found without torch, so that a wrong one is reported at once.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfplay.config.loading import load_config
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
+from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.learning.model_files import BUNDLED_MODEL
+from selfplay.training.checks import default_seats
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import find_checkpoint, paths_of, split_checkpoint
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a name on the command line means: a base model, and the adapter on it if there is one."""
+
+    model: ModelSettings
+    adapter: Path | None = None
+    max_tokens: int = 16
+    envs: tuple[EnvSettings, ...] = ()
+
+    def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
+        """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
+        for env in self.envs:
+            if env.id == env_id and num_players in (None, env.num_players):
+                return env.model_copy(update={"template": template or env.template})
+        players = num_players or default_seats(env_id)
+        return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
+
+
+def find_model(name: str) -> ModelSource:
+    """Find the model that ``name`` means: a run, an adapter or a base model.
+
+    ``RUN@120`` is the run after 120 updates, ``RUN@best`` its best adapter and ``RUN`` its newest checkpoint.
+
+    Raises:
+        InputError: the run has no such checkpoint, or the name is none of these.
+    """
+    run_name, checkpoint = split_checkpoint(name)
+    for path in paths_of(run_name):
+        if (path / "config.toml").is_file():
+            run = RunDirectory.open(path)
+            config = load_config(str(run.config_file), {})
+            adapter = find_checkpoint(run, checkpoint, name)
+            return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
+        if run_name == name and (path / ADAPTER_CONFIG).is_file():
+            from selfplay.learning.checkpoints import load_adapter  # imports torch, which takes seconds
+
+            _, adapter_config = load_adapter(path)
+            base = str(adapter_config["base_model_name_or_path"])
+            return ModelSource(ModelSettings(name=base), path)
+    if name != BUNDLED_MODEL and "/" not in name and not Path(name).exists():
+        raise InputError(
+            "MODEL_OR_RUN",
+            f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
+            "A Hugging Face id has the form organisation/name; runs are in ./runs.",
+        )
+    return ModelSource(ModelSettings(name=name))

@@ -1,0 +1,165 @@
+"""ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.agents import seated
+from selfplay.core.call_slots import CallSlots
+from selfplay.core.client import InferenceClient, ModelResponse
+from selfplay.core.context import current_episode
+from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
+from selfplay.core.types import Messages, Role, as_messages
+from selfplay.core.verbose_logger import VerboseLogger
+
+
+class ModelCaller:
+    """Makes model calls for roles; see :class:`selfplay.core.Arena` for the arguments.
+
+    ``model_without_role`` answers calls that name neither role nor model; ``None`` selects the client's
+    default. ``frozen`` are the models that roles may name as their policy without being trained.
+    """
+
+    def __init__(self, client: InferenceClient, max_calls: int, logger: VerboseLogger | None) -> None:
+        self.client = client
+        self.logger = logger
+        self.roles: dict[str, Role] = {}
+        self.frozen = {BASE}
+        self.model_without_role: str | None = None
+        self._slots = CallSlots(max_calls)
+
+    def add_role(self, role: Role) -> None:
+        """Register a role under its id."""
+        self.roles[role.id] = role
+
+    def get_role(self, role_id: str) -> Role:
+        """Return the role with this id.
+
+        Raises:
+            InputError: there is no such role.
+        """
+        if role_id not in self.roles:
+            known = ", ".join(self.roles) or "none"
+            raise InputError(
+                "role_id", f"there is no role {role_id}", f"Add it with add_role; there are: {known}"
+            )
+        return self.roles[role_id]
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the maximum number of model calls in flight in the whole arena, from now on.
+
+        Raises:
+            InputError: ``concurrency`` is less than 1.
+        """
+        self._slots.set_limit(concurrency)
+
+    async def call_model(
+        self,
+        messages: Messages | str,
+        role_id: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        return_tokens: bool | None = None,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] | None = None,
+    ) -> ModelResponse:
+        """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
+        trained on.
+
+        If the episode's request gives the role an agent, that one answers, with its own settings where it
+        has any, and its kind says whether the answer is trained on; so ``model`` is not needed for this.
+        An answer ends before the first of the ``stop`` strings, if one appears.
+
+        A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
+        prompt.
+
+        Without ``seed``, the call uses the next call seed of the current episode. If the client does not
+        report which policy version answered, the response gets the episode's version.
+
+        Raises:
+            InputError: there is no such role. (A call that gives ``model`` and ``return_tokens`` needs none.)
+            TransientError: the client failed. Errors of this package that the client raises pass unchanged.
+        """
+        messages = as_messages(messages)
+        says_all = model is not None and return_tokens is not None
+        unknown = role_id is None or (says_all and role_id not in self.roles)
+        role = None if unknown else self.get_role(role_id or "")
+        agent = seated.get().get(role_id or "") if model is None else None
+        temperature = _first(temperature, agent and agent.temperature, role and role.temperature, 1.0)
+        max_tokens = _first(max_tokens, agent and agent.max_tokens, role and role.max_tokens)
+        stop = _first(stop, agent and agent.stop, role and role.stop, ())
+        model = _first(model, agent and agent.model, role and role.policy, self.model_without_role)
+        if return_tokens is None:
+            trained = model not in self.frozen if agent is None else agent.kind == "policy"
+            return_tokens = role is not None and trained
+        policy = (model or TRAINED) if return_tokens and role_id is not None else ""
+        episode = current_episode.get()
+        if seed is None and episode is not None:
+            seed = episode.next_call_seed()
+        if not self._slots.take():
+            await self._wait_for_slot()
+        try:
+            with _client_failures():
+                response = await self.client.complete(
+                    messages,
+                    temperature=temperature,
+                    max_tokens=max_tokens,
+                    return_tokens=return_tokens,
+                    model=model,
+                    seed=seed,
+                    **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
+                )
+        finally:
+            self._slots.release()
+        if self._slots.contended:
+            await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
+        version = response.policy_version
+        if version is None and episode is not None:
+            version = episode.meta.get("policy_version")
+        response = replace(response, policy_version=version, policy=policy, temperature=temperature)
+        if self.logger is not None:
+            has_tokens = response.completion_token_ids is not None
+            self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
+        return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each whole completion; see InferenceClient.score.
+
+        The call takes a slot, as every other model call does.
+        """
+        if not self._slots.take():
+            await self._wait_for_slot()
+        try:
+            with _client_failures():
+                return await self.client.score(messages, completions, model=model or self.model_without_role)
+        finally:
+            self._slots.release()
+
+    async def _wait_for_slot(self) -> None:
+        """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
+        episode = current_episode.get()
+        with episode.clock_stopped() if episode is not None else nullcontext():
+            await self._slots.acquire()
+
+
+def _first(*values: Any) -> Any:
+    """Return the first value that is not ``None``."""
+    return next((value for value in values if value is not None), None)
+
+
+@contextmanager
+def _client_failures() -> Iterator[None]:
+    """Treat foreign errors of a client as transient; the class of our own errors says whether they are."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, SelfplayError) or is_transient(error):
+            raise
+        raise TransientError(f"the client failed: {reason_of(error)}") from error

@@ -1,0 +1,94 @@
+"""EmbeddedServing: the engine of a run in one process."""
+
+from collections.abc import Mapping
+
+from selfplay.core.adapters import BASE
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import load_adapter, save_adapter
+from selfplay.learning.policy import PolicyModel
+from selfplay.population.model_pool import iteration_of
+from selfplay.training.learners import Saved
+from selfplay.training.metrics import RunMetrics
+from selfplay.training.run_directory import RunDirectory
+
+
+class EmbeddedServing:
+    """See :class:`selfplay.training.serving.Serving`. The engine shares the weights with the learners, which
+    change them in place.
+
+    Args:
+        engine: the engine.
+        results: see :class:`Serving`.
+        model: the model with the adapters of all policies.
+        directory: the run's directory.
+        base_name: name of the base model, for the copies' configuration.
+    """
+
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        results: dict[str, str],
+        model: PolicyModel,
+        directory: RunDirectory,
+        base_name: str,
+    ) -> None:
+        self.engine = engine
+        self.results = results
+        self.model = model
+        self.directory = directory
+        self.base_name = base_name
+        self._copies: set[str] = set()
+        engine.publish(BASE, BASE, 0)
+
+    async def publish(self, saved: Saved) -> None:
+        """See :class:`Serving`."""
+        for policy, version in saved.versions.items():
+            self.engine.publish(policy, policy, version)
+            self.engine.publish(self.results[policy], self.results[policy], version)
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """See :class:`Serving`."""
+        save_adapter(self.directory.population / uid, self.model, self.base_name, self.results[policy])
+        return f"population/{uid}"
+
+    def serve_copies(self, paths: Mapping[str, str]) -> None:
+        """See :class:`Serving`."""
+        for uid in sorted(self._copies - paths.keys()):
+            self.engine.withdraw(uid)
+            self.model.drop_adapter(uid)
+        for uid in sorted(paths.keys() - self._copies):
+            weights, _ = load_adapter(self.directory.path / paths[uid])
+            self.model.load_adapter_state(weights, uid)
+            self.engine.publish(uid, uid, iteration_of(uid))
+        self._copies = set(paths)
+
+    async def publish_results(self) -> None:
+        """See :class:`Serving`; they are served already."""
+
+    def check(self) -> None:
+        """See :class:`Serving`; the engine's errors reach the caller."""
+
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+        """See :class:`Serving`."""
+        stats = self.engine.stats
+        metrics.log(
+            {
+                "time/generated_tokens_per_second": stats.generated_tokens / max(play_seconds, 1e-9),
+                "inference/generated_tokens": float(stats.generated_tokens),
+                "inference/computed_tokens": float(stats.computed_tokens),
+                "inference/forward_passes": float(stats.forward_passes),
+                "inference/spelled_control_tokens": float(stats.spelled_control_tokens),
+            }
+        )
+        self.engine.reset_stats()
+
+    def reset(self) -> None:
+        """See :class:`Serving`."""
+        self.engine.reset_stats()
+
+    def forget(self) -> None:
+        """See :class:`Serving`."""
+        self.engine.forget_contexts()
+
+    async def close(self) -> None:
+        """See :class:`Serving`; the engine ends with the process."""

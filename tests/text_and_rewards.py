@@ -1,0 +1,111 @@
+"""A run of a program without a local model: its learners need text and rewards only.
+
+    python tests/text_and_rewards.py CONFIGURATION RUN
+
+It stands for models behind an API: the client returns no token ids, and what is learned is the best text.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from selfplay.config.loading import dump_config, load_config
+from selfplay.core import MockInferenceClient, ModelResponse
+from selfplay.record.sinks import JsonlSink
+from selfplay.record.tracker import Tracker
+from selfplay.training.learners import BatchOf, Saved, State
+from selfplay.training.metrics import LocalMetrics, RunMetrics
+from selfplay.training.program_source import ProgramSource
+from selfplay.training.programs import build_program, policies_of
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.trainer import Trainer
+
+
+class ApiClient(MockInferenceClient):
+    """Answers with text only."""
+
+    async def complete(self, *arguments, **options) -> ModelResponse:
+        answer = await super().complete(*arguments, **options)
+        return replace(answer, prompt_token_ids=None, completion_token_ids=None, completion_logprobs=None)
+
+
+@dataclass
+class Api:
+    """The models behind the client; see selfplay.training.serving.Serving."""
+
+    results: dict[str, str]
+
+    async def publish(self, saved: Saved) -> None: ...
+
+    async def freeze(self, uid: str, policy: str) -> str | None: ...
+
+    def serve_copies(self, paths: Mapping[str, str]) -> None: ...
+
+    async def publish_results(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class BestTexts:
+    """Learns by heart what earned most; see selfplay.training.learners.Learners."""
+
+    directory: RunDirectory
+    policies: list[str]
+    step: int = 0
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    async def saved(self) -> Saved:
+        return Saved(self.step, dict.fromkeys(self.policies, self.step), {})
+
+    async def update(self, step: int, batch: BatchOf, state: State) -> Saved:
+        for result in batch.results:
+            for rollout in result.all_rollouts():
+                for one in rollout.steps:
+                    earned = (one.reward, one.completion_text)
+                    self.best[one.policy] = max(self.best.get(one.policy, earned), earned)
+        self.step = step
+        return await self.saved()
+
+    async def results(self) -> dict[str, str | None]:
+        return {}
+
+    async def write_adapters(self, directory: Path) -> None: ...
+
+    async def keep(self, state: State) -> None:
+        checkpoint = self.directory.checkpoint(self.step)
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.json").write_text(json.dumps(self.best))
+
+
+def main(configuration: str, path: str) -> None:
+    config = load_config(configuration, {})
+    directory = RunDirectory.create(Path(path))
+    directory.write_config(dump_config(config))
+    lines = JsonlSink(directory.metrics_file)
+    metrics = LocalMetrics(Tracker("api", sinks=[lines]), lines)
+    program = build_program(config)
+    policies = policies_of(program)
+    client = ApiClient(lambda messages, seed: f"{seed}")
+    serving = Api({policy: policy for policy in policies})
+    source = ProgramSource(config, directory, metrics, program, client, serving, 8)
+    learners = BestTexts(directory, policies)
+    asyncio.run(Trainer(config, directory, source, learners, metrics, Console()).run())
+    print("torch is loaded:", "torch" in sys.modules)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
