@@ -51,7 +51,7 @@ def read_books(run: Path) -> Books:
     saved = max(path for path in (run / "learner").glob("*") if path.name.isdigit())
     with tempfile.TemporaryDirectory() as scratch:
         state = shutil.copytree(run / "state", Path(scratch) / "state")
-        pool = PoolService("mirror", 1, directory=str(state / "ModelPool"))
+        pool = PoolService("mirror", 1, policies=config.policies, directory=str(state / "ModelPool"))
         kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
         buffer = BufferService(
             kind(config.buffer.max_size, None, *composed_transforms(config)),

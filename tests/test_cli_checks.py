@@ -39,6 +39,30 @@ def test_errors_name_the_entry_of_a_list(tmp_path):
     assert field_of(population__fixed_opponents='["me"]') == "population.fixed_opponents.0"
 
 
+def test_adapters_of_earlier_runs_are_found_and_may_be_opponents(tmp_path):
+    (tmp_path / "adapter_config.json").touch()
+    opponents = {"evaluation__opponents": '["teacher"]', "population__fixed_opponents": '["teacher"]'}
+    overrides = {"frozen.teacher": str(tmp_path)} | {k.replace("__", "."): v for k, v in opponents.items()}
+    found = check_config(load_config("quickstart", overrides))
+    assert f"adapter {tmp_path} for teacher" in found
+    assert "opponents in kuhn_poker: teacher" in found
+    assert field_of(**opponents) == "evaluation.opponents.0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"start.third": "/nowhere"}, "start: there is no policy third. There are: default"),
+        ({"start.default": "/nowhere"}, "start.default: /nowhere is neither an adapter nor a run"),
+        ({"frozen.teacher": "/nowhere"}, "frozen.teacher: /nowhere is neither an adapter nor a run"),
+        ({"frozen.default": "/nowhere"}, "envs.policies: default is in .frozen., but every seat is trained"),
+    ],
+)
+def test_impossible_adapters_of_earlier_runs_are_one_line(changes, line):
+    with pytest.raises(InputError, match=line):
+        check_config(load_config("quickstart", changes))
+
+
 @pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
 def test_an_environment_that_does_not_list_its_moves_is_evaluated_against_the_untrained_model(
     env_id, tmp_path

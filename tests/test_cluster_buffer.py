@@ -100,6 +100,17 @@ def test_a_batch_that_no_lost_version_played_stays_when_the_learner_goes_back(tm
     assert buffer.counts() == counts
 
 
+def test_the_age_of_a_step_is_counted_by_its_policy_also_after_a_kill(tmp_path):
+    """A policy without steps in an update is a version behind the run from then on."""
+    demand = Demand(games=1, versions={"default": 0})
+    buffer = service(tmp_path, max_staleness=0)
+    buffer.add_games([game(0, 0)])
+    drawn = draw(buffer, 2, demand)
+    assert (len(drawn.steps), drawn.dropped) == (2, 0)
+    again = service(tmp_path, max_staleness=0)
+    assert draw(again, 2, demand) == drawn
+
+
 def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
     def rewards(order: list[int]) -> list[float]:
         buffer = service(in_order=True)

@@ -11,6 +11,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import SHARES
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.handles import LocalHandle
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
@@ -186,9 +187,9 @@ def test_the_newest_weights_answer_and_name_their_version():
     async def scenario() -> list[int | None]:
         client = EngineClient([LocalHandle(EngineService(SimulatedHost()))])
         versions = [(await client.complete(PROMPT)).policy_version]
-        client.follow(AdapterRef("default", 3, "v3"))
+        client.follow(Weights(3, {"default": AdapterRef("default", 3, "v3")}))
         versions.append((await client.complete(PROMPT, model="default")).policy_version)
-        client.follow(AdapterRef("default", 2, "v2"))  # arrives late
+        client.follow(Weights(2, {"default": AdapterRef("default", 2, "v2")}))  # arrives late
         versions.append((await client.complete(PROMPT)).policy_version)
         client.adapters["ckpt-1"] = AdapterRef("ckpt-1", 1, "v1")
         versions.append((await client.complete(PROMPT, model="ckpt-1")).policy_version)
@@ -236,8 +237,8 @@ def test_after_a_long_silence_a_request_is_sent_once():
 @pytest.mark.parametrize("model", [None, "default", "vendor/model", "seker"])
 def test_with_adapters_only_other_names_are_rejected(model):
     async def scenario() -> None:
-        client = EngineClient([LocalHandle(EngineService(SimulatedHost()))], adapters_only=True)
-        client.adapters["seeker"] = AdapterRef("seeker", 2, "somewhere")
+        client = EngineClient([LocalHandle(EngineService(SimulatedHost()))], ["seeker"], adapters_only=True)
+        client.follow(Weights(2, {"seeker": AdapterRef("seeker", 2, "somewhere")}))
         assert (await client.complete(PROMPT, model="seeker")).policy_version == 2
         with pytest.raises(InputError, match=r"does not serve \S+. It serves base, seeker"):
             await client.complete(PROMPT, model=model)

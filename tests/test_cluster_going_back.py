@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
@@ -63,7 +64,7 @@ class MadeUpGames(ClusterGames):
         return await super().play(saved, progress)
 
     async def evaluate(self, step, *, full, progress):
-        await self.result_paths()
+        await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
         await self.actors.pool.push_match.remote(step, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
@@ -99,7 +100,7 @@ class Services:
         self.said = io.StringIO()
         metrics = RemoteMetrics(self.actors.tracker)
         learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
-        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners.results)
+        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners, {})
         games.buffer_name = self.actors.buffer
         games.services = self
         console = Console(file=self.said, width=300)
@@ -203,7 +204,7 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
     assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
     assert again.pool.current_uid() == "ckpt-2"
-    assert again.pool.policy.path == str(path / "versions" / "000002")
+    assert again.pool.weights.adapters["default"].path == str(path / "versions" / "000002")
     assert again.pool.pool.matches.record("ckpt-2", "ckpt-3").games == 0
 
 
@@ -300,7 +301,7 @@ def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness
         await cluster.buffer.forget_after.remote(kept)
         await cluster.pool.forget_after.remote(kept)
         consumed = await cluster.buffer.learned_batch.remote(kept)
-        await cluster.pool.publish.remote(cluster.trainer.saved().adapters["default"], kept, consumed)
+        await cluster.pool.publish.remote(Weights.of(cluster.trainer.saved()), consumed)
         for service in (cluster.learner, cluster.buffer, cluster.pool):
             service.kill()
         cluster.collectors = [cluster._collector("Collector-0")]

@@ -23,18 +23,21 @@ from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.epoch import Epoch
+from selfplay.training.given_adapters import load_adapter_of
 from selfplay.training.learners import BatchOf, Saved
 from tiny_models import make_record, tiny_model
 
 BOTH = ("hider", "seeker")
 
 
-def learners(policies: tuple[str, ...], average: float) -> dict[str, Learner]:
+def learners(policies: tuple[str, ...], average: float, start: Path | None) -> dict[str, Learner]:
     model = PolicyModel(
         str(tiny_model("llama")), LoraSettings(4, 8.0), dtype=torch.float32, policies=policies
     )
     found = {}
     for policy in policies:
+        if start is not None:
+            load_adapter_of(start, model, policy)
         algorithm = Reinforce()
         algorithm.initialize(model, max_generation_len=4, adapter=policy)
         found[policy] = Learner(
@@ -49,10 +52,16 @@ def learners(policies: tuple[str, ...], average: float) -> dict[str, Learner]:
     return found
 
 
-def learner(directory, policies: tuple[str, ...] = BOTH, average: float = 0.5, **options) -> LearnerService:
-    build = functools.partial(learners, policies, average)
+def learner(
+    directory,
+    policies: tuple[str, ...] = BOTH,
+    average: float = 0.5,
+    start: Path | None = None,
+    **options,
+) -> LearnerService:
+    build = functools.partial(learners, policies, average, start)
     group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
-    return LearnerService(group, directory, "tiny", **options)
+    return LearnerService(group, directory, "tiny", started=policies if start else (), **options)
 
 
 def only(directory, average: float = 0.5, **options) -> LearnerService:
@@ -274,10 +283,16 @@ async def test_the_untrained_policy_has_no_adapter_unless_it_starts_with_one(tmp
     first = only(tmp_path / "first")
     assert path_of(first) is None
     await update_only(first)
-    second = only(tmp_path / "second", initial_adapter=Path(path_of(first)))
+    second = only(tmp_path / "second", start=Path(path_of(first)))
     begun_with = load_file(f"{path_of(second)}/adapter_model.safetensors")
     given = load_file(f"{path_of(first)}/adapter_model.safetensors")
     assert all(torch.equal(begun_with[name], given[name]) for name in given)
+    begun = (await second.results())["default"]
+    assert begun == str((tmp_path / "second" / "averages" / "000000").absolute())
+    average = load_file(f"{begun}/adapter_model.safetensors")
+    assert all(torch.equal(average[name], given[name]) for name in given)
+    again = only(tmp_path / "second", start=Path(path_of(first)))
+    assert path_of(again) == path_of(second)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +306,7 @@ async def test_the_untrained_policy_has_no_adapter_unless_it_starts_with_one(tmp
 async def test_an_initial_adapter_of_another_shape_is_rejected(tmp_path, lora, complaint):
     save_adapter(tmp_path / "other", PolicyModel(str(tiny_model("llama")), lora), "tiny")
     with pytest.raises(InputError, match=complaint):
-        only(tmp_path / "run", initial_adapter=tmp_path / "other")
+        only(tmp_path / "run", start=tmp_path / "other")
     assert not (tmp_path / "run" / "versions").exists()
 
 

@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
+from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import Jobs, PoolService
 from selfplay.collection.scheduler import EnvSpec
@@ -28,6 +30,10 @@ def pool(directory=None, mode: str = "mirror") -> PoolService:
     return service
 
 
+def weights(step: int) -> Weights:
+    return Weights(step, {"default": AdapterRef("default", step, f"v{step}")})
+
+
 def ask(service: PoolService, number: int, training: int = 0, evaluation: int = 0, who: str = "c") -> Jobs:
     return LOOP.run_until_complete(service.next_jobs(who, number, training, evaluation, wait=0.0))
 
@@ -41,7 +47,7 @@ def test_no_more_games_start_than_can_be_trained_on_in_time():
     service.register("c", PLAY)
     assert len(ask(service, 1, 100).jobs) == 8
     assert ask(service, 2, 100).jobs == []
-    service.publish("v1", 1, consumed=4)
+    service.publish(weights(1), consumed=4)
     assert len(ask(service, 3, 100).jobs) == 4
 
 
@@ -140,7 +146,7 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
                 service.finish([won(jobs.pop(value % len(jobs)))])
             elif call == "publish":
                 version += 1
-                service.publish(f"v{version}", version, 4 * version)
+                service.publish(weights(version), 4 * version)
             elif call == "checkpoint":
                 service.add_checkpoint(f"v{place}", place + 1)
             elif call == "register":
@@ -175,7 +181,7 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
             elif call == "finish" and jobs:
                 service.finish([won(jobs[value % len(jobs)])])
             elif call == "publish":
-                service.publish(f"v{number}", number, 4 * number)
+                service.publish(weights(number), 4 * number)
             elif call == "checkpoint":
                 service.add_checkpoint(f"v{number}", number)
             elif call == "register":
@@ -189,11 +195,36 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
 
 def test_the_pool_returns_to_older_weights_with_the_learner(tmp_path):
     service = pool(tmp_path)
-    service.publish("v1", 1, consumed=4)
-    service.publish("v2", 2, consumed=8)
-    service.publish("v1", 1, consumed=4)
-    assert (service.policy.path, service.ledger.consumed) == ("v1", 8)
-    assert pool(tmp_path).policy == service.policy
+    service.publish(weights(1), consumed=4)
+    service.publish(weights(2), consumed=8)
+    service.publish(weights(1), consumed=4)
+    assert (service.weights, service.ledger.consumed) == (weights(1), 8)
+    assert pool(tmp_path).weights == service.weights
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_every_policy_has_its_own_weights_and_meets_copies_of_the_other(tmp_path, killed):
+    both, sides = ("first", "second"), EnvSpec("kuhn", "kuhn_poker", 2, policies=("first", "second"))
+    service = PoolService("random", 2, policies=both, directory=str(tmp_path))
+    for policy in both:
+        service.add_checkpoint(None, 0, policy)
+        service.add_checkpoint(f"{policy}-v1", 1, policy)
+    newest = Weights(2, {policy: AdapterRef(policy, 2, f"{policy}-v2") for policy in both})
+    service.publish(newest)
+    service.register("c", replace(PLAY, environments=(sides,)))
+    if killed:
+        service = PoolService("random", 2, policies=both, directory=str(tmp_path))
+    answer = ask(service, 1, 8)
+    assert answer.weights == newest
+    for job in answer.jobs:
+        (trained,) = job.spec.trained_pids
+        assert job.uids[trained] == both[trained]
+        assert job.uids[1 - trained].startswith(f"{both[1 - trained]}-ckpt-")
+    copies = {uid for job in answer.jobs for uid in job.uids} & {"first-ckpt-1", "second-ckpt-1"}
+    assert copies
+    for uid in copies:
+        assert answer.adapters[uid] == AdapterRef(uid, 1, f"{uid.partition('-')[0]}-v1")
+    assert set(service.paths_in_use()) == {f"{policy}-v{version}" for policy in both for version in (1, 2)}
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -204,13 +235,13 @@ def test_games_against_a_checkpoint_that_is_lost_get_another_opponent(tmp_path, 
     service.register("c", PLAY)
     had = ask(service, 1, 8).jobs
     service.finish([won(job) for job in had[:2]])
-    service.publish("v2", 2)
-    assert service.latest_version() == 2
+    service.publish(weights(2))
+    assert service.latest_step() == 2
     service.forget_after(1)
-    service.publish("v1", 1)
+    service.publish(weights(1))
     if killed:
         service = PoolService("random", 2, directory=str(tmp_path))
-    assert service.latest_version() == 1
+    assert service.latest_step() == 1
     assert service.register("c", PLAY) == 6
     again = ask(service, 1, 8)
     assert any("ckpt-2" in job.uids for job in had[2:])
@@ -247,8 +278,8 @@ def test_new_weights_and_the_end_of_play_wake_waiting_collectors():
         waiting = asyncio.create_task(service.next_jobs("c", 2, 1, 0, wait=60))
         hearing = asyncio.create_task(service.newest(0, wait=60))
         await asyncio.sleep(0)
-        service.publish("v1", 1, consumed=4)
-        assert (await hearing).policy.path == "v1"
+        service.publish(weights(1), consumed=4)
+        assert (await hearing).weights == weights(1)
         assert len((await waiting).jobs) == 1
         ending = asyncio.create_task(service.newest(1, wait=60))
         await asyncio.sleep(0)
@@ -286,11 +317,11 @@ def test_adapters_that_may_still_be_requested_are_in_use(mode, in_use):
     service = pool(mode=mode)
     service.register("c", PLAY)
     service.add_checkpoint("v1", 1)
-    service.publish("v1", 1)
+    service.publish(weights(1))
     assert any("ckpt-1" in job.uids for job in ask(service, 1, 8).jobs) == (mode == "random")
     for version in (2, 3, 4):
         service.add_checkpoint(f"v{version}", version)
-    service.publish("v4", 4)
+    service.publish(weights(4))
     assert set(service.paths_in_use()) == in_use
 
 
@@ -299,7 +330,7 @@ def test_the_end_of_play_survives_a_kill_until_the_run_is_resumed(tmp_path):
     service.register("c", PLAY)
     service.stop()
     service = PoolService("mirror", 2, directory=str(tmp_path))
-    assert ask(service, 1, 3) == Jobs([], service.policy, stopped=True)
+    assert ask(service, 1, 3) == Jobs([], service.weights, stopped=True)
     service.resume()
     service = PoolService("mirror", 2, directory=str(tmp_path))
     assert len(ask(service, 1, 3).jobs) == 3
@@ -328,7 +359,7 @@ def test_in_lockstep_draws_do_not_depend_on_which_game_ended_first():
             service.finish([won(job) for job in rest[::order]])
             assert LOOP.run_until_complete(service.settled(0.0))
             service.add_checkpoint(f"w{update}", 2 + update)
-            service.publish(f"w{update}", update, 6 * update)
+            service.publish(weights(update), 6 * update)
             seen += [job.uids for job in jobs + rest]
         return [*seen, service.pool.state_dict()["models"]]
 

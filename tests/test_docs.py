@@ -142,10 +142,24 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
     assert max(map(len, block.text.splitlines())) <= MAX_LINE_OF_CODE
 
 
+def make_earlier_adapters(text: str, directory: Path) -> None:
+    """Make what ``[start]`` and ``[frozen]`` name: runs with a checkpoint, or directories of adapters."""
+    config = tomllib.loads(text)
+    for name in (config.get("start", {}) | config.get("frozen", {})).values():
+        place = directory / name
+        if "@" in name:
+            run, _, step = name.partition("@")
+            place = directory / "runs" / run / "checkpoints" / f"step-{int(step):06d}"
+        place.mkdir(parents=True)
+        (place / "adapter_config.json").touch()
+        (place.parents[1] / "config.toml").touch()
+
+
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
     """A block without an environment or a program is a part of a configuration."""
     monkeypatch.chdir(tmp_path)
+    make_earlier_adapters(block.text, tmp_path)
     save_named_blocks(block.page, tmp_path)
     whole = "[[envs]]" in block.text or "[program]" in block.text
     text = block.text if whole else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'

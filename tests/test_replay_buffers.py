@@ -292,6 +292,18 @@ def test_drop_stale_removes_the_steps_that_are_too_old_and_no_others(cls):
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
+def test_steps_are_as_old_as_the_version_of_their_own_policy_says(cls):
+    buffer = cls(10, None)
+    for policy, version in (("first", 6), ("second", 4), ("second", 3)):
+        trajectory = make_trajectory(f"{policy} {version}", version=version)
+        for step in trajectory.steps:
+            step.policy = policy
+        buffer.add_player_trajectory(trajectory, "Kuhn")
+    assert buffer.drop_stale(current_version=6, max_staleness=0, versions={"second": 4}) == 1
+    assert sorted(places(buffer.get_batch(2))) == [("first 6", 0), ("second 4", 0)]
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
 def test_staleness_zero_keeps_what_the_current_version_played_and_nothing_else(cls):
     buffer = cls(10, None)
     buffer.add_player_trajectory(make_trajectory("one older", 2, version=6), "Kuhn")

@@ -106,12 +106,15 @@ def test_roles_that_are_not_configured_always_train(model, tmp_path):  # noqa: F
     assert (line["learner/hider/records"], line["learner/seeker/records"]) == (4, 8)
 
 
-def test_the_base_model_can_be_the_only_opponent(model, tmp_path):  # noqa: F811
-    fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": "['base']"}
+@pytest.mark.parametrize("opponent", ["base", "teacher"])
+def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, finished, tmp_path, opponent):  # noqa: F811
+    fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": f"['{opponent}']"}
+    if opponent == "teacher":
+        fixed["frozen__teacher"] = str(finished[0] / "checkpoints" / "step-000004" / "seeker")
     config = configure(model, tmp_path, **fixed, learning__steps="1", tracking__games_logged="9")
     run(config, tmp_path / "run")
     frozen = [agent.model for rollout in logged(tmp_path / "run") for agent in rollout.agents.values()]
-    assert set(frozen) == {"base"}
+    assert set(frozen) == {opponent}
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
     assert {"fixed-base", "first-ckpt-0", "second-ckpt-0"} < met
 
 
+def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):  # noqa: F811
+    """With one game an update, one side learns and the other stays a version behind."""
+    run(configure(model, **SIDES | OPPONENTS | {"collection__games_per_step": "1"}), tmp_path / "run")
+    learned = [
+        name.split("/")[1] for line in metrics_of(tmp_path / "run") for name in line if "/loss" in name
+    ]
+    assert len(learned) == 4
+    assert set(learned) == {"first", "second"}
+
+
 @pytest.mark.parametrize(
     ("policies", "line"),
     [

@@ -6,7 +6,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
 from selfplay.cluster.services.tracker import TrackerService
 from selfplay.core import EpisodeRequest
+from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.replay.batch_log import BatchLog
@@ -138,6 +139,7 @@ class ModelPoolActor(PoolService):
         max_active_lora: int,
         tracker: Handle = None,
         lag_range: tuple[int, int] = (1, 7),
+        policies: Sequence[str] = (TRAINED,),
         *,
         seed: int = 0,
         run: str | None = None,
@@ -149,6 +151,7 @@ class ModelPoolActor(PoolService):
             max_active_lora,
             found(tracker),
             lag_range,
+            policies,
             seed=seed,
             directory=state_directory(run, "pool"),
             epoch=epoch,

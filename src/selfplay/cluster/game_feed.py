@@ -1,19 +1,23 @@
 """GameFeed: how a loop that learns is fed with games by the pool and the buffer of a cluster."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.handles import found
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
-from selfplay.core.adapters import TRAINED
 from selfplay.replay.records import EncodeAnswer, records_from_steps
-from selfplay.training.learners import Records, Saved
+from selfplay.training.learners import Records, Saved, by_policy
 
 PATIENCE = 3600.0
 """Seconds without a batch after which the learner gives up."""
+
+
+Paths = Callable[[], Awaitable[dict[str, str | None]]]
+"""Returns the directory of an adapter by policy; ``None`` for the base model."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class BatchInBuffer:
         drawn: Drawn | None = await found(self.buffer).draw.remote(self.update, Demand())
         if drawn is None:
             raise SelfplayError(f"the buffer has lost the batch of update {self.update}")
-        return {TRAINED: records_from_steps(drawn.steps, encode_answer)}
+        return by_policy(records_from_steps(drawn.steps, encode_answer))
 
 
 class GameFeed:
@@ -42,8 +46,8 @@ class GameFeed:
     Args:
         buffer, pool: handles.
         demand: size and readiness of an update's batch.
-        add_every: the policy joins the pool every ``add_every`` updates.
-        opponent_path: returns the directory of the adapter that joins the pool.
+        add_every: the policies join the pool every ``add_every`` updates.
+        opponent_paths: returns the directory of the adapter that joins the pool, by policy.
         patience: seconds without a batch after which the feed gives up.
     """
 
@@ -54,14 +58,14 @@ class GameFeed:
         *,
         demand: Demand,
         add_every: int,
-        opponent_path: Callable[[], Awaitable[str | None]],
+        opponent_paths: Paths,
         patience: float = PATIENCE,
     ) -> None:
         self.buffer = buffer
         self.pool = pool
         self.demand = demand
         self.add_every = add_every
-        self.opponent_path = opponent_path
+        self.opponent_paths = opponent_paths
         self.patience = patience
 
     async def next_batch(self, saved: Saved) -> Ready:
@@ -71,8 +75,9 @@ class GameFeed:
             SelfplayError: there is no batch.
         """
         asked, update = perf_counter(), saved.step + 1
+        demand = replace(self.demand, versions=saved.versions)
         while perf_counter() - asked < self.patience:
-            ready: Ready | None = await self.buffer.ready.remote(update, self.demand)
+            ready: Ready | None = await self.buffer.ready.remote(update, demand)
             if ready is not None and ready.steps:
                 return ready
             if ready is not None:
@@ -80,16 +85,21 @@ class GameFeed:
         raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
 
     async def announce(self, saved: Saved) -> None:
-        """Announce the saved version to all services. Repeating it after a kill changes nothing.
+        """Announce the saved weights to all services. Repeating it after a kill changes nothing.
 
-        The policy joins the pool before its new weights start games, because these must meet the new pool.
+        Policies join the pool before their new weights start games, because these must meet the new pool.
         """
         if saved.step:
             while not await self.pool.settled.remote():
                 pass
             if saved.step % self.add_every == 0:
-                await self.pool.add_checkpoint.remote(await self.opponent_path(), saved.step)
+                await self.add_checkpoints(saved.step)
         await self._publish(saved)
+
+    async def add_checkpoints(self, step: int) -> None:
+        """Add what training has produced by now of each policy to the pool."""
+        for policy, path in (await self.opponent_paths()).items():
+            await self.pool.add_checkpoint.remote(path, step, policy)
 
     async def stop(self) -> None:
         """End play."""
@@ -104,4 +114,4 @@ class GameFeed:
 
     async def _publish(self, saved: Saved) -> None:
         consumed = await self.buffer.learned_batch.remote(saved.step)
-        await self.pool.publish.remote(saved.adapters[TRAINED], saved.step, consumed)
+        await self.pool.publish.remote(Weights.of(saved), consumed)

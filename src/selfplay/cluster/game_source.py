@@ -1,7 +1,6 @@
 """Games on a cluster: collectors play by themselves what the pool hands out, and the buffer draws batches."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,14 +9,15 @@ from rich.console import Group
 
 from selfplay.cluster.engine_start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
+from selfplay.cluster.learners.learner import RemoteLearners
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
+from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.accounts import failure_lines, raised_lines
 from selfplay.config import Config
-from selfplay.core.adapters import TRAINED
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
@@ -29,8 +29,6 @@ LOOK_EVERY = 0.25
 HAND_ON_SECONDS = 10.0
 """Seconds that collectors may take, at the end, to report the results of their last games."""
 
-ResultPaths = Callable[[], Awaitable[dict[str, str | None]]]
-
 
 class ClusterGames:
     """See :class:`selfplay.training.source.Source`.
@@ -41,7 +39,8 @@ class ClusterGames:
         metrics: the run's metrics.
         actors: the run's actors.
         namespace: Ray's namespace of the run.
-        result_paths: returns the directory of the adapter that training produces.
+        learners: the learners whose adapters play.
+        frozen: adapters that are never trained, by name.
     """
 
     overlaps = True
@@ -53,14 +52,15 @@ class ClusterGames:
         metrics: RunMetrics,
         actors: RunActors,
         namespace: str,
-        result_paths: ResultPaths,
+        learners: RemoteLearners,
+        frozen: dict[str, AdapterRef],
     ) -> None:
         self.config = config
         self.directory = directory
         self.metrics = metrics
         self.actors = actors
         self.buffer_name = Named("Buffer", namespace)
-        self.result_paths = result_paths
+        self.learners = learners
         batch, games = config.buffer.batch_size, config.collection.games_per_step
         self.feed = GameFeed(
             actors.buffer,
@@ -72,10 +72,14 @@ class ClusterGames:
                 failed_share=config.collection.max_failed_fraction,
             ),
             add_every=config.population.add_every,
-            opponent_path=self._opponent_path,
+            opponent_paths=learners.results,
         )
         calls, patience = calls_per_engine(config), config.ray.patience
-        self.client = EngineClient(actors.engines, patience=patience, calls_per_engine=calls)
+        self.client = EngineClient(
+            actors.engines, config.policies, frozen=frozen, patience=patience, calls_per_engine=calls
+        )
+        results = {policy: assembly.evaluated_uid(config, policy) for policy in config.policies}
+        self.serving = ClusterServing(self.client, results, learners)
         self.ratings = HeldRatings()
         self.evaluations = self._evaluations()
         self._collecting: list[asyncio.Task[Any]] = []
@@ -93,20 +97,25 @@ class ClusterGames:
             for task in self._collecting:
                 task.cancel()
             await asyncio.gather(*self._collecting, return_exceptions=True)
-        await self.client.close()
+        await self.serving.close()
 
     async def begin(self) -> None:
         """Fill the pool of a new run."""
-        if await self.actors.pool.current_uid.remote() is None:
+        if await self.actors.pool.current_uid.remote(self.config.policies[-1]) is None:
             for one in assembly.fixed_members(self.config):
                 await self.actors.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
-            await self.actors.pool.add_policy.remote(assembly.evaluated_uid(self.config))
-            await self.actors.pool.add_checkpoint.remote(None, 0)
-        await self._take_up(0)
+            for uid in self.serving.results.values():
+                await self.actors.pool.add_policy.remote(uid)
+            await self.feed.add_checkpoints(0)
+        await self._go_back(0)
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue after ``saved``: the services have their own state, which may be ahead of it."""
-        await self._take_up(saved.step)
+        """Continue after ``saved``: the services have their own state, which may be ahead of it.
+
+        Games that were in flight are played again before the next weights are announced.
+        """
+        await self._go_back(saved.step)
+        await self._begin_to_play(saved.step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Wait for a batch of what the collectors play."""
@@ -133,8 +142,9 @@ class ClusterGames:
         if saved.step >= self.config.learning.steps:
             await self.feed.stop()
         await self.feed.announce(saved)
-        in_use = await self.actors.pool.paths_in_use.remote()
-        await self.actors.learner.tidy.remote(in_use)
+        if not self._collecting:
+            await self._begin_to_play(saved.step)
+        await self.learners.tidy(await self.actors.pool.paths_in_use.remote())
 
     async def learned(self, step: int) -> None:
         """Nothing to do."""
@@ -147,12 +157,10 @@ class ClusterGames:
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""
         settings = self.config.evaluation
-        path = (await self.result_paths())[TRAINED]
-        self.client.policy = AdapterRef(f"version {step}", step, path)
+        await self.serving.publish_results()
         games = settings.games if full else settings.games_during
         summary = await self.evaluations.run(step, games, progress)
-        if self.client.fatal is not None:
-            raise self.client.fatal
+        self.serving.check()
         await self.actors.pool.push_match.remote(step, self.ratings.games)
         self.ratings.games = []
         return summary
@@ -187,12 +195,8 @@ class ClusterGames:
         """Return the command to play against the trained model."""
         return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
 
-    async def _take_up(self, step: int) -> None:
-        """Continue after update ``step``, and play from now on if updates are left.
-
-        Games that were in flight are played again before the next version is announced.
-        """
-        await self._go_back(step)
+    async def _begin_to_play(self, step: int) -> None:
+        """Play from now on, after update ``step``, if updates are left."""
         self._consumed = (await self.actors.pool.accounts.remote())["consumed"]
         if step < self.config.learning.steps:
             await self.actors.pool.resume.remote()
@@ -204,7 +208,7 @@ class ClusterGames:
         The pool comes last, because it tells whether this is done. If the buffer still holds the batch of the
         next update, that one's files stay.
         """
-        if await self.actors.pool.latest_version.remote() <= step:
+        if await self.actors.pool.latest_step.remote() <= step:
             return
         self.directory.check_epoch()
         run = self.directory
@@ -215,9 +219,6 @@ class ClusterGames:
             delete_after(of_batches, last_batch)
         await self.actors.tracker.truncate_after.remote(step)
         await self.actors.pool.forget_after.remote(step)
-
-    async def _opponent_path(self) -> str | None:
-        return (await self.result_paths())[TRAINED]
 
     def _collect(self) -> None:
         """Let the collectors play until the end of the run."""
@@ -236,7 +237,7 @@ class ClusterGames:
     def _evaluations(self) -> Evaluations:
         config = self.config
         arena = assembly.build_arena(config, self.client, calls_of_each_client(config))
-        return Evaluations(config, arena, self.ratings, {TRAINED: TRAINED}, self.directory)
+        return Evaluations(config, arena, self.ratings, self.serving.results, self.directory)
 
 
 class HeldRatings:

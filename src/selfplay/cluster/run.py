@@ -16,6 +16,7 @@ from selfplay.cluster.engine_start import (
     engine_names,
 )
 from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.weights import frozen_adapters
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners
@@ -26,7 +27,7 @@ from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
-from selfplay.core.adapters import TRAINED
+from selfplay.training import assembly
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
@@ -54,6 +55,8 @@ class ClusterRun:
         self.namespace = namespace
         self.console = console
         self.program = build_program(config)
+        self.policies = config.policies if self.program is None else policies_of(self.program)
+        self.frozen = frozen_adapters(config, self.policies)
 
     async def run(self) -> None:
         """Train to the end, or until interrupted.
@@ -67,7 +70,6 @@ class ClusterRun:
             raise error_of("the cluster", error) from error
 
     async def _run(self) -> None:
-        policies = policies_of(self.program) if self.program is not None else [TRAINED]
         placement = await asyncio.to_thread(Placement, self.config, self._say)
         try:
             actors = await asyncio.to_thread(
@@ -76,7 +78,8 @@ class ClusterRun:
                 self.directory.path.absolute(),
                 self.namespace,
                 placement,
-                policies,
+                self.policies,
+                self.frozen,
                 self.directory.epoch,
             )
         except ValueError as error:  # Ray's error for a name that is taken
@@ -92,7 +95,7 @@ class ClusterRun:
         try:
             with working(self.console, "starting the actors"):
                 await self._guard(self._start())
-            trainer = self._trainer(actors, policies)
+            trainer = self._trainer(actors)
             beside = [self._show_who_is_away(trainer), self._beat(trainer, actors)]
             await self._guard(trainer.run(), beside)
         finally:
@@ -108,22 +111,25 @@ class ClusterRun:
     def _say(self, line: str) -> None:
         print_line(self.console, line)
 
-    def _trainer(self, actors: RunActors, policies: list[str]) -> Trainer:
-        config, directory = self.config, self.directory
+    def _trainer(self, actors: RunActors) -> Trainer:
+        config, directory, policies = self.config, self.directory, self.policies
         metrics = RemoteMetrics(actors.tracker)
         learners = RemoteLearners(actors.learner, directory.checkpoint)
         source: Source
         if self.program is None:
-            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners.results)
+            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners, self.frozen)
         else:
             client = EngineClient(
                 actors.engines,
+                policies,
+                frozen=self.frozen,
                 patience=config.ray.patience,
                 calls_per_engine=calls_per_engine(config),
                 adapters_only=True,
             )
             collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
-            serving = ClusterServing(client, policies, learners, collectors)
+            results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
+            serving = ClusterServing(client, results, learners, collectors)
             calls = calls_of_each_client(config) * config.ray.collectors
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)

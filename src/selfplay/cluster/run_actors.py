@@ -24,6 +24,7 @@ from selfplay.cluster.engine_start import (
     start_engines,
 )
 from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
@@ -45,12 +46,22 @@ CALLS_BESIDE = 100
 
 
 def build_collector(
-    config: Config, number: int, engines: list[Handle], buffer: Handle, pool: Handle, tracker: Handle
+    config: Config,
+    number: int,
+    engines: list[Handle],
+    buffer: Handle,
+    pool: Handle,
+    tracker: Handle,
+    frozen: dict[str, AdapterRef],
 ) -> CollectorService:
     """Build one of a run's collectors, in its process."""
     collection = config.collection
     client = EngineClient(
-        still_there(engines), patience=config.ray.patience, calls_per_engine=calls_per_engine(config)
+        still_there(engines),
+        config.policies,
+        frozen=frozen,
+        patience=config.ray.patience,
+        calls_per_engine=calls_per_engine(config),
     )
     return CollectorService(
         f"Collector-{number}",
@@ -103,7 +114,7 @@ def build_learner(
         timeout_seconds=settings.patience,
         placement_group=workers,
     )
-    return LearnerService(group, run, config.model.name, epoch=epoch)
+    return LearnerService(group, run, config.model.name, started=list(config.start), epoch=epoch)
 
 
 def play_settings(config: Config) -> PlaySettings:
@@ -139,6 +150,7 @@ class RunActors:
         namespace: Ray's namespace of the run.
         placement: the placement of learners and engines.
         policies: the policies that are trained.
+        frozen: adapters that are never trained, by name.
         epoch: the run's epoch.
     """
 
@@ -152,9 +164,11 @@ class RunActors:
         namespace: str,
         placement: Placement,
         policies: list[str],
+        frozen: dict[str, AdapterRef],
         epoch: Epoch | None,
     ) -> None:
         self._config = config
+        self._frozen = frozen
         self._run = run
         self._namespace = namespace
         self._epoch = epoch
@@ -236,6 +250,7 @@ class RunActors:
             population.max_active_lora,
             tracker,
             population.lag_range,
+            config.policies,
             seed=derive_seed(config.seed, "pool"),
             run=run,
             epoch=self._epoch,
@@ -254,7 +269,7 @@ class RunActors:
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
             **placement.collector(number),
-        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker))
+        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker, self._frozen))
 
     def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
         config = self._config

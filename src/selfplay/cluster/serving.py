@@ -1,13 +1,13 @@
-"""The engines of a cluster as a program uses them: they load adapters by path."""
+"""The engines of a cluster as a run uses them: they load adapters by path."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.learners.learner import RemoteLearners
 from selfplay.cluster.program_collectors import ProgramCollectors
-from selfplay.core.adapters import TRAINED
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 
@@ -17,35 +17,29 @@ class ClusterServing:
 
     Args:
         client: the client of the engines.
-        policies: the names of the policies.
+        results: see ``Serving``.
         learners: the learners whose adapters are served.
-        collectors: the processes that play.
+        collectors: the processes that play a program.
     """
 
     def __init__(
         self,
         client: EngineClient,
-        policies: list[str],
+        results: dict[str, str],
         learners: RemoteLearners,
-        collectors: ProgramCollectors,
+        collectors: ProgramCollectors | None = None,
     ) -> None:
         self.client = client
-        self.results = {policy: f"result of {policy}" for policy in policies}
+        self.results = results
         self.learners = learners
         self.collectors = collectors
-        self._versions: dict[str, int] = {}
         self._copies: Mapping[str, str] = {}
 
     async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
-        self._versions = saved.versions
-        refs = {
-            policy: AdapterRef(policy, saved.versions[policy], path)
-            for policy, path in saved.adapters.items()
-        }
-        self.client.adapters |= refs
-        self.client.policy = refs.get(TRAINED, AdapterRef(TRAINED, saved.step, None))
-        await self.collectors.follow()
+        self.client.follow(Weights.of(saved))
+        if self.collectors is not None:
+            await self.collectors.follow()
         await self.learners.tidy([*self._copies.values()])
 
     async def freeze(self, uid: str, policy: str) -> str | None:
@@ -56,15 +50,14 @@ class ClusterServing:
         """See ``Serving``."""
         for uid in self._copies.keys() - paths.keys():
             del self.client.adapters[uid]
-        versions = {uid: int(Path(path).name) for uid, path in paths.items()}  # as the learner numbers them
-        self.client.adapters |= {uid: AdapterRef(uid, versions[uid], paths[uid]) for uid in paths}
+        self.client.adapters |= {uid: _adapter(uid, path) for uid, path in paths.items()}
         self._copies = dict(paths)
 
     async def publish_results(self) -> None:
         """See ``Serving``."""
         for policy, path in (await self.learners.results()).items():
             name = self.results[policy]
-            self.client.adapters[name] = AdapterRef(name, self._versions[policy], path)
+            self.client.adapters[name] = _adapter(name, path)
 
     def check(self) -> None:
         """See ``Serving``."""
@@ -84,5 +77,11 @@ class ClusterServing:
 
     async def close(self) -> None:
         """See ``Serving``."""
-        self.collectors.close()
+        if self.collectors is not None:
+            self.collectors.close()
         await self.client.close()
+
+
+def _adapter(name: str, path: str | None) -> AdapterRef:
+    """Return an adapter that the learner wrote: its directory is named after its version."""
+    return AdapterRef(name, 0 if path is None else int(Path(path).name), path)

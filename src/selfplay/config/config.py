@@ -45,7 +45,8 @@ class Config(Settings):
     """The adapter of an earlier run that a policy starts from, by policy: a checkpoint such as `RUN@40`, or a
     directory."""
     frozen: Adapters = {}
-    """Adapters that play and are never trained, by a name that roles can use as their policy."""
+    """Adapters that play and are never trained, by a name: that of a policy of a program's roles, or of an
+    opponent of games."""
     credit: CreditSettings | None = None
     """How the rewards of whole episodes become advantages, in place of the last transforms of `rewards`."""
     inference: InferenceSettings = InferenceSettings()
@@ -84,6 +85,12 @@ class Config(Settings):
         elif not self.envs:
             raise InputError(
                 "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
+            )
+        elif frozen := self.frozen.keys() & set(self.policies):
+            raise InputError(
+                "envs.policies",
+                f"{min(frozen)} is in [frozen], but every seat is trained",
+                "Rename one of them",
             )
         return self
 

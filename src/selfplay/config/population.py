@@ -17,7 +17,8 @@ class PopulationSettings(Settings):
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
     fixed_opponents: list[str] = []
-    """Additional members of the pool: `random` or `optimal` (scripted), or `base` (the untrained model)."""
+    """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
+    name in `[frozen]`. Scripted players cannot play a program's roles."""
     add_every: int = Field(default=10, ge=1)
     """Number of updates between the copies of the policy that join the pool."""
     roles: list[str] = []
@@ -59,8 +60,8 @@ class EvaluationSettings(Settings):
     games_alongside: int = Field(default=0, ge=0)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
     opponents: list[str] | None = None
-    """`random`, `optimal` or `base`. If not given, `random`; or `base` in an environment that does not list
-    its legal moves."""
+    """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
+    environment that does not list its legal moves."""
     nash_conv: bool = False
     """Compute NashConv exactly (small OpenSpiel games)."""
     temperature: float = Field(default=1.0, ge=0)

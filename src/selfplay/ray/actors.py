@@ -11,7 +11,7 @@ from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.ray.learner import LearningLoop
 from selfplay.ray.settings import LearnerSettings
 
@@ -57,7 +57,7 @@ def build_loop(
     from selfplay.cluster.learners.group import LearnerGroup
 
     directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
-    every, initial = settings.save_every, settings.initial_lora_path
+    every = settings.save_every
     group = LearnerGroup(
         settings.build_learners,
         settings.num_learners,
@@ -67,7 +67,7 @@ def build_loop(
     )
     return LearningLoop(
         LearnerService(
-            group, directory, settings.model.name, initial_adapter=Path(initial) if initial else None
+            group, directory, settings.model.name, started=[TRAINED] if settings.initial_lora_path else []
         ),
         found(step_buffer),
         found(model_pool),

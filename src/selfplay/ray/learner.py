@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.services.batches import Demand
-from selfplay.core.adapters import TRAINED
 from selfplay.training.figures import turn_figures
 
 HEARTBEAT_SECONDS = 2.0
@@ -51,7 +50,7 @@ class LearningLoop:
         self.checkpoint = checkpoint
         self.state = "starting"
         self.feed = GameFeed(
-            step_buffer, model_pool, demand=demand, add_every=add_every, opponent_path=self._opponent_path
+            step_buffer, model_pool, demand=demand, add_every=add_every, opponent_paths=learner.results
         )
 
     async def train(self, iterations: int) -> int:
@@ -110,9 +109,6 @@ class LearningLoop:
         )
         metrics |= {"overlap/dropped_steps": turn["dropped"], "learner/games_consumed": turn["played"]}
         await self.tracker.flush.remote(saved.step, metrics)
-
-    async def _opponent_path(self) -> str | None:
-        return (await self.learner.results())[TRAINED]
 
     async def _beat(self) -> None:
         while self.tracker is not None:

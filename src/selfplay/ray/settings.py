@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -124,8 +125,11 @@ class LearnerSettings:
         """Build the learner, by policy: a constant rate, no regulariser, no average."""
         from selfplay.learning.learner import Learner, Schedule
         from selfplay.training.assembly import build_policy
+        from selfplay.training.given_adapters import load_adapter_of
 
         policy = build_policy(self.model, self.lora, self.seed, say_nothing)
+        if self.initial_lora_path:
+            load_adapter_of(Path(self.initial_lora_path), policy, TRAINED)
         self.algorithm.initialize(
             policy,
             max_generation_len=self.max_generation_len,

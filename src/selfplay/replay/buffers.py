@@ -7,6 +7,7 @@ depends on the number of removed entries, not on the number of stored ones.
 import math
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -118,8 +119,8 @@ class BaseBuffer(ABC):
         """Remove one random entry and return its number of steps."""
 
     @abstractmethod
-    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
-        """Remove and return the steps whose policy version is below ``oldest_allowed``."""
+    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
+        """Remove and return the steps that are stale."""
 
     @abstractmethod
     def _remove_all(self) -> None:
@@ -163,16 +164,28 @@ class BaseBuffer(ABC):
             raise SelfplayError(f"player_id is {player_id} but the trajectory is player {trajectory.pid}'s")
         self.add_player_trajectory(trajectory, env_id)
 
-    def drop_stale(self, current_version: int, max_staleness: int) -> int:
-        """Remove steps played more than ``max_staleness`` policy versions before ``current_version``.
+    def drop_stale(
+        self, current_version: int, max_staleness: int, versions: Mapping[str, int] | None = None
+    ) -> int:
+        """Remove steps played more than ``max_staleness`` policy versions before the current one.
 
         Later steps of the same episode stay. Nevertheless long games lose more steps than short ones, because
         more versions pass while they are played; batches report the share by game length.
 
+        Args:
+            current_version: the version of every policy that is not in ``versions``.
+            max_staleness: how many versions a step may be older.
+            versions: the version of a policy, which is lower if it had no step in some update.
+
         Returns:
             The number of removed steps.
         """
-        dropped = self._remove_stale(current_version - max_staleness)
+        known = versions or {}
+
+        def is_stale(step: Step) -> bool:
+            return step.policy_version < known.get(step.policy, current_version) - max_staleness
+
+        dropped = self._remove_stale(is_stale)
         self.dropped_stale += len(dropped)
         self._count_by_turns(dropped, 1)
         return len(dropped)
@@ -386,8 +399,8 @@ class StepBuffer(BaseBuffer):
         self._take_one(self._steps)
         return 1
 
-    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
-        self._steps, stale = _split(self._steps, oldest_allowed)
+    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
+        self._steps, stale = _split(self._steps, is_stale)
         return stale
 
     def _remove_all(self) -> None:
@@ -447,8 +460,8 @@ class EpisodeBuffer(BaseBuffer):
         self._size -= removed
         return removed
 
-    def _remove_stale(self, oldest_allowed: int) -> list[Step]:
-        parts = [_split(episode, oldest_allowed) for episode in self._episodes]
+    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
+        parts = [_split(episode, is_stale) for episode in self._episodes]
         self._episodes = [fresh for fresh, _ in parts if fresh]
         self._size = sum(len(episode) for episode in self._episodes)
         return [step for _, stale in parts for step in stale]
@@ -468,10 +481,13 @@ def _own(step: Step) -> Step:
     return step.scored(step.reward, info, step.env_id)
 
 
-def _split(steps: list[Step], oldest_allowed: int) -> tuple[list[Step], list[Step]]:
-    """Return the steps of version ``oldest_allowed`` or later, and the older steps."""
-    fresh = [step for step in steps if step.policy_version >= oldest_allowed]
-    return fresh, [step for step in steps if step.policy_version < oldest_allowed]
+def _split(steps: list[Step], is_stale: Callable[[Step], bool]) -> tuple[list[Step], list[Step]]:
+    """Return the steps that are not stale, and those that are."""
+    fresh: list[Step] = []
+    stale: list[Step] = []
+    for step in steps:
+        (stale if is_stale(step) else fresh).append(step)
+    return fresh, stale
 
 
 def _range_of(turns: int) -> str:

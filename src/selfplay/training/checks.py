@@ -1,7 +1,7 @@
 """Check a configuration before anything is loaded: quickly, without torch and without a network."""
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
+from selfplay.training.given_adapters import find_given
 from selfplay.training.programs import build_program, check_first_batch, policies_of
 
 
@@ -36,6 +37,8 @@ def check_config(config: Config) -> list[str]:
     found = [_model_line(config.model.name)]
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
+    given = find_given(config, config.policies if program is None else policies_of(program))
+    found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithm(config.learning.algorithm)
     check_keep_best(config)
     _check_extras(config.tracking)
@@ -105,10 +108,14 @@ def check_environment(env_id: str, num_players: int, template: str) -> None:
     get_template(template)
 
 
-def check_opponent(name: str, env_id: str) -> None:
-    """Raise an InputError unless ``name`` is ``base`` or a scripted player that can play the environment."""
-    if name not in OPPONENTS:
-        raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(OPPONENTS)}")
+def check_opponent(name: str, env_id: str, frozen: Collection[str] = ()) -> None:
+    """Raise an InputError unless ``name`` is an opponent that can play the environment.
+
+    Opponents are ``base``, scripted players, and the adapters of ``frozen``.
+    """
+    known = (*OPPONENTS, *frozen)
+    if name not in known:
+        raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(known)}")
     if name == "random" and not tells_moves(env_id):
         raise InputError(
             "opponent",
@@ -161,7 +168,7 @@ def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
     ]
     for field, name in fields:
         with renaming({"opponent": field, "env.id": field}):
-            check_opponent(name, env.id)
+            check_opponent(name, env.id, config.frozen)
     names = sorted({name for _, name in fields})
     return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
 

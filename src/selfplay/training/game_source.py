@@ -84,9 +84,9 @@ class GameSource:
         """Nothing to do."""
 
     async def begin(self) -> None:
-        """Add the untrained model to the pool."""
+        """Add what the policies start from to the pool."""
         self._delete_after(0)
-        self.opponents.add_untrained()
+        await self.opponents.begin()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`; the pool's active checkpoints are served again."""
@@ -116,7 +116,7 @@ class GameSource:
             share = evaluating / (evaluating + settings.games_per_step)
             self._played = await self.collector.collect_until(self._enough(), share, count)
         self._log_games(step + 1)
-        self.buffer.drop_stale(step, settings.max_staleness)
+        self.buffer.drop_stale(step, settings.max_staleness, saved.versions)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         steps = draw_batch(self.config, self.buffer)

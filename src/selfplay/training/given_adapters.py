@@ -20,17 +20,37 @@ def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) ->
     Raises:
         InputError: there is no such policy or adapter, or an adapter has another shape.
     """
-    from selfplay.learning.checkpoints import check_lora_shape, load_adapter
+    for name, directory in find_given(config, policies).items():
+        load_adapter_of(directory, model, name)
 
+
+def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+    """Return the directories of the adapters of ``[start]``, by policy, and of ``[frozen]``, by name.
+
+    Raises:
+        InputError: there is no such policy or adapter.
+    """
     unknown = config.start.keys() - set(policies)
     if unknown:
         raise InputError("start", f"there is no policy {min(unknown)}", f"There are: {', '.join(policies)}")
-    for field, adapters in (("start", config.start), ("frozen", config.frozen)):
-        for name, source in adapters.items():
-            directory = find_adapter(source, name, f"{field}.{name}")
-            weights, settings = load_adapter(directory)
-            check_lora_shape(directory, settings, model.lora)
-            model.load_adapter_state(weights, name)
+    return {
+        name: find_adapter(source, name, f"{field}.{name}")
+        for field, adapters in (("start", config.start), ("frozen", config.frozen))
+        for name, source in adapters.items()
+    }
+
+
+def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
+    """Load an adapter from its directory into the model, under a name.
+
+    Raises:
+        InputError: it is damaged, or has another shape.
+    """
+    from selfplay.learning.checkpoints import check_lora_shape, load_adapter
+
+    weights, settings = load_adapter(directory)
+    check_lora_shape(directory, settings, model.lora)
+    model.load_adapter_state(weights, name)
 
 
 def find_adapter(source: str, policy: str, field: str) -> Path:

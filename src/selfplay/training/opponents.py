@@ -36,14 +36,18 @@ class FrozenOpponents:
         self.policies = policies
         self.serving = serving
         self.directory = directory
+        self.started = config.start.keys()
         self.every = config.population.add_every
         self.keeps_copies = config.population.sample_mode not in MODES_WITHOUT_COPIES
 
-    def add_untrained(self) -> None:
-        """Add the untrained policies to the pool if the sample mode draws checkpoints."""
+    async def begin(self) -> None:
+        """Add what the policies start from to the pool if the sample mode draws checkpoints."""
         if self.keeps_copies:
             for policy in self.policies:
-                self.pool.add_checkpoint(None, 0, policy)
+                starts = policy in self.started
+                path = await self.serving.freeze(checkpoint_uid(0, policy), policy) if starts else None
+                self.pool.add_checkpoint(path, 0, policy)
+            self.serve_active()
 
     def is_due(self, step: int) -> bool:
         """Whether copies are frozen after update ``step``."""

@@ -113,7 +113,7 @@ class ProgramSource:
         self._delete_after(0)
         self.arena.step_num = 1
         self._arena_state = self.arena.state_dict()
-        self.opponents.add_untrained()
+        await self.opponents.begin()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
@@ -152,7 +152,7 @@ class ProgramSource:
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
-        records = by_policy(batch.records if self.buffer is None else self._drawn(saved.step, results))
+        records = by_policy(batch.records if self.buffer is None else self._drawn(saved, results))
         unknown = records.keys() - self.policies
         if unknown:
             raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
@@ -161,12 +161,12 @@ class ProgramSource:
             await self._begin_step()
         return BatchOf(records, results)
 
-    def _drawn(self, version: int, results: list[GenerateResult]) -> list[TrainingRecord]:
+    def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
         """Store the episodes' steps in the replay buffer, and draw the records of an update."""
         assert self.buffer is not None
         for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
-        self.buffer.drop_stale(version, self.config.collection.max_staleness)
+        self.buffer.drop_stale(saved.step, self.config.collection.max_staleness, saved.versions)
         records = records_from_steps(draw_batch(self.config, self.buffer)) if self.buffer.entries() else []
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         return records

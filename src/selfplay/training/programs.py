@@ -137,12 +137,12 @@ def _check_population(arena: Arena, config: Config) -> None:
             f"the program has no role {min(unknown)}",
             f"It has: {', '.join(arena.roles)}",
         )
-    models = set(config.population.fixed_opponents) - {BASE}
+    models = set(config.population.fixed_opponents) - {BASE, *config.frozen}
     if models:
         raise InputError(
             "population.fixed_opponents",
             f"{min(models)} cannot play a role of a program",
-            f"Use {BASE}",
+            f"Use {BASE}, or a name in [frozen]",
         )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_m
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
 from selfplay.cluster.engines.service import Answer, Request
+from selfplay.cluster.engines.weights import Weights
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.context import EpisodeContext, current_episode
 from selfplay.inference.delivery import DeliveryError
 
@@ -58,22 +60,27 @@ class EngineClient(InferenceClient):
                              ▲                                                       │
                              └───────────────── the engine left ─────────────────────┘
 
-    ``policy`` answers calls for ``default``, also in games that began under another version; ``adapters``
-    maps other names to adapters; a name that is not among them is a model behind an API or an adapter's
-    directory (see ``api_models``). ``fatal`` is set by an error that no further call can survive.
+    ``adapters`` maps names to adapters; those of the policies follow the newest weights, also in games that
+    began under others. A name that is not among them is a model behind an API or an adapter's directory (see
+    ``api_models``). ``step`` is the update whose weights answer. ``fatal`` is set by an error that no further
+    call can survive.
 
     Args:
         engines: handles of :class:`EngineService`.
+        policies: the policies, which are untrained at first.
+        frozen: further adapters, by name.
         patience: seconds without any engine after which calls fail.
         calls_per_engine: maximum requests in progress at one engine; further ones wait here. ``None`` for no
             limit.
-        adapters_only: reject names that are not among ``adapters``, including ``default``.
+        adapters_only: reject names that are not among ``adapters``.
     """
 
     def __init__(
         self,
         engines: list[Any],
+        policies: Sequence[str] = (TRAINED,),
         *,
+        frozen: Mapping[str, AdapterRef] | None = None,
         patience: float = 300.0,
         calls_per_engine: int | None = None,
         adapters_only: bool = False,
@@ -82,8 +89,9 @@ class EngineClient(InferenceClient):
         self._api_clients: dict[str, InferenceClient] = {}
         self.patience = patience
         self.adapters_only = adapters_only
-        self.policy = AdapterRef("default", 0, None)
-        self.adapters: dict[str, AdapterRef] = {BASE: AdapterRef(BASE, 0, None)}
+        untrained = Weights.untrained(policies)
+        self.step = untrained.step
+        self.adapters = {BASE: AdapterRef(BASE, 0, None), **untrained.adapters, **(frozen or {})}
         self.fatal: SelfplayError | None = None
         self._links = [
             EngineLink(
@@ -105,14 +113,15 @@ class EngineClient(InferenceClient):
         self._queue: list[_Asked] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def follow(self, policy: AdapterRef) -> None:
+    def follow(self, weights: Weights) -> None:
         """Use these weights from now on, unless newer ones are known."""
-        if policy.version >= self.policy.version:
-            self.policy = policy
+        if weights.step >= self.step:
+            self.step = weights.step
+            self.adapters |= weights.adapters
 
     async def get_policy_version(self) -> int:
-        """Return the version that answers now."""
-        return self.policy.version
+        """Return the newest version that answers now."""
+        return max(adapter.version for adapter in self.adapters.values())
 
     async def complete(
         self,
@@ -164,12 +173,11 @@ class EngineClient(InferenceClient):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _adapter(self, model: str | None) -> AdapterRef:
-        if self.adapters_only and (model or "default") not in self.adapters:
-            names = ", ".join(self.adapters)
-            raise InputError("model", f"the engine does not serve {model or 'default'}", f"It serves {names}")
-        if model is None or model == "default":
-            return self.policy
+        model = model or TRAINED
         if model not in self.adapters:
+            if self.adapters_only:
+                names = ", ".join(self.adapters)
+                raise InputError("model", f"the engine does not serve {model}", f"It serves {names}")
             if not is_adapter(model):
                 raise SelfplayError(f"there is no adapter for the model {model}")
             self.adapters[model] = AdapterRef(model, 0, str(Path(model).absolute()))

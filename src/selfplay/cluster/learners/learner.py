@@ -9,7 +9,7 @@ meanwhile. torch is imported by the actor, not with this module.
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +40,12 @@ class LearnerService:
         group: the learners of all policies.
         directory: the run's directory.
         base_name: name of the base model, for the adapters' configuration.
-        initial_adapter: directory of an adapter that a single policy starts from.
+        started: the policies that start from an adapter; the others play as the base model until their first
+            update.
         epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
 
     Raises:
-        InputError: the saved updates are damaged or do not fit, or the initial adapter does not.
+        InputError: the saved updates are damaged or do not fit.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class LearnerService:
         directory: Path,
         base_name: str,
         *,
-        initial_adapter: Path | None = None,
+        started: Collection[str] = (),
         epoch: Epoch | None = None,
     ) -> None:
         from selfplay.learning.checkpoints import newest_whole
@@ -66,7 +67,7 @@ class LearnerService:
         self.directory = directory
         self.base_name = base_name
         self.alone = list(self.learners) == [TRAINED]
-        self._started_from_adapter = initial_adapter is not None
+        self.started = started
         self._last: dict[str, Any] = {
             "step": 0,
             "figures": {},
@@ -80,8 +81,9 @@ class LearnerService:
         steps = self._saved_steps()
         if steps:
             _, self._notice = newest_whole(steps, self._step_directory, self._load)
-        elif initial_adapter is not None:
-            self._start_from(initial_adapter)
+        else:
+            for policy in started:
+                self._write_adapter("versions", policy, policy)
         group.start()
 
     def saved(self) -> Saved:
@@ -153,8 +155,7 @@ class LearnerService:
         results = {}
         for policy, learner in self.learners.items():
             averages = learner.result != learner.adapter
-            trained = learner.version or self._started_from_adapter
-            if averages and trained and not self._place("averages", policy).exists():
+            if averages and self._differs(policy) and not self._place("averages", policy).exists():
                 self._write_adapter("averages", policy, learner.result)
             results[policy] = self._adapter("averages" if averages else "versions", policy)
         return results
@@ -195,19 +196,10 @@ class LearnerService:
             learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
             if learner.result != learner.adapter:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
-            if learner.version and not self._place("versions", policy).exists():
+            if self._differs(policy) and not self._place("versions", policy).exists():
                 self._write_adapter("versions", policy, learner.adapter)
         self._last = {name: checkpoint.state[name] for name in self._last}
         self._state = checkpoint.state
-
-    def _start_from(self, adapter: Path) -> None:
-        """Start the only policy from the weights of an adapter."""
-        from selfplay.learning.checkpoints import check_lora_shape, load_adapter
-
-        weights, config = load_adapter(adapter)
-        check_lora_shape(adapter, config, self.model.lora)
-        self.model.load_adapter_state(weights, TRAINED)
-        self._write_adapter("versions", TRAINED, TRAINED)
 
     def _saved_steps(self) -> list[int]:
         names = [path.name for path in (self.directory / "learner").glob("*")]
@@ -224,8 +216,11 @@ class LearnerService:
         return self._folder(kind, policy) / f"{self.learners[policy].version:06d}"
 
     def _adapter(self, kind: str, policy: str) -> str | None:
-        trained = self.learners[policy].version or self._started_from_adapter
-        return str(self._place(kind, policy)) if trained else None
+        return str(self._place(kind, policy)) if self._differs(policy) else None
+
+    def _differs(self, policy: str) -> bool:
+        """Return whether a policy is not the base model any more."""
+        return self.learners[policy].version > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
         from selfplay.learning.delivery import save_proven_adapter

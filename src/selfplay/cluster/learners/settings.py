@@ -16,10 +16,15 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
     """Build the learners that a configuration describes, by policy; they share one model.
 
     If it does not give the number of threads, they compute on their share of their node.
+
+    Raises:
+        InputError: an adapter of ``[start]`` or ``[frozen]`` cannot be used.
     """
     from selfplay.training.assembly import build_learner, build_policy
+    from selfplay.training.given_adapters import load_given
 
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
     model = build_policy(settings, config.lora, config.seed, say_nothing, policies)
+    load_given(config, model, policies)
     return {policy: build_learner(config.learning, config, model, policy) for policy in policies}

@@ -1,6 +1,6 @@
 """What collectors send to the buffer of a cluster, and what a learner gets from it."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -65,12 +65,14 @@ class Demand:
         entries: the batch is ready when this many entries are stored,
         games: or when this many training games have ended since the previous batch.
         failed_share: a larger share of failed games since the last batch is an error.
+        versions: the version of each policy that is not the number of the run's updates.
     """
 
     batch_size: int | None = None
     entries: int | None = None
     games: int | None = None
     failed_share: float = 1.0
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

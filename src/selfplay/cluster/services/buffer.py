@@ -145,7 +145,7 @@ class BufferService:
             if not state.is_ready(demand):
                 return None
             self._check_failures(demand)
-            drawn = self._kept.do(entries.Draw(update, demand.batch_size))
+            drawn = self._kept.do(entries.Draw(update, demand.batch_size, dict(demand.versions)))
         self._write_rollouts()
         if not drawn.steps and not drawn.dropped:
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")

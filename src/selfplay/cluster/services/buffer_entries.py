@@ -30,10 +30,14 @@ class GetBatch(_Entry, frozen=True):
 
 
 class Draw(_Entry, frozen=True):
-    """The batch of an update is drawn; without ``batch_size`` it is everything."""
+    """The batch of an update is drawn; without ``batch_size`` it is everything.
+
+    Steps are too old by the version of their policy in ``versions``, or else by the number of updates.
+    """
 
     update: int
     batch_size: int | None
+    versions: dict[str, int]
 
 
 class LearnedBatch(_Entry, frozen=True):

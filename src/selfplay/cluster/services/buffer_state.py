@@ -53,8 +53,8 @@ class BufferState:
                     self._add(game)
             case entries.GetBatch(batch_size):
                 return self.buffer.get_batch(batch_size)
-            case entries.Draw(update, batch_size):
-                return self._draw(update, batch_size)
+            case entries.Draw(update, batch_size, versions):
+                return self._draw(update, batch_size, versions)
             case entries.LearnedBatch(update):
                 self._learned_batch(update)
             case entries.ForgetFailures():
@@ -136,12 +136,12 @@ class BufferState:
             self._sort_in(game)
         self._waiting = []
 
-    def _draw(self, update: int, batch_size: int | None) -> Drawn:
+    def _draw(self, update: int, batch_size: int | None, versions: dict[str, int]) -> Drawn:
         self.learned = self.buffer.batches = update - 1  # lower than before where the learner went back
         self._sort_in_waiting()
         before = self.buffer.dropped_stale
         if self.max_staleness is not None:
-            self.buffer.drop_stale(update - 1, self.max_staleness)
+            self.buffer.drop_stale(update - 1, self.max_staleness, versions)
         stored = self.buffer.entries()
         batch = self.buffer.get_batch(min(batch_size or stored, stored)) if stored else []
         steps = [step for part in batch for step in (part if isinstance(part, list) else [part])]

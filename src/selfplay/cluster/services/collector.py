@@ -155,17 +155,17 @@ class CollectorService:
             if jobs.stopped:
                 return
             self.client.adapters |= jobs.adapters
-            self.client.follow(jobs.policy)
+            self.client.follow(jobs.weights)
             for job in jobs.jobs:
                 self._begin(job)
 
     async def _follow(self) -> None:
         """Wait for new weights and use them in the games in flight."""
         while True:
-            news: Jobs = await self.model_pool.newest.remote(self.client.policy.version)
+            news: Jobs = await self.model_pool.newest.remote(self.client.step)
             if news.stopped:
                 return
-            self.client.follow(news.policy)
+            self.client.follow(news.weights)
 
     def _begin(self, job: Job) -> None:
         flight = self._training if job.is_training else self._evaluation

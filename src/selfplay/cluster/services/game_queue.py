@@ -31,23 +31,23 @@ class GameQueue:
             pin_evaluation=settings.max_eval_games_per_ckpt is not None,
         )
 
-    def next_jobs(self, collector: str, training: int, evaluation: int, version: int) -> list[Job]:
-        """Hand out at most this many games of each kind; ``version`` is the policy's."""
+    def next_jobs(self, collector: str, training: int, evaluation: int, step: int) -> list[Job]:
+        """Hand out at most this many games of each kind; ``step`` counts the run's updates."""
         jobs = self.ledger.hand_out_again(collector, "train", training)
         jobs += self.ledger.hand_out_again(collector, "eval", evaluation)
         trained = sum(job.is_training for job in jobs)
         evaluated = len(jobs) - trained
         for _ in range(min(training - trained, self._training_left())):
             jobs.append(self._handed_out(collector, self.scheduler.next_train_job()))
-        for _ in range(min(evaluation - evaluated, self._evaluation_left(version))):
+        for _ in range(min(evaluation - evaluated, self._evaluation_left(step))):
             jobs.append(self._handed_out(collector, self._next_eval_job()))
         return jobs
 
-    def has_any(self, training: int, evaluation: int, version: int) -> bool:
+    def has_any(self, training: int, evaluation: int, step: int) -> bool:
         """Return whether :meth:`next_jobs` would hand out a game."""
         kinds = {job.meta.type for job in self.ledger.again}
         train = training > 0 and ("train" in kinds or self._training_left() > 0)
-        return train or (evaluation > 0 and ("eval" in kinds or self._evaluation_left(version) > 0))
+        return train or (evaluation > 0 and ("eval" in kinds or self._evaluation_left(step) > 0))
 
     def replace_opponents(self, removed: set[str]) -> None:
         """Give the games against removed members, which have not ended, another opponent."""
@@ -68,13 +68,13 @@ class GameQueue:
         allowed = self.settings.training_allowed(self.ledger.consumed)
         return NO_LIMIT if allowed is None else max(0, allowed - self.ledger.accounts.started)
 
-    def _evaluation_left(self, version: int) -> int:
+    def _evaluation_left(self, step: int) -> int:
         settings, ledger = self.settings, self.ledger
         if not settings.evaluation:
             return 0
         left = NO_LIMIT
         if settings.eval_games_per_step is not None:
-            left = settings.eval_games_per_step * (version + 1) - ledger.accounts.eval_started
+            left = settings.eval_games_per_step * (step + 1) - ledger.accounts.eval_started
         if settings.max_eval_games_per_ckpt is not None:
             most = settings.max_eval_games_per_ckpt * len(settings.evaluation)
             left = min(left, most - ledger.evaluated.get(self.pool.current_uid() or "", 0))

@@ -14,7 +14,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
 from selfplay.training.epoch import Epoch
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
 PIECE = 16
 """Rows that are encoded together: other threads run between two pieces."""

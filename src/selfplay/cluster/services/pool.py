@@ -8,16 +8,17 @@ journal, and lets calls wait.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from selfplay.cluster.engines.host import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.cluster.services.pool_members import PoolMembers
 from selfplay.cluster.services.pool_state import Jobs
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import TRAINED
 from selfplay.training.epoch import Epoch
 
 __all__ = ["Jobs", "PoolService"]
@@ -32,6 +33,7 @@ class PoolService(PoolMembers):
     Args:
         sample_mode, max_active_lora, tracker, lag_range, seed: as for :class:`ModelPool`; the tracker is a
             handle.
+        policies: the policies that play and learn.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
     """
@@ -42,12 +44,15 @@ class PoolService(PoolMembers):
         max_active_lora: int,
         tracker: Any = None,
         lag_range: tuple[int, int] = (1, 7),
+        policies: Sequence[str] = (TRAINED,),
         *,
         seed: int = 0,
         directory: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
-        super().__init__(sample_mode, max_active_lora, lag_range, seed=seed, directory=directory, epoch=epoch)
+        super().__init__(
+            sample_mode, max_active_lora, lag_range, policies, seed=seed, directory=directory, epoch=epoch
+        )
         self.tracker = tracker
         self._registrations: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
@@ -58,48 +63,49 @@ class PoolService(PoolMembers):
         return self.state.ledger
 
     @property
-    def policy(self) -> AdapterRef:
+    def weights(self) -> Weights:
         """The newest weights."""
-        return self.state.policy
+        return self.state.weights
 
     # Weights
 
-    def publish(self, path: str | None, version: int, consumed: int = 0) -> None:
-        """Announce the policy's newest weights: from now on they answer, also in games in flight.
+    def publish(self, weights: Weights, consumed: int = 0) -> None:
+        """Announce the newest weights: from now on they answer, also in games in flight.
 
-        ``consumed`` games of the run were learned or too old: as many others may start. The version goes
-        back if the newest one that was saved is damaged.
+        ``consumed`` games of the run were learned or too old: as many others may start. The weights go back
+        if the newest update that was saved is damaged.
         """
         consumed = max(consumed, self.ledger.consumed)
-        if (AdapterRef("default", version, path), consumed) == (self.policy, self.ledger.consumed):
+        if (weights, consumed) == (self.weights, self.ledger.consumed):
             return
-        self._kept.do(entries.Publish(path, version, consumed))
+        self._kept.do(entries.Publish(weights, consumed))
         self._changed.set()
         self._tell_tracker()
         self._snapshot_if_long()
 
-    def latest_version(self) -> int:
-        """Return the highest version of the policy and its checkpoints."""
+    def latest_step(self) -> int:
+        """Return the newest update of the weights and the checkpoints."""
         checkpoints = [one.iteration or 0 for one in self.pool.opponents()]
-        return max(self.policy.version, *checkpoints)
+        return max(self.weights.step, *checkpoints)
 
-    def forget_after(self, version: int) -> None:
-        """Forget the checkpoints and matches of later versions, which the learner lost and makes again.
+    def forget_after(self, step: int) -> None:
+        """Forget the checkpoints and matches of later updates, which the learner lost and makes again.
 
         Games against such a checkpoint get another opponent, so no collector may be playing. A repeated call
         changes nothing.
         """
-        self._kept.do(entries.ForgetAfter(version))
+        self._kept.do(entries.ForgetAfter(step))
 
-    async def newest(self, known_version: int, wait: float = 5.0) -> Jobs:
+    async def newest(self, known_step: int, wait: float = 5.0) -> Jobs:
         """Return the newest weights once they change, or play ends, or ``wait`` seconds pass."""
-        await self._until(lambda: self.policy.version != known_version, wait)
-        return Jobs([], self.policy, stopped=self.state.stopped)
+        await self._until(lambda: self.weights.step != known_step, wait)
+        return Jobs([], self.weights, stopped=self.state.stopped)
 
     def paths_in_use(self) -> list[str]:
-        """Return the adapters still in use: by the policy, by checkpoints not retired, by games in flight."""
+        """Return the adapters still in use: by policies, by checkpoints not retired, by games in flight."""
         uids = {*self.pool.kept_checkpoints(), *self.ledger.uids()}
-        paths = {self.policy.path} | {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
+        paths = {one.path for one in self.weights.adapters.values()}
+        paths |= {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
         return sorted(path for path in paths if path is not None)
 
     # Games
@@ -153,9 +159,9 @@ class PoolService(PoolMembers):
         )
         if self._registrations[collector] != registrations:
             # The caller has been restarted; games handed to it now would be lost.
-            return Jobs([], self.policy, stopped=True)
+            return Jobs([], self.weights, stopped=True)
         if state.stopped or not state.has_games(training, evaluation):
-            return Jobs([], self.policy, stopped=state.stopped)
+            return Jobs([], self.weights, stopped=state.stopped)
         jobs: Jobs = self._kept.do(entries.HandOut(collector, number, training, evaluation))
         return jobs
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.collection.results import GameResult
 
@@ -13,10 +14,11 @@ class _Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class AddCheckpoint(_Entry, frozen=True):
-    """A checkpoint joins the pool."""
+    """A checkpoint of a policy joins the pool."""
 
     path: str | None
     iteration: int
+    policy: str
 
 
 class AddFixed(_Entry, frozen=True):
@@ -29,7 +31,7 @@ class AddFixed(_Entry, frozen=True):
 
 
 class AddPolicy(_Entry, frozen=True):
-    """The policy or its running average joins the pool."""
+    """A policy's running average joins the pool."""
 
     uid: str
 
@@ -58,17 +60,16 @@ class RateMatch(_Entry, frozen=True):
 
 
 class Publish(_Entry, frozen=True):
-    """The policy has new weights."""
+    """The policies have new weights."""
 
-    path: str | None
-    version: int
+    weights: Weights
     consumed: int
 
 
 class ForgetAfter(_Entry, frozen=True):
-    """The learner has lost the versions after this one."""
+    """The learner has lost the updates after this one."""
 
-    version: int
+    step: int
 
 
 class Register(_Entry, frozen=True):

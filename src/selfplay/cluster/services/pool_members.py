@@ -8,7 +8,8 @@ from selfplay.cluster.engines.api_models import refuse_credentials
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.journaled import Journaled
 from selfplay.cluster.services.pool_state import PoolState
-from selfplay.population.model_pool import ModelPool
+from selfplay.core.adapters import TRAINED
+from selfplay.population.model_pool import ModelPool, checkpoint_uid
 from selfplay.training.epoch import Epoch
 
 
@@ -17,6 +18,7 @@ class PoolMembers:
 
     Args:
         sample_mode, max_active_lora, lag_range, seed: as for :class:`ModelPool`.
+        policies: the policies.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
     """
@@ -26,14 +28,16 @@ class PoolMembers:
         sample_mode: str,
         max_active_lora: int,
         lag_range: tuple[int, int],
+        policies: Sequence[str],
         *,
         seed: int,
         directory: str | None,
         epoch: Epoch | None,
     ) -> None:
         pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed)
-        pool.add_policy()
-        self._kept = Journaled(PoolState(pool), directory, epoch, entries.PoolEntry)
+        for policy in policies:
+            pool.add_policy(policy)
+        self._kept = Journaled(PoolState(pool, policies), directory, epoch, entries.PoolEntry)
         self._changed = asyncio.Event()
 
     @property
@@ -50,15 +54,15 @@ class PoolMembers:
         """The members."""
         return self.state.pool
 
-    def add_checkpoint(self, path: str | None, iteration: int) -> str:
+    def add_checkpoint(self, path: str | None, iteration: int, policy: str = TRAINED) -> str:
         """Register a checkpoint; see :meth:`ModelPool.add_checkpoint`. A repeated call changes nothing.
 
         Raises:
-            InputError: another checkpoint has this iteration.
+            InputError: another checkpoint of the policy has this iteration.
         """
-        uid = f"ckpt-{iteration}"
+        uid = checkpoint_uid(iteration, policy)
         if not self.state.knows(uid, path, "checkpoint"):
-            self._kept.do(entries.AddCheckpoint(path, iteration))
+            self._kept.do(entries.AddCheckpoint(path, iteration, policy))
             self._changed.set()
         return uid
 
@@ -84,14 +88,14 @@ class PoolMembers:
         return uid
 
     def add_policy(self, uid: str) -> str:
-        """Register the policy's running average, which evaluations play. A repeated call changes nothing."""
+        """Register a policy's running average, which evaluations play. A repeated call changes nothing."""
         if self.pool.ckpt_path(uid) is None:
             self._kept.do(entries.AddPolicy(uid))
         return uid
 
-    def current_uid(self) -> str | None:
-        """Return the uid of the latest checkpoint."""
-        return self.pool.current_uid()
+    def current_uid(self, policy: str = TRAINED) -> str | None:
+        """Return the uid of the latest checkpoint of a policy."""
+        return self.pool.current_uid(policy)
 
     def latest_ckpt(self) -> str | None:
         """Return the uid of the latest checkpoint, like :meth:`current_uid`."""

@@ -1,11 +1,13 @@
 """PoolState: the members, ratings, weights and games of a cluster's pool, as journal entries make them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 import msgspec
 
 from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.packing import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
@@ -13,7 +15,7 @@ from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySetting
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
-from selfplay.population.model_pool import ModelPool
+from selfplay.population.model_pool import ModelPool, iteration_of
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,13 @@ class Jobs(Packed):
 
     Attributes:
         jobs: the games.
-        policy: the newest weights, also for games in flight.
+        weights: the newest weights, also for games in flight.
         adapters: the adapter behind each other name in the jobs.
         stopped: play has ended; games in flight are to be abandoned.
     """
 
     jobs: list[Job]
-    policy: AdapterRef
+    weights: Weights
     adapters: dict[str, AdapterRef] = field(default_factory=dict)
     stopped: bool = False
 
@@ -38,20 +40,21 @@ class PoolState:
 
     Args:
         pool: the members and their ratings.
+        policies: the policies, all of them members.
 
     Attributes:
         ledger: the games that were handed out.
         queue: the games to come; ``None`` until a collector has registered.
-        policy: the newest weights.
+        weights: the newest weights.
         stopped: play has ended.
         last_answer: the last answer to each collector, with the number of its request.
     """
 
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ModelPool, policies: Sequence[str]) -> None:
         self.pool = pool
         self.ledger = GamesInFlight()
         self.queue: GameQueue | None = None
-        self.policy = AdapterRef("default", 0, None)
+        self.weights = Weights.untrained(policies)
         self.stopped = False
         self.last_answer: dict[str, tuple[int, Jobs]] = {}
 
@@ -62,9 +65,9 @@ class PoolState:
             InputError: the change is impossible; nothing is changed.
         """
         match entry:
-            case entries.AddCheckpoint(path, iteration):
+            case entries.AddCheckpoint(path, iteration, policy):
                 self._rate_held_games()
-                return self.pool.add_checkpoint(path, iteration)
+                return self.pool.add_checkpoint(path, iteration, policy)
             case entries.AddFixed(name, prior_mu, kind, active):
                 return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
             case entries.AddPolicy(uid):
@@ -75,11 +78,11 @@ class PoolState:
                 return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
             case entries.RateMatch(step, games):
                 return self._rate_match(step, games)
-            case entries.Publish(path, version, consumed):
+            case entries.Publish(weights, consumed):
                 self._rate_held_games()
-                self.policy, self.ledger.consumed = AdapterRef("default", version, path), consumed
-            case entries.ForgetAfter(version):
-                return self._forget_after(version)
+                self.weights, self.ledger.consumed = weights, consumed
+            case entries.ForgetAfter(step):
+                return self._forget_after(step)
             case entries.Register(collector, settings):
                 return self._register(collector, settings)
             case entries.HandOut(collector, number, training, evaluation):
@@ -100,7 +103,7 @@ class PoolState:
 
     def has_games(self, training: int, evaluation: int) -> bool:
         """Return whether a request for at most this many games of each kind would get one."""
-        return self.queue is not None and self.queue.has_any(training, evaluation, self.policy.version)
+        return self.queue is not None and self.queue.has_any(training, evaluation, self.weights.step)
 
     @property
     def in_lockstep(self) -> bool:
@@ -114,7 +117,7 @@ class PoolState:
             "ledger": replace(self.ledger, in_flight={}, again=[], unrated=[]),
             "settings": None if self.queue is None else self.queue.settings,
             "scheduler": None if self.queue is None else self.queue.scheduler.state_dict(),
-            "policy": self.policy,
+            "weights": self.weights,
             "last_answer": self.last_answer,
             "stopped": self.stopped,
         }
@@ -138,7 +141,7 @@ class PoolState:
             settings = msgspec.convert(state["settings"], PlaySettings)
             self.queue = GameQueue(self.pool, settings, self.ledger)
             self.queue.scheduler.load_state_dict(state["scheduler"])
-        self.policy = AdapterRef(**state["policy"])
+        self.weights = msgspec.convert(state["weights"], Weights)
         self.last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
         self.stopped = state["stopped"]
 
@@ -147,10 +150,10 @@ class PoolState:
         for uid_me, uid_opp, reward, env_id in games:
             self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
 
-    def _forget_after(self, version: int) -> None:
+    def _forget_after(self, step: int) -> None:
         self._rate_held_games()
-        removed = self.pool.forget_after(version)
-        self.ledger.matches = {step for step in self.ledger.matches if step <= version}
+        removed = self.pool.forget_after(step)
+        self.ledger.matches = {match for match in self.ledger.matches if match <= step}
         if self.queue is not None:
             self.queue.replace_opponents(removed)
 
@@ -161,8 +164,8 @@ class PoolState:
 
     def _hand_out(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
         assert self.queue is not None
-        jobs = self.queue.next_jobs(collector, training, evaluation, self.policy.version)
-        answer = Jobs(jobs, self.policy, self._adapters_of(jobs))
+        jobs = self.queue.next_jobs(collector, training, evaluation, self.weights.step)
+        answer = Jobs(jobs, self.weights, self._adapters_of(jobs))
         self.last_answer[collector] = (number, answer)
         return answer
 
@@ -171,8 +174,7 @@ class PoolState:
         for uid in {uid for job in jobs for uid in job.uids}:
             path, kind = self.pool.ckpt_path(uid) or (None, "")
             if kind == "checkpoint":
-                version = max(0, int(uid.removeprefix("ckpt-")))
-                adapters[uid if path else BASE] = AdapterRef(uid, version, path)
+                adapters[uid if path else BASE] = AdapterRef(uid, max(0, iteration_of(uid)), path)
         return adapters
 
     def _finish(self, results: list[GameResult]) -> None:

@@ -1,0 +1,91 @@
+"""Runs on Ray with policies that start from an adapter of an earlier run, and adapters that only play."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfplay.cluster.train import train
+from selfplay.config import Config
+from selfplay.training.single_process import train as train_locally
+from test_cluster_programs import quiet
+from test_training_local import configure, model  # noqa: F401 - a fixture
+from test_training_programs import adapter
+from test_training_programs import configure as configure_program
+from test_training_roles import steps_of
+from test_training_seats import OPPONENTS, SIDES, games
+
+FAST = {"learning__learning_rate": "0.01", "learning__average_decay": "0.5"}
+SHORT = FAST | {"learning__steps": "2", "evaluation__every": "0", "run__save_every": "1"}
+ON_RAY = {"run__runtime": "ray"}
+
+
+@pytest.fixture(scope="module")
+def earlier(model, tmp_path_factory):  # noqa: F811
+    """A finished run of games with two policies."""
+    path = tmp_path_factory.mktemp("earlier") / "run"
+    train_locally(configure(model, **SIDES | FAST | {"evaluation__every": "0"}), path, quiet())
+    return path
+
+
+def trained_both_ways(here: Config, there: Config, directory: Path) -> tuple[Path, Path]:
+    train_locally(here, directory / "here", quiet())
+    train(there, directory / "there", quiet())
+    return directory / "here", directory / "there"
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def test_sides_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
+    model,  # noqa: F811
+    earlier,
+    tmp_path,
+    loopback,
+):
+    given = {
+        "start__first": f"{earlier}@4",
+        "frozen__teacher": f"{earlier / 'checkpoints' / 'step-000004' / 'second'}",
+        "population__fixed_opponents": "['teacher']",
+        "evaluation__opponents": "['teacher']",
+    }
+    some = SIDES | OPPONENTS | SHORT | given
+    here, there = trained_both_ways(configure(model, **some), configure(model, **some, **ON_RAY), tmp_path)
+    assert equal(adapter(there, 0, "first"), adapter(earlier, 4, "first"))
+    assert not equal(adapter(there, 2, "first"), adapter(there, 0, "first"))
+    for policy in ("first", "second"):
+        assert equal(adapter(here, 2, policy), adapter(there, 2, policy))
+    met = {uid for game in games(there) for uid in game.meta["uids"]}
+    assert met >= {"fixed-teacher", "first-ckpt-0"}
+    turns = [[turn["text"] for game in games(run) for turn in game.extras["turns"]] for run in (here, there)]
+    assert turns[0] == turns[1], "the frozen adapter and the first copies answer the same"
+    assert (there / "evaluation" / "step-000002-IteratedPrisonersDilemma-v0-train-teacher.json").exists()
+
+
+def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
+    model,  # noqa: F811
+    earlier,
+    tmp_path,
+    loopback,
+):
+    at_4 = earlier / "checkpoints" / "step-000004"
+    given = {
+        "start__hider": f"{at_4 / 'first'}",
+        "frozen__teacher": f"{at_4 / 'second'}",
+        "roles__Seeker__policy": "teacher",
+        "tracking__games_logged": "100",
+    }
+    some = SHORT | given
+    here, there = trained_both_ways(
+        configure_program(model, tmp_path, **some),
+        configure_program(model, tmp_path, **some, **ON_RAY),
+        tmp_path,
+    )
+    started, trained = (adapter(there, step, "hider") for step in (0, 2))
+    assert equal(started, adapter(earlier, 4, "first"))
+    assert not equal(started, trained)
+    assert equal(trained, adapter(here, 2, "hider"))
+    answers = [[step.completion_text for step in steps_of(run, "Seeker")] for run in (here, there)]
+    assert answers[0] == answers[1]
+    assert {step.policy for step in steps_of(there, "Seeker")} == {""}
