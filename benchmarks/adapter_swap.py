@@ -28,10 +28,10 @@ import torch
 from measuring import pin_one_thread, print_table
 from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost, EngineHost, VLLMHost
 from selfplay.core import Messages, ModelResponse
-from selfplay.inference.delivery import tolerance_of
+from selfplay.inference.adapter_check import tolerance_of
 from selfplay.inference.vllm_engine import VLLMEngine
+from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel

@@ -43,7 +43,7 @@ from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
 from selfplay.read.charts import Chart, Line
-from selfplay.watch.actors import actors_panel
+from selfplay.watch.actor_tables import actors_panel
 from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.panels import run_panel, speed_panel

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from selfplay.evaluation import MatchResult, NashConvResult
-from selfplay.evaluation.report_files import read_evaluation
+from selfplay.evaluation.result_files import read_evaluation
 from selfplay.evaluation.tables import number_text, share_text
 from selfplay.record import read_metrics
 

@@ -22,7 +22,7 @@ sys.path += [path for path in PATHS if path not in sys.path]
 import ray  # noqa: E402
 
 from ray_simulation import SimulatedHost, SimulatedLearner  # noqa: E402
-from selfplay.cluster.actors import (  # noqa: E402
+from selfplay.cluster.actor_classes import (  # noqa: E402
     BufferActor,
     ModelPoolActor,
     TrackerActor,

@@ -31,7 +31,7 @@ def passes(threads: int) -> dict[str, list[float]]:
     """Return the seconds, CPU seconds and voluntary context switches of each pass, in this process."""
     import torch
 
-    from selfplay.learning.decoder import hidden_states, load_decoder
+    from selfplay.learning.base_model import hidden_states, load_decoder
     from selfplay.learning.model_files import resolve_model
     from selfplay.learning.tree_attention import RunAttention
     from selfplay.learning.trie import build_plan

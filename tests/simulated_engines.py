@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError
 from ray_simulation import SimulatedHost, VirtualTimeLoop
 from selfplay.cluster.engines.service import EngineService
 from selfplay.core import Messages
-from selfplay.core.context import current_episode
+from selfplay.core.current_episode import current_episode
 
 
 class KillableHandle:

@@ -6,8 +6,8 @@ import pickle
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from selfplay.cluster.actor_classes import Later
 from selfplay.cluster.actor_errors import error_of
-from selfplay.cluster.actors import Later
 from selfplay.core import InputError, SelfplayError
 
 

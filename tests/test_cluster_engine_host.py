@@ -21,10 +21,10 @@ from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.adapters import DELIVERY_FILE
-from selfplay.inference.delivery import Delivery, DeliveryError
+from selfplay.inference.adapter_check import Delivery, DeliveryError
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan

@@ -16,7 +16,7 @@ from selfplay.cluster.engines.link import SILENCE_SECONDS
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle, Named, still_there
 from selfplay.core import Arena, InputError, ModelResponse, Role, SelfplayError
-from selfplay.core.context import EpisodeContext, current_episode
+from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.core.play import AgentSpec, PlaySpec
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template

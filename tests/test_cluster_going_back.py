@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
-from selfplay.cluster.engines.weights import Weights
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
@@ -29,7 +29,7 @@ from selfplay.cluster.services.tracker import TrackerService
 from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.record import read_metrics
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer

@@ -22,9 +22,9 @@ from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.training.epoch import Epoch
 from selfplay.training.given_adapters import load_adapter_of
 from selfplay.training.learners import BatchOf, Saved
+from selfplay.training.single_writer import Epoch
 from tiny_models import make_record, tiny_model
 
 BOTH = ("hider", "seeker")

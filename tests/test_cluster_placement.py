@@ -9,7 +9,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
-from selfplay.cluster.actors import AdapterFilesActor, restarting
+from selfplay.cluster.actor_classes import AdapterFilesActor, restarting
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
 from selfplay.cluster.placement import Placement, beside_command

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
 from selfplay.cluster.services.pool import Jobs, PoolService
 from selfplay.collection.scheduler import EnvSpec

@@ -11,8 +11,8 @@ from selfplay.cli.main import main
 from selfplay.cluster.train import resume, train
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
-from selfplay.training.epoch import Epoch
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.single_writer import Epoch
 
 pytestmark = pytest.mark.usefixtures("loopback")
 

@@ -17,7 +17,7 @@ from selfplay.commands.runs_table import age_text, runs_table
 from selfplay.core import InputError
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.sessions import note_session
+from selfplay.training.start_log import note_session
 
 RANDOM = "kuhn_poker-random"
 

@@ -16,7 +16,7 @@ from selfplay.core import (
     Rubric,
     TransientError,
 )
-from selfplay.core.context import current_episode
+from selfplay.core.current_episode import current_episode
 
 
 def trace(results):

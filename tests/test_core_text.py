@@ -18,7 +18,7 @@ from selfplay.read.rollouts import LoggedRollout
 from selfplay.read.run_view import Meeting, RunView
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
-from selfplay.watch.actors import actors_panel
+from selfplay.watch.actor_tables import actors_panel
 from selfplay.watch.evaluation import evaluation_panel
 from selfplay.watch.game import game_text
 from selfplay.watch.header import header

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import DELIVERY_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.inference.chat_tokens import load_chat_tokens
-from selfplay.inference.delivery import (
+from selfplay.inference.adapter_check import (
     TOLERANCES,
     Delivery,
     DeliveryError,
@@ -27,9 +26,10 @@ from selfplay.inference.delivery import (
     read_expectation,
     tolerance_of,
 )
+from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.adapter_proof import canary_tokens, write_delivery
 from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery import canary_tokens, write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED
 from selfplay.learning.trie import build_plan

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
 from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.errors import is_transient
-from selfplay.inference import decoder
+from selfplay.inference import generation
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
@@ -225,7 +225,7 @@ async def test_small_batches_and_small_caches_give_the_same_answers(policy, opti
 
 async def test_dropped_distributions_are_computed_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr(decoder, "MAX_STORED_DISTRIBUTIONS", 1)
+    monkeypatch.setattr(generation, "MAX_STORED_DISTRIBUTIONS", 1)
     engine = make_engine(policy)
     for _ in range(2):
         responses = await ask_all(engine)
@@ -275,7 +275,7 @@ def test_each_request_in_any_mixture_gets_the_answer_that_it_gets_alone(
         engine.publish(BASE, BASE, 0)
         return await answer(engine, request)
 
-    with patch.object(decoder, "MAX_STORED_DISTRIBUTIONS", stored):
+    with patch.object(generation, "MAX_STORED_DISTRIBUTIONS", stored):
         together, most_cached_tokens = asyncio.run(answer_together())
     assert most_cached_tokens <= max_cached_tokens
     assert together == [asyncio.run(answer_alone(request)) for request in asked]

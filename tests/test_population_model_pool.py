@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.population import ModelPool
-from selfplay.population.sampling_weights import distance_weights, proportional_weights
+from selfplay.population.opponent_weights import distance_weights, proportional_weights
 
 MODES = ["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from selfplay.core import EpisodeRequest, Rollout, Step
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.episodes import MAX_DEPTH
 from selfplay.read.rollouts import LoggedRollout, LoggedStep
 from selfplay.read.turns import dialogue

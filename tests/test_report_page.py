@@ -14,7 +14,7 @@ import pytest
 
 from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
 from selfplay.evaluation.match_result import GameRecord, MatchResult
-from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.turns import game_turns
 from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog

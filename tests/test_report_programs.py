@@ -20,7 +20,7 @@ from selfplay.core import (
     SingleTurnEpisode,
 )
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.report_files import write_evaluation
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import COLOURS
 from selfplay.read.whole_run import load_run

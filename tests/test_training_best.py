@@ -18,9 +18,9 @@ from selfplay.evaluation.figures import read_figures
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.training.best import keep_if_best
 from selfplay.training.checks import check_config
-from selfplay.training.epoch import Epoch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume
+from selfplay.training.single_writer import Epoch
 from test_training_local import configure, cut_back, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

@@ -8,7 +8,7 @@ from selfplay.config import load_config
 from selfplay.core import GenerateResult, GRPOCredit, InputError, RAECredit, Rollout, Step
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
-from selfplay.replay.credit import CreditTransform, trajectories_of_roles
+from selfplay.replay.credit_transform import CreditTransform, trajectories_of_roles
 from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from test_training_programs import configure as configure_program

@@ -13,9 +13,9 @@ from selfplay.cluster.services.tracker import TrackerService
 from selfplay.config import dump_config
 from selfplay.core import SelfplayError
 from selfplay.replay.buffers import StepBuffer
-from selfplay.training.epoch import Epoch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import build_trainer
+from selfplay.training.single_writer import Epoch
 from test_training_local import configure, model  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

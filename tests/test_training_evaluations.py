@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 
 from selfplay.replay.rollout_log import RolloutLine
-from selfplay.training.sessions import note_session
 from selfplay.training.single_process import resume
+from selfplay.training.start_log import note_session
 from test_training_local import FEWER_GAMES, configure, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

@@ -5,7 +5,7 @@ from textual.geometry import Size
 
 from selfplay.read.run_view import RunView
 from selfplay.read.series import Series
-from selfplay.watch.actors import MAX_ROWS, actors_panel
+from selfplay.watch.actor_tables import MAX_ROWS, actors_panel
 from selfplay.watch.panels import speed_panel, time_panel, work_panel
 from selfplay.watch.terminal_interface import TerminalInterface
 from test_watch import look, words_on

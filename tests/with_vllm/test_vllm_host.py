@@ -11,9 +11,9 @@ import torch
 from selfplay.cluster.engines.host import AdapterRef, VLLMHost
 from selfplay.core import ModelResponse, SelfplayError
 from selfplay.core.adapters import DELIVERY_FILE
-from selfplay.inference.delivery import DeliveryError
+from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.delivery import write_delivery
+from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan

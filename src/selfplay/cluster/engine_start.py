@@ -7,8 +7,8 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from selfplay.cluster.actor_classes import EngineActor, restarting
 from selfplay.cluster.actor_errors import error_of
-from selfplay.cluster.actors import EngineActor, restarting
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from selfplay.cluster.engines.weights import Weights
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.handles import found
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError

@@ -16,7 +16,7 @@ from selfplay.cluster.engine_start import (
     engine_names,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.weights import frozen_adapters
+from selfplay.cluster.engines.policy_adapters import frozen_adapters
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.learner import RemoteLearners

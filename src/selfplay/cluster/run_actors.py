@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from selfplay.cluster.actors import (
+from selfplay.cluster.actor_classes import (
     AdapterFilesActor,
     BufferActor,
     CollectorActor,
@@ -36,10 +36,10 @@ from selfplay.config.play import Games
 from selfplay.core import derive_seed
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training import assembly
-from selfplay.training.epoch import Epoch
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import composed_transforms
+from selfplay.training.single_writer import Epoch
 
 CALLS_BESIDE = 100
 """Calls of Ray to a collector that are not episodes, such as health checks, which must not wait for these."""

@@ -15,15 +15,14 @@ from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config import Config
-from selfplay.training import run
 from selfplay.training.progress_views import working
-from selfplay.training.run import Work
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.start import Work, resume_run, start_run
 from selfplay.training.threads import available_cores
 
 
 class Cluster:
-    """See :class:`selfplay.training.run.Runtime`."""
+    """See :class:`selfplay.training.start.Runtime`."""
 
     def cores(self, config: Config) -> int | None:
         """See ``Runtime``."""
@@ -41,10 +40,10 @@ class Cluster:
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run on a cluster; see :func:`selfplay.training.run.start`."""
-    run.start(config, run_dir, console, Cluster())
+    """Train a new run on a cluster; see :func:`selfplay.training.start.start_run`."""
+    start_run(config, run_dir, console, Cluster())
 
 
 def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
-    """Continue a run on a cluster, at ``address`` if that moved; see :func:`selfplay.training.run.resume`."""
-    run.resume(run_dir, console, Cluster(), {} if address is None else {"ray.address": address})
+    """Continue a run on a cluster, at ``address`` if that moved; see :mod:`selfplay.training.start`."""
+    resume_run(run_dir, console, Cluster(), {} if address is None else {"ray.address": address})

@@ -9,7 +9,7 @@ from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import Arena, SelfplayError, Trajectory
 from selfplay.core.garbage import infrequent_garbage_collection
-from selfplay.core.tasks import all_results
+from selfplay.core.gather import all_results
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer
 

@@ -13,7 +13,7 @@ from selfplay.config.loading import load_config
 from selfplay.core import InputError
 from selfplay.core.intervals import Interval, interval_over_runs
 from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures
-from selfplay.evaluation.report_files import evaluated_steps
+from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_run
 

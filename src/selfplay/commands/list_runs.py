@@ -18,11 +18,11 @@ from selfplay.config.loading import load_config
 from selfplay.config.play import Games
 from selfplay.core import InputError
 from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
-from selfplay.evaluation.report_files import evaluated_steps
+from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.best import is_kept_by
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import RUNS
-from selfplay.training.sessions import failure_of
+from selfplay.training.start_log import failure_of
 
 State = Literal["running", "finished", "stopped", "failed", "damaged"]
 TAIL_BYTES = 1 << 16

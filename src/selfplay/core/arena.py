@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.core.artifacts import ArtifactStore
-from selfplay.core.batching import check_batch, records_of, summary_of
 from selfplay.core.client import InferenceClient
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode_runner import EpisodeRunner
@@ -13,6 +12,7 @@ from selfplay.core.errors import InputError, SelfplayError
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.seeds import derive_seed
+from selfplay.core.training_batch import check_batch, records_of, summary_of
 from selfplay.core.types import EpisodeRequest, GenerateResult, TrainingBatch
 from selfplay.core.verbose_logger import VerboseLogger
 

@@ -11,7 +11,7 @@ from typing import Any
 from selfplay.core.agents import seated
 from selfplay.core.arena import Arena
 from selfplay.core.client import ModelResponse
-from selfplay.core.context import EpisodeContext, current_episode, inherit
+from selfplay.core.current_episode import EpisodeContext, current_episode, inherit
 from selfplay.core.errors import TransientError
 from selfplay.core.rubric import Rubric
 from selfplay.core.types import GenerateResult, Messages, Rollout, Step

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from selfplay.core.agents import seated
 from selfplay.core.artifacts import data_of
 from selfplay.core.client import InferenceClient
-from selfplay.core.context import current_episode, episode_counts, inherit
+from selfplay.core.current_episode import current_episode, episode_counts, inherit
 from selfplay.core.errors import InputError, TransientError
+from selfplay.core.gather import all_results
 from selfplay.core.model_caller import ModelCaller
 from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
-from selfplay.core.tasks import all_results
 from selfplay.core.types import EpisodeRequest, GenerateResult, Rollout
 from selfplay.core.verbose_logger import VerboseLogger
 

@@ -6,7 +6,7 @@ from time import strftime
 from types import TracebackType
 from typing import Any, TextIO
 
-from selfplay.core.context import current_episode
+from selfplay.core.current_episode import current_episode
 from selfplay.core.text import one_line, printable
 from selfplay.core.types import GenerateResult, Messages, TrainingRecord
 

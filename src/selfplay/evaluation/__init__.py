@@ -3,7 +3,7 @@
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Outcomes
 from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
-from selfplay.evaluation.report_files import EvaluationResult, read_evaluation, write_evaluation
+from selfplay.evaluation.result_files import EvaluationResult, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table, match_table
 
 __all__ = [

@@ -10,7 +10,7 @@ from selfplay.core import InputError
 from selfplay.core.intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.nash_conv import NashConvResult
-from selfplay.evaluation.report_files import EvaluationResult, read_evaluation
+from selfplay.evaluation.result_files import EvaluationResult, read_evaluation
 
 Kind = Literal["share", "mean", "exact"]
 WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"

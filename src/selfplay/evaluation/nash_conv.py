@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, SelfplayError
-from selfplay.core.tasks import all_results
+from selfplay.core.gather import all_results
 from selfplay.envs.catalog import library_of
 from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
 from selfplay.envs.templates import PromptTemplate

@@ -12,7 +12,7 @@ from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
-from selfplay.evaluation.report_files import EvaluationResult
+from selfplay.evaluation.result_files import EvaluationResult
 
 _NOTHING = "-"
 _UNPLAYABLE = (

@@ -22,7 +22,7 @@ from selfplay.core import (
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.inference.admission import Admission, Request, ServedModel
-from selfplay.inference.decoder import Decoder, EngineStats, TreeModel
+from selfplay.inference.generation import Decoder, EngineStats, TreeModel
 from selfplay.inference.request_checks import check_sampling, find_model
 
 

@@ -29,8 +29,7 @@ from selfplay.core import (
 from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.core.limits import MAX_QUEUE
-from selfplay.inference.chat_tokens import load_chat_tokens
-from selfplay.inference.delivery import (
+from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,
     changes_nothing,
@@ -39,6 +38,7 @@ from selfplay.inference.delivery import (
     file_hash,
     tolerance_of,
 )
+from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.request_checks import check_sampling, find_model
 from selfplay.inference.vllm_load import LoadLogger, VLLMStats
 from selfplay.inference.vllm_proof import (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfplay.core import InputError
 from selfplay.core.errors import first_line
-from selfplay.learning.decoder import hidden_states, logits
+from selfplay.learning.base_model import hidden_states, logits
 from selfplay.learning.model_attention import ATTENTION_NAME, Attend, DotProduct
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import ancestors, build_plan

@@ -22,7 +22,7 @@ from selfplay.core import InputError, Messages, derive_seed
 from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_RANK, TRAINED, average_of
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
-from selfplay.learning import decoder
+from selfplay.learning import base_model
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
@@ -80,7 +80,7 @@ class PolicyModel:
         self.lora = lora
         self.policies = tuple(policies)
         self.device = torch.device(device)
-        base = decoder.load_decoder(model_name, dtype).to(self.device).eval()
+        base = base_model.load_decoder(model_name, dtype).to(self.device).eval()
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)
@@ -121,7 +121,7 @@ class PolicyModel:
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Run the model over ``tokens_T`` with the active adapter; return hidden_TD after the last norm."""
-        return decoder.hidden_states(self._causal_lm, tokens_T, positions_T, attend)
+        return base_model.hidden_states(self._causal_lm, tokens_T, positions_T, attend)
 
     @contextmanager
     def recomputing(self, enabled: bool) -> Iterator[None]:
@@ -139,7 +139,7 @@ class PolicyModel:
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV in float32."""
-        return decoder.logits(self._causal_lm, hidden_ND)
+        return base_model.logits(self._causal_lm, hidden_ND)
 
     def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
         """Return an adapter's weights, in the same order for all adapters; none if it does not exist."""

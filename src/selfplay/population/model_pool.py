@@ -11,8 +11,8 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.play import SampleMode
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
+from selfplay.population.opponent_weights import distance_weights, proportional_weights
 from selfplay.population.ratings import TrueSkillRatings
-from selfplay.population.sampling_weights import distance_weights, proportional_weights
 
 # The pool's uid of the policy in training.
 POLICY_UID = TRAINED

@@ -13,7 +13,7 @@ from typing import Any
 
 from selfplay.core import Arena, EpisodeError, InferenceClient, InputError, Messages, ModelResponse
 from selfplay.core.call_slots import CallSlots
-from selfplay.core.context import current_episode
+from selfplay.core.current_episode import current_episode
 
 LOWEST_SCORE = 0.5
 HIGHEST_SCORE = 1.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from selfplay.cluster.actors import EngineActor, Later
+from selfplay.cluster.actor_classes import EngineActor, Later
 from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from selfplay.cluster.actors import EngineActor, restarting
+from selfplay.cluster.actor_classes import EngineActor, restarting
 from selfplay.cluster.engines.api_models import check_opponent_name
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import EngineSettings

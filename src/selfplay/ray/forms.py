@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 import ray
 from ray.actor import ActorHandle
 
-from selfplay.cluster.actors import BufferActor, CollectorActor, ModelPoolActor, TrackerActor, restarting
+from selfplay.cluster.actor_classes import (
+    BufferActor,
+    CollectorActor,
+    ModelPoolActor,
+    TrackerActor,
+    restarting,
+)
 from selfplay.cluster.handles import Handle, Named
 from selfplay.cluster.services.batches import Demand
 from selfplay.config.learning import LearningSettings

@@ -15,7 +15,7 @@ from selfplay.read.whole_run import WholeRun, load_run
 from selfplay.report.episodes import evaluation_html, training_html
 from selfplay.report.head import origin_html, subtitle_html, tiles_html, warnings_html
 from selfplay.report.plotly import charts_html, figure_sections
-from selfplay.report.policy import policy_html
+from selfplay.report.policy_table import policy_html
 from selfplay.report.tables import before_and_after_html
 
 

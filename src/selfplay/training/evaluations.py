@@ -14,7 +14,7 @@ from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.nash_conv import nash_conv
-from selfplay.evaluation.report_files import evaluation_path, read_evaluation, write_evaluation
+from selfplay.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.training.assembly import evaluated_uid

@@ -23,15 +23,15 @@ from selfplay.core import (
     TrainingRecord,
 )
 from selfplay.core.agents import seated
-from selfplay.core.context import episode_counts
 from selfplay.core.credit import equal_group_share
+from selfplay.core.current_episode import episode_counts
 from selfplay.core.errors import reason_of
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.report_files import evaluation_path, write_evaluation
+from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.credit import trajectories_of_roles
+from selfplay.replay.credit_transform import trajectories_of_roles
 from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly

@@ -6,7 +6,7 @@ from selfplay.config.rewards import RewardSettings
 from selfplay.core import CreditAssigner, EpisodicRewardCredit, GRPOCredit, RAECredit, Step, derive_seed
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
-from selfplay.replay.credit import CreditTransform
+from selfplay.replay.credit_transform import CreditTransform
 from selfplay.replay.transforms_final import (
     ComposeFinalRewardTransforms,
     FinalRewardTransform,

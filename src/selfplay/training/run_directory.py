@@ -9,8 +9,8 @@ from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
-from selfplay.training.epoch import Epoch
-from selfplay.training.sessions import note_failure
+from selfplay.training.single_writer import Epoch
+from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
 

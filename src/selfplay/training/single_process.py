@@ -10,7 +10,7 @@ from rich.console import Console
 from selfplay.config import Config
 from selfplay.record.sinks import JsonlSink
 from selfplay.record.tracker import Tracker
-from selfplay.training import assembly, run
+from selfplay.training import assembly
 from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.game_source import GameSource
 from selfplay.training.given_adapters import load_given
@@ -19,15 +19,15 @@ from selfplay.training.metrics import LocalMetrics
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
-from selfplay.training.run import Work
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.source import Source
+from selfplay.training.start import Work, resume_run, start_run
 from selfplay.training.threads import available_cores
 from selfplay.training.trainer import Trainer
 
 
 class SingleProcess:
-    """See :class:`selfplay.training.run.Runtime`."""
+    """See :class:`selfplay.training.start.Runtime`."""
 
     def cores(self, config: Config) -> int:
         """See ``Runtime``."""
@@ -40,13 +40,13 @@ class SingleProcess:
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run in this process; see :func:`selfplay.training.run.start`."""
-    run.start(config, run_dir, console, SingleProcess())
+    """Train a new run in this process; see :func:`selfplay.training.start.start_run`."""
+    start_run(config, run_dir, console, SingleProcess())
 
 
 def resume(run_dir: Path, console: Console) -> None:
-    """Continue a run in this process; see :func:`selfplay.training.run.resume`."""
-    run.resume(run_dir, console, SingleProcess(), {})
+    """Continue a run in this process; see :func:`selfplay.training.start.resume_run`."""
+    resume_run(run_dir, console, SingleProcess(), {})
 
 
 def build_trainer(config: Config, directory: RunDirectory, console: Console) -> Trainer:

@@ -16,7 +16,7 @@ from selfplay.read.charts import Chart
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.run_view import RunView
 from selfplay.watch import panels
-from selfplay.watch.actors import actors_panel
+from selfplay.watch.actor_tables import actors_panel
 from selfplay.watch.evaluation import evaluation_panel
 from selfplay.watch.game import game_text
 from selfplay.watch.header import header

@@ -2,8 +2,8 @@
 
 Beside the command, :class:`AdapterFiles` puts an adapter's files into Ray's object store, from which nodes
 fetch them, also from each other. Each engine keeps copies in the :class:`AdapterCache` of its node. Nothing
-here is trusted: a copy has the hash of the original, and :mod:`selfplay.inference.delivery` checks that the
-engine answers with the adapter that the learner wrote.
+here is trusted: a copy has the hash of the original, and :mod:`selfplay.inference.adapter_check` checks that
+the engine answers with the adapter that the learner wrote.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from selfplay.cluster.actor_errors import error_of
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
-from selfplay.inference.delivery import file_hash
+from selfplay.inference.adapter_check import file_hash
 
 FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE)
 KEPT_OBJECTS = 4

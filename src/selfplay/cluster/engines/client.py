@@ -15,12 +15,12 @@ from ray.exceptions import RayError
 from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_model
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.service import Answer, Request
-from selfplay.cluster.engines.weights import Weights
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE, TRAINED
-from selfplay.core.context import EpisodeContext, current_episode
-from selfplay.inference.delivery import DeliveryError
+from selfplay.core.current_episode import EpisodeContext, current_episode
+from selfplay.inference.adapter_check import DeliveryError
 
 JOIN_SECONDS = 2.0
 """Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""

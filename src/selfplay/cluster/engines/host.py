@@ -18,7 +18,7 @@ from selfplay.cluster.engines.load_window import LoadWindow
 from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE
-from selfplay.inference.delivery import (
+from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,
     Expectation,
@@ -197,7 +197,7 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
     async def start(self) -> None:
         """Load the model. The event loop is blocked meanwhile."""
         from selfplay.inference.engine import EmbeddedEngine
-        from selfplay.learning.delivery import canary_tokens
+        from selfplay.learning.adapter_proof import canary_tokens
 
         self._policy = self._build_policy()
         untrained = self._policy.adapter_state(self._policy.policies[0])

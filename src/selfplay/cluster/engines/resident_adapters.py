@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from selfplay.inference.delivery import Delivery
+from selfplay.inference.adapter_check import Delivery
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements
-from selfplay.training.epoch import Epoch
 from selfplay.training.learners import Batch, BatchOf, Records, Saved, State, learn
+from selfplay.training.single_writer import Epoch
 
 if TYPE_CHECKING:
     from selfplay.cluster.learners.group import LearnerGroup
@@ -223,7 +223,7 @@ class LearnerService:
         return self.learners[policy].version > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
-        from selfplay.learning.delivery import save_proven_adapter
+        from selfplay.learning.adapter_proof import save_proven_adapter
 
         self._check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version

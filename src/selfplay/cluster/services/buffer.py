@@ -19,7 +19,7 @@ from selfplay.cluster.services.number_set import NumberSet
 from selfplay.core import SelfplayError, Trajectory
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 
 class BufferService:

@@ -12,7 +12,7 @@ import msgspec
 from selfplay.cluster.packing import plain
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 FORMAT = 4
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""

@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from selfplay.cluster.services.journal import Journal
 from selfplay.core import SelfplayError
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 Entry = TypeVar("Entry", contravariant=True)
 

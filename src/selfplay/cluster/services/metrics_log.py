@@ -10,7 +10,7 @@ from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, Lo
 from selfplay.core import InputError
 from selfplay.record.sinks import JsonlSink, Metrics, Sink, end_of_step, read_metrics
 from selfplay.record.tracker import Tracker
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 
 class MetricsLog:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from selfplay.cluster.engines.weights import Weights
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.cluster.services.pool_members import PoolMembers
@@ -19,7 +19,7 @@ from selfplay.cluster.services.pool_state import Jobs
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 __all__ = ["Jobs", "PoolService"]
 

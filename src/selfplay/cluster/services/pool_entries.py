@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from selfplay.cluster.engines.weights import Weights
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.collection.results import GameResult
 

@@ -10,7 +10,7 @@ from selfplay.cluster.services.journaled import Journaled
 from selfplay.cluster.services.pool_state import PoolState
 from selfplay.core.adapters import TRAINED
 from selfplay.population.model_pool import ModelPool, checkpoint_uid
-from selfplay.training.epoch import Epoch
+from selfplay.training.single_writer import Epoch
 
 
 class PoolMembers:

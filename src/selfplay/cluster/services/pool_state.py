@@ -6,8 +6,8 @@ from typing import Any, assert_never
 
 import msgspec
 
+from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.engines.weights import Weights
 from selfplay.cluster.packing import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue

@@ -14,7 +14,7 @@ from typing import Any
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Arena, EpisodeRequest, GenerateResult
-from selfplay.core.context import episode_counts
+from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage import infrequent_garbage_collection
 
 HEARTBEAT_SECONDS = 2.0

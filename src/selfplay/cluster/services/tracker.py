@@ -18,8 +18,8 @@ from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
 from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.record.sinks import Metrics, Sink, TensorBoardSink, WandbSink
-from selfplay.training.epoch import Epoch
 from selfplay.training.run_names import RUNS, new_run_directory
+from selfplay.training.single_writer import Epoch
 
 OWNER_FILE = ".tracker"
 SILENT_AFTER = 30.0

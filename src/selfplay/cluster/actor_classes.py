@@ -29,8 +29,8 @@ from selfplay.core.garbage import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger
-from selfplay.training.epoch import Epoch
 from selfplay.training.learners import Batch, Saved
+from selfplay.training.single_writer import Epoch
 
 MAX_RESTARTS = 20
 STATE = "state"

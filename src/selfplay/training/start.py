@@ -15,7 +15,7 @@ from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.sessions import note_session
+from selfplay.training.start_log import note_session
 from selfplay.training.threads import with_chosen_threads
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -37,7 +37,7 @@ class Runtime(Protocol):
         """
 
 
-def start(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> None:
+def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> None:
     """Train a new run into ``run_dir`` and print its results.
 
     Raises:
@@ -47,7 +47,7 @@ def start(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> 
     _run(config, RunDirectory.create(run_dir), console, runtime)
 
 
-def resume(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[str, str]) -> None:
+def resume_run(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[str, str]) -> None:
     """Continue a run from what was saved last; from its beginning if nothing was.
 
     Args:
