@@ -17,11 +17,13 @@ from selfplay.core import InputError
 NOT_FOR_PROGRAMS = (
     *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
+    "inference.temperature",
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
 )
 """The sections and fields that programs cannot use."""
 INSTEAD = {
     "collection.games_per_step": "Set program.batch_size; a program of your own chooses its batch itself",
+    "inference.temperature": "Set it for a role: [roles.NAME] with temperature",
 }
 """What does the same for a program, where something does."""
 
