@@ -232,7 +232,7 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_interrupted(fa
     command.process.send_signal(asked_to_end)
     said = command.end()
     assert command.process.returncode == 0, said
-    assert "saved. Continue with: selfplay train --resume" in " ".join(said.split())
+    assert "saved continue with: selfplay train --resume" in " ".join(said.split())
     saved = command.saved()
     assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
     assert len(metrics_of(command.directory)) == saved
@@ -242,7 +242,7 @@ def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(
     command = start(faults, "damaged", "--learning.steps=40", "--run.save_every=40")
     assert command.wait_until(lambda: command.saved() > 1)
     command.process.send_signal(signal.SIGINT)
-    assert "saved. Continue with" in " ".join(command.end().split())
+    assert "saved continue with" in " ".join(command.end().split())
     run, lost = command.directory, command.saved()
     assert (run / "checkpoints" / f"step-{lost:06d}").exists()
     (run / "learner" / f"{lost:06d}" / "state.json").write_text("{")
