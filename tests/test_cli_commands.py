@@ -14,7 +14,7 @@ from run_files import match, write_run
 from selfplay import __version__
 from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
-from selfplay.cli.runs import checked_seats
+from selfplay.cli.model_options import checked_seats
 from selfplay.cli.train import split_arguments
 from selfplay.config import load_config
 from selfplay.core import InputError

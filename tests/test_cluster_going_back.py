@@ -19,7 +19,8 @@ from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.cluster.learners.learner import LearnerService, RemoteLearners
+from selfplay.cluster.learners.learner import LearnerService
+from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.services.buffer import BufferService, Demand

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from file_limits import files_no_longer_than
 from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService, RemoteLearners
+from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
+from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.learning.algorithms import Reinforce

@@ -1,3 +1,3 @@
-"""selfplay: train language models by letting them play each other."""
+"""selfplay: train language models by letting them play each other. Begin with ``training/trainer.py``."""
 
 __version__ = "0.1.0"

@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from selfplay import __version__
-from selfplay.cli.collection import compare, runs
+from selfplay.cli.compare import compare
 from selfplay.cli.environments import envs
+from selfplay.cli.evaluate import evaluate
 from selfplay.cli.export import export
-from selfplay.cli.runs import evaluate, play, report
+from selfplay.cli.play import play
+from selfplay.cli.report import report
+from selfplay.cli.runs import runs
 from selfplay.cli.serve import serve
 from selfplay.cli.train import train
 from selfplay.cli.watch import watch

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.runs import MODEL_HELP
+from selfplay.cli.model_options import MODEL_HELP
 from selfplay.core import InputError
 
 PACKAGES = ("fastapi", "uvicorn")

@@ -1,4 +1,4 @@
-"""The actors of a run: what each builds in its own process, and rebuilds there after a kill.
+"""The classes of a run's actors: what each builds in its own process, and rebuilds there after a kill.
 
 Every actor is crash-only. Ray runs its constructor again, which restores the state from the run's directory,
 and repeats the calls that were not answered; the services recognise a repeated call. What cannot be built is

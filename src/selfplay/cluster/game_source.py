@@ -12,7 +12,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
-from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing

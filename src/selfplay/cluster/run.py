@@ -19,7 +19,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.policy_adapters import frozen_adapters
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
-from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.placement import Placement
 from selfplay.cluster.program_collectors import ProgramCollectors

@@ -1,4 +1,8 @@
-"""The actors of a run: which class is which actor, under which name, where, with which restarts."""
+"""The actors of a run: which class is which actor, under which name, where, with which restarts.
+
+Engines are started in ``engine_start.py``, further learners in ``learners/group.py``; the classes are in
+``actor_classes.py``.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -34,11 +38,10 @@ from selfplay.cluster.services.program_collector import ProgramCollector
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
-from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training import assembly
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.programs import build_program
-from selfplay.training.rewards import composed_transforms
+from selfplay.training.rewards import build_buffer
 from selfplay.training.single_writer import Epoch
 
 CALLS_BESIDE = 100
@@ -226,17 +229,8 @@ class RunActors:
 
     def _start_games(self, placement: Placement, tracker: Named) -> None:
         config, run = self._config, str(self._run)
-        final, step, sampling = composed_transforms(config)
-        build_buffer = partial(
-            StepBuffer if config.buffer.type == "step" else EpisodeBuffer,
-            config.buffer.max_size,
-            final_reward_transformation=final,
-            step_reward_transformation=step,
-            sampling_reward_transformation=sampling,
-            seed=derive_seed(config.seed, "buffer"),
-        )
         self.buffer = self._singleton(BufferActor, "Buffer").remote(
-            build_buffer,
+            partial(build_buffer, config),
             tracker,
             run=run,
             log_batches=config.buffer.log_batches,

@@ -6,7 +6,7 @@ from pathlib import Path
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.learners.learner import RemoteLearners
+from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.program_collectors import ProgramCollectors
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics

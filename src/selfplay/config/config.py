@@ -1,4 +1,9 @@
-"""Config: the whole configuration of a run, and the rules between its sections."""
+"""Config: the whole configuration of a run, and the rules between its sections.
+
+Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``envs`` and ``collection`` in
+``play.py``, ``buffer`` and ``credit`` in ``rewards.py``, ``evaluation`` in ``population.py``, ``tracking`` in
+``run.py``.
+"""
 
 from pydantic import Field, model_validator
 
@@ -7,9 +12,9 @@ from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import CollectionSettings, EnvSettings, Games
 from selfplay.config.population import EvaluationSettings, PopulationSettings
-from selfplay.config.programs import CreditSettings, Program
+from selfplay.config.programs import Program
 from selfplay.config.ray import RaySettings
-from selfplay.config.rewards import BufferSettings, RewardSettings
+from selfplay.config.rewards import BufferSettings, CreditSettings, RewardSettings
 from selfplay.config.roles import Adapters, RoleSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError

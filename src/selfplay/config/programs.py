@@ -9,20 +9,6 @@ from selfplay.config.base import ClassPath, Settings
 from selfplay.core.adapters import BASE, TRAINED
 
 
-class CreditSettings(Settings):
-    """How the rewards of a program become advantages."""
-
-    type: Literal["grpo", "rae", "episodic"] = "grpo"
-    """What is subtracted from a reward: its group's mean (`grpo`), a moving baseline of its role (`rae`), or
-    nothing (`episodic`)."""
-    normalize: bool = False
-    """For GRPO: divide by the group's standard deviation."""
-    positive_only: bool = False
-    """For GRPO: set negative advantages to 0."""
-    decay: float = Field(default=0.95, ge=0, lt=1)
-    """For RAE: the factor by which an episode multiplies the old baseline."""
-
-
 class ProgramSettings(Settings):
     """Base of all programs."""
 

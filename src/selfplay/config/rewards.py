@@ -94,3 +94,17 @@ class BufferSettings(Settings):
     """Number of steps (or episodes) in one update; if not given, the whole buffer."""
     log_batches: bool = True
     """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
+
+
+class CreditSettings(Settings):
+    """How the rewards of the episodes of a program or game become advantages."""
+
+    type: Literal["grpo", "rae", "episodic"] = "grpo"
+    """What is subtracted from a reward: its group's mean (`grpo`), a moving baseline of its role (`rae`), or
+    nothing (`episodic`)."""
+    normalize: bool = False
+    """For GRPO: divide by the group's standard deviation."""
+    positive_only: bool = False
+    """For GRPO: set negative advantages to 0."""
+    decay: float = Field(default=0.95, ge=0, lt=1)
+    """For RAE: the factor by which an episode multiplies the old baseline."""

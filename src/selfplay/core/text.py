@@ -1,5 +1,7 @@
-"""Functions that make a model's text safe for its readers. Self-play optimises that text, so treat it as an
-attacker's.
+"""Functions that make a model's text safe in terminals, logs and prompts.
+
+Self-play optimises that text, so treat it as an attacker's. The report escapes it by ``html.escape``;
+``chat_tokens.py`` keeps it from becoming control tokens.
 """
 
 import re

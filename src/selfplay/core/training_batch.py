@@ -1,4 +1,7 @@
-"""Conversion of a step's results into the records and the summary that a learner receives."""
+"""Conversion of a step's results into the records and the summary that a learner receives.
+
+Games, and programs with a replay buffer, make their records in ``replay/records.py``.
+"""
 
 import math
 from collections import defaultdict

@@ -1,4 +1,7 @@
-"""Draw tokens: many independent draws from one distribution, each with its own seed."""
+"""Draw tokens: many independent draws from one distribution, each with its own seed.
+
+``generation.Decoder`` keeps the log-probability of each drawn token.
+"""
 
 import numpy as np
 import torch

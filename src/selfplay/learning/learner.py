@@ -1,4 +1,4 @@
-"""Learner: train an adapter on batches of records."""
+"""Learner: train an adapter on batches of records, and stop if engine and learner disagree about them."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""The one list of charts: everything of a run that is worth plotting, for its page and for the terminal."""
+"""The one list of charts: everything of a run that is worth plotting, for its page and for the terminal.
+
+A new chart goes into the function of its section, in ``learning_charts``, ``play_charts`` or
+``strength_charts``.
+"""
 
 from selfplay.read.charts import Chart
 from selfplay.read.learning_charts import learning_charts, reward_charts

@@ -1,4 +1,7 @@
-"""Conversion of a batch's steps into training records."""
+"""Conversion of the steps that a replay buffer draws into training records.
+
+Programs without a buffer make theirs in ``core/training_batch.py``.
+"""
 
 from collections.abc import Callable
 

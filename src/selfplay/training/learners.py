@@ -1,4 +1,9 @@
-"""What learns: the learners of a run's policies, in this process or in an actor."""
+"""What learns: the learners of a run's policies, in this process or in an actor.
+
+Learners: ``LocalLearners`` and, on a cluster, ``RemoteLearners`` with ``LearnerService`` in the actor.
+``single_process.build_trainer`` and ``cluster.run.ClusterRun`` choose. Here is also what they share: a batch,
+what was saved, and one update of all policies.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""The metrics of a run: where its loop logs figures, and which lines are already written."""
+"""The metrics of a run: where its loop logs figures, and which lines are already written.
+
+``LocalMetrics`` writes them in this process, ``RemoteMetrics`` of the cluster in an actor.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -1,8 +1,7 @@
 """The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
 
 from selfplay.config import Config
-from selfplay.config.programs import CreditSettings
-from selfplay.config.rewards import RewardSettings
+from selfplay.config.rewards import CreditSettings, RewardSettings
 from selfplay.core import CreditAssigner, EpisodicRewardCredit, GRPOCredit, RAECredit, Step, derive_seed
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer

@@ -1,4 +1,9 @@
-"""A run on disk: where its files are, which process may write them, and what survives a kill."""
+"""A run on disk: where its files are, which process may write them, and what survives a kill.
+
+What is pruned: old checkpoints here, all but the best in ``best.py``, frozen copies that are not drawn again in
+``opponents.py``, and on a cluster old versions in ``cluster/learners/learner.py``. A run resumes in
+``Trainer._begin``, from what its learners saved last.
+"""
 
 import fcntl
 import os

@@ -1,4 +1,8 @@
-"""What is played: a source of the batches on which a run trains."""
+"""What is played: a source of the batches on which a run trains.
+
+Sources: ``GameSource`` (games in one process), ``ClusterGames`` (games on a cluster) and ``ProgramSource``
+(programs in both). ``single_process.build_trainer`` and ``cluster.run.ClusterRun`` choose.
+"""
 
 from typing import Any, Protocol
 

@@ -9,16 +9,14 @@ meanwhile. torch is imported by the actor, not with this module.
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfplay.cluster.packing import PackedRecords
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements
-from selfplay.training.learners import Batch, BatchOf, Records, Saved, State, learn
+from selfplay.training.learners import Batch, Records, Saved, learn
 from selfplay.training.single_writer import Epoch
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 STATE_FORMAT = 2
 KEPT = 2
 """How many saved updates are kept."""
-KEPT_NOTES = {"finish_reason"}
-"""What is measured of a record's ``meta``."""
 KEPT_VERSIONS = 6
 """How many of a policy's newest adapters are kept if they are not in use: a request may be about to come."""
 
@@ -242,64 +238,3 @@ class LearnerService:
     def _check_epoch(self) -> None:
         if self.epoch is not None:
             self.epoch.check()
-
-
-class RemoteLearners:
-    """The learner actor of a run as its loop uses it; see :class:`selfplay.training.learners.Learners`.
-
-    Args:
-        learner: the actor's handle.
-        checkpoint: returns the directory of the checkpoint of an update.
-    """
-
-    def __init__(self, learner: Any, checkpoint: Callable[[int], Path]) -> None:
-        self._learner = learner
-        self._checkpoint = checkpoint
-        self._step = 0
-
-    async def saved(self) -> Saved:
-        """See ``Learners``."""
-        saved: Saved = await self._learner.saved.remote()
-        self._step = saved.step
-        return saved
-
-    async def update(self, step: int, batch: Batch, state: State) -> Saved:
-        """See ``Learners``."""
-        saved: Saved = await self._learner.update.remote(step, _without_notes(batch), await state())
-        self._step = saved.step
-        return saved
-
-    async def results(self) -> dict[str, str | None]:
-        """See ``Learners``."""
-        results: dict[str, str | None] = await self._learner.results.remote()
-        return results
-
-    async def tidy(self, paths_in_use: list[str]) -> None:
-        """Let the learner delete adapters that are neither in use nor among the newest."""
-        await self._learner.tidy.remote(paths_in_use)
-
-    async def write_adapters(self, directory: Path) -> None:
-        """See ``Learners``."""
-        await self._learner.write_adapters.remote(str(directory.absolute()))
-
-    async def keep(self, state: State) -> None:
-        """See ``Learners``; the checkpoint holds the state that was saved with the update."""
-        await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))
-
-
-def _without_notes(batch: Batch) -> Batch:
-    """Return a batch without the program's own notes, whose classes another process may not know."""
-    if not isinstance(batch, BatchOf):
-        return batch
-    batch.check_tokens()
-    return BatchOf(
-        PackedRecords(
-            {
-                policy: [
-                    replace(one, meta={name: one.meta[name] for name in KEPT_NOTES & one.meta.keys()})
-                    for one in some
-                ]
-                for policy, some in batch.by_policy.items()
-            }
-        )
-    )

@@ -1,0 +1,122 @@
+"""``selfplay eval``: matches of a model or run, or a program's own measures."""
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from selfplay.cli.files import check_writable, json_text, write_text
+from selfplay.cli.model_options import ENV_HELP, MODEL_HELP, TEMPLATE_HELP, checked_seats, first_environment
+from selfplay.core import InputError
+from selfplay.core.adapters import BASE
+from selfplay.core.own_classes import absolute
+
+if TYPE_CHECKING:
+    from selfplay.commands.evaluate import Evaluated
+
+_ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
+_OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=MODEL_HELP)],
+    env: Annotated[str | None, typer.Option(metavar="ID", help=ENV_HELP)] = None,
+    role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
+    opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
+    games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
+    template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON; all else goes to stderr.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to this file too, as JSON.")
+    ] = None,
+) -> None:
+    """Play a match and print wins, draws, losses and invalid moves with their 95% intervals.
+
+    A program's run is measured as its training does.
+    """
+    if out is not None:
+        check_writable("--out", out)
+    env = env or first_environment(model)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        if env is None:
+            values = _measured(model, role or [], seed)
+        else:
+            values = _played(model, env, opponent, games, template, players, seed or 0, temperature).to_dict()
+    text = json_text(values)
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        print(text, end="")
+
+
+def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:
+    from selfplay.training.progress_views import working
+
+    players = dict(_role_and_player(one) for one in roles)
+    console = Console()
+    with working(console, "importing torch"):
+        from selfplay.commands.programs import evaluate_program
+
+    measures = evaluate_program(run, players, seed, console)
+    found = {name: measure.to_dict() for name, measure in measures.items()}
+    return {"kind": "measures", "run": run, "roles": players, "measures": found}
+
+
+def _role_and_player(given: str) -> tuple[str, str]:
+    role, equals, player = given.partition("=")
+    if not (role and equals and player):
+        raise InputError("--role", f"{given!r} names no player", "Write ROLE=RUN@40 or ROLE=base")
+    return role, player
+
+
+def _played(
+    model: str,
+    env: str,
+    opponent: str | None,
+    games: int,
+    template: str | None,
+    players: int | None,
+    seed: int,
+    temperature: float,
+) -> "Evaluated":
+    from selfplay.commands.model_source import find_model
+    from selfplay.training.checks import check_opponent, renaming
+    from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
+    from selfplay.training.progress_views import print_line, working
+    from selfplay.training.run_names import is_run_or_adapter
+
+    console, env = Console(), absolute(env, Path())
+    seats = checked_seats(env, players, template)
+    if opponent is None:
+        opponent = default_opponent(env)
+        if opponent == BASE and seats > 1:
+            print_line(console, f"note: {why_base(env)}")
+    if seats > 1 and opponent not in OPPONENTS and not is_run_or_adapter(opponent):
+        fix = f"Use {', '.join(OPPONENTS)} or a run"
+        raise InputError("--opponent", f"{opponent!r} is neither an opponent nor a run", fix)
+    if seats > 1 and opponent in OPPONENTS:
+        with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
+            check_opponent(opponent, env)
+    find_model(model)
+    with working(console, "importing torch"):
+        from selfplay.commands.evaluate import evaluate as evaluate_model
+
+    return evaluate_model(
+        model,
+        env,
+        opponent,
+        games,
+        template=template,
+        num_players=players,
+        seed=seed,
+        temperature=temperature,
+        console=console,
+    )

@@ -1,0 +1,40 @@
+"""What ``eval`` and ``play`` share: the words of their options, and checks before a model is loaded."""
+
+from selfplay.core import InputError
+
+TEMPLATE_HELP = "How positions become prompts; by default the run's own."
+RUN_HELP = "A run's name or path; RUN@120 or RUN@best for one of its checkpoints."
+ENV_HELP = "The environment to play (see: selfplay envs); by default the run's first."
+MODEL_HELP = "A run's name or path, a run's checkpoint such as RUN@120 or RUN@best, an adapter, or a model."
+
+
+def first_environment(run: str) -> str | None:
+    """Return the first environment of a run; ``None`` if it plays a program.
+
+    Raises:
+        InputError: it is no run.
+    """
+    from selfplay.config.loading import load_config
+    from selfplay.training.run_names import find_run, split_checkpoint
+
+    try:
+        directory = find_run(split_checkpoint(run)[0])
+    except InputError as error:
+        raise InputError("--env", f"is missing, and {run} is not a run", "Name an environment") from error
+    config = load_config(str(directory / "config.toml"), {})
+    return config.envs[0].id if config.envs else None
+
+
+def checked_seats(env: str, players: int | None, template: str | None) -> int:
+    """Check the environment before a model is loaded; return the number of seats.
+
+    Raises:
+        InputError: the environment, its number of players or the template is impossible.
+    """
+    from selfplay.training.checks import check_environment, default_seats, renaming
+
+    names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
+    with renaming(names):
+        seats = players or default_seats(env)
+        check_environment(env, seats, template or "default")
+    return seats
