@@ -165,6 +165,7 @@ class CollectorActor:
         lend_generators_for_good()
         self._service = Later(build)
 
+    @ray.method(max_task_retries=0)
     async def check(self) -> None:
         """Build the collector, unless it is built."""
         await self._service.built()
@@ -181,6 +182,7 @@ class ProgramCollectorActor:
         raise_collection_thresholds()
         self._collector = Later(build)
 
+    @ray.method(max_task_retries=0)
     async def check(self) -> None:
         """Build the collector, unless it is built."""
         await self._collector.built()
@@ -205,6 +207,7 @@ class LearnerActor:
     def __init__(self, build: Callable[[], LearnerService]) -> None:
         self._service = Later(build)
 
+    @ray.method(max_task_retries=0)
     async def check(self) -> None:
         """Build the learners, unless they are built."""
         await self._service.built()

@@ -55,11 +55,10 @@ class Health:
 
     async def _ready(self, name: str, actor: Any) -> None:
         try:
-            await asyncio.wait_for(actor.check.remote(), self.patience)
+            async with asyncio.timeout(self.patience):
+                await _answered(name, actor)
         except TimeoutError:
             raise SelfplayError(f"{name} did not start within {self.patience:g} s") from None
-        except RayError as error:
-            raise error_of(name, error) from error
 
     async def watch(self) -> None:
         """Poll all actors; end only with an error.
@@ -125,3 +124,15 @@ class Health:
     def _goes_on_without(self, lost: str) -> bool:
         self._lost.add(lost)
         return lost in self.engines and not self.engines <= self._lost
+
+
+async def _answered(name: str, actor: Any) -> None:
+    """Return when an actor has answered, also if it is restarted meanwhile."""
+    while True:
+        try:
+            await actor.check.remote()
+            return
+        except (ActorDiedError, RayTaskError) as error:
+            raise error_of(name, error) from error
+        except RayError:
+            await asyncio.sleep(ASK_EVERY)

@@ -8,6 +8,7 @@ the engine answers with the adapter that the learner wrote.
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -20,7 +21,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
-from selfplay.core import SelfplayError, TransientError
+from selfplay.core import InputError, SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
 from selfplay.inference.adapter_check import file_hash
 
@@ -114,18 +115,19 @@ class AdapterCache:
         if hashlib.sha256(files[ADAPTER_FILE]).hexdigest() != sha256:
             raise TransientError(f"an adapter with hash {sha256[:12]} was damaged on its way")
         self._directory.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".", dir=self._directory))
-        for name in FILES:
-            if name in files:
-                (scratch / name).write_bytes(files[name])
-        shutil.rmtree(place, ignore_errors=True)
-        try:
+        with Path(f"{self._directory}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _has(place, sha256):  # another engine of this node was faster, and may be reading it
+                return
+            scratch = Path(tempfile.mkdtemp(prefix=".", dir=self._directory))
+            for name in FILES:
+                if name in files:
+                    (scratch / name).write_bytes(files[name])
+            shutil.rmtree(place, ignore_errors=True)
             scratch.rename(place)
-        except OSError:  # another engine of this node was faster
-            shutil.rmtree(scratch, ignore_errors=True)
-        copies = [path for path in self._directory.iterdir() if not path.name.startswith(".")]
-        for old in sorted(copies, key=_last_use)[:-KEPT_COPIES]:
-            shutil.rmtree(old, ignore_errors=True)
+            copies = [path for path in self._directory.iterdir() if not path.name.startswith(".")]
+            for old in sorted(copies, key=_last_use)[:-KEPT_COPIES]:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _read(directory: Path) -> dict[str, bytes]:
@@ -134,9 +136,12 @@ def _read(directory: Path) -> dict[str, bytes]:
 
 def _has(place: Path, sha256: str) -> bool:
     """Return whether there is a whole copy, and note that it is used."""
-    if not (place / ADAPTER_FILE).is_file() or file_hash(place) != sha256:
+    try:
+        if file_hash(place) != sha256:
+            return False
+        os.utime(place)
+    except (InputError, FileNotFoundError):  # another engine of this node deletes old copies too
         return False
-    os.utime(place)
     return True
 
 
