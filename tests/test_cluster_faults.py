@@ -96,7 +96,9 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_re
 
 
 def test_a_run_starts_with_the_engines_that_have_room_and_loses_one_for_good(faults):
-    command = faults.train(1, *QUICK, "--ray.engines=3", "--ray.min_engines=2", updates=6)
+    two_collectors = ("--ray.collectors=2", "--ray.cpus_per_collector=0.5", "--credit.type=rae")
+    engines = ("--ray.engines=3", "--ray.min_engines=2")
+    command = faults.train(1, *QUICK, *engines, *two_collectors, updates=6)
     assert command.wait_until(lambda: command.saved() > 1)
     ray.kill(ray.get_actor("Engine-0", namespace=command.namespace))
     said = command.end()

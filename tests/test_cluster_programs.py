@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from program_files import write_program
 from selfplay.cluster.train import train
 from selfplay.cluster.view import ClusterSource
+from selfplay.commands.programs import evaluate_program
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
@@ -117,14 +118,18 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
 
 
-def test_a_program_plays_on_ray_while_its_policies_learn(model, tmp_path, loopback):  # noqa: F811
+def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):  # noqa: F811
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
-    train(configure(model, tmp_path, **FAST | OPPONENTS | changes), tmp_path / "run", quiet())
+    learning = {"buffer__max_size": "500", "credit__type": "rae"}
+    train(configure(model, tmp_path, **FAST | OPPONENTS | changes | learning), tmp_path / "run", quiet())
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert any(line.get("overlap/staleness_1", 0.0) > 0 for line in lines)
     assert all(line.get("overlap/staleness_2", 0.0) == 0 for line in lines)
     assert lines[-1]["accounts/started"] == lines[-1]["accounts/finished"] == 72
+    assert lines[-1]["accounts/steps sampled"] > 0
+    measures = evaluate_program(str(tmp_path / "run"), {"Hider": "base"}, None, quiet())
+    assert len(measures["odd letters"].values) == 3
 
 
 def quiet() -> Console:
