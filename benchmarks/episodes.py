@@ -149,6 +149,7 @@ def make_collector(client: InferenceClient, in_flight: int) -> Collector:
     add_game(arena)
     tracker = Tracker("benchmark")
     pool = ModelPool("mirror", 1, tracker)
+    pool.add_policy()
     pool.add_checkpoint(None, 0)
     environments = UniformRandomEnvSampler([EnvSpec(ENV_ID, ENV_ID, 2)])
     scheduler = GameScheduler(pool, environments, seed=0, temperature=1.0, max_tokens=8)

@@ -101,6 +101,7 @@ def measure_one_process(play: Play, games: int) -> Measured:
         arena.add_role(Role(f"player_{pid}"))
     tracker = Tracker("benchmark")
     pool = ModelPool("mirror", 1, tracker)
+    pool.add_policy()
     pool.add_checkpoint(None, 0)
     environments = UniformRandomEnvSampler([play.env()])
     scheduler = GameScheduler(pool, environments, seed=0, temperature=1.0, max_tokens=MAX_TOKENS)
