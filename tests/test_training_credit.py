@@ -121,6 +121,7 @@ def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):
     lines = metrics_of(tmp_path / "run")
     records = [line.get("learner/hider/records", 0) + line.get("learner/seeker/records", 0) for line in lines]
     assert records == [5] * 4
+    assert not any("program/equal_group_share" in line for line in lines), "no group is compared"
     last = lines[-1]
     assert last["accounts/steps added"] == 48
     assert last["accounts/steps sampled"] == 20
