@@ -63,7 +63,11 @@ def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) ->
         InputError: there is no such policy or adapter, or an adapter has another shape.
     """
     for name, directory in find_given(config, policies).items():
-        load_adapter_of(directory, model, name)
+        try:
+            load_adapter_of(directory, model, name)
+        except InputError as error:
+            field = "start" if name in config.start else "frozen"
+            raise InputError(f"{field}.{name}", error.problem, error.fix) from error
 
 
 def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
