@@ -1,12 +1,17 @@
 """Runs on Ray with policies that start from an adapter of an earlier run, and adapters that only play."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from selfplay.cluster.learners.settings import learners_from_config
+from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.train import train
 from selfplay.config import Config
+from selfplay.config.loading import dump_config
+from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_local import configure, model  # noqa: F401 - a fixture
@@ -89,3 +94,26 @@ def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_o
     answers = [[step.completion_text for step in steps_of(run, "Seeker")] for run in (here, there)]
     assert answers[0] == answers[1]
     assert {step.policy for step in steps_of(there, "Seeker")} == {""}
+
+
+def test_engines_and_learners_read_the_runs_own_copies_also_after_the_earlier_run_was_deleted(
+    model,  # noqa: F811
+    earlier,
+    tmp_path,
+):
+    source = Path(shutil.copytree(earlier, tmp_path / "source"))
+    given = {
+        "start__hider": f"{source / 'checkpoints' / 'step-000004' / 'first'}",
+        "frozen__teacher": f"{source / 'checkpoints' / 'step-000004' / 'second'}",
+        "roles__Seeker__policy": "teacher",
+    }
+    config = configure_program(model, tmp_path, **given, **ON_RAY)
+    directory = RunDirectory.create(tmp_path / "run")
+    begun = ClusterRun(config, directory, "run", quiet())
+    directory.write_config(dump_config(config))
+    shutil.rmtree(source)
+    resumed = ClusterRun(config, directory, "run", quiet())
+    assert resumed.frozen == begun.frozen
+    assert resumed.frozen["teacher"].path == str(tmp_path / "run" / "given" / "teacher")
+    learner = learners_from_config(resumed.config, resumed.policies)["hider"]
+    assert equal(learner.policy.adapter_state("hider"), adapter(earlier, 4, "first"))

@@ -309,3 +309,16 @@ def test_only_vllm_spreads_a_model_over_gpus():
     spread = {"run.runtime": "ray", "inference.tensor_parallel": 2}
     assert load_config("quickstart", spread | {"inference.engine": "vllm"}).inference.tensor_parallel == 2
     assert problem(spread).startswith("inference.tensor_parallel: only vLLM spreads a model")
+
+
+def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
+    assert load_config("quickstart", {}).uses_buffer
+    for unused in ({}, {"buffer.log_batches": False}):
+        assert not load_config("debate", unused).uses_buffer
+    for used in ({"buffer.batch_size": 5}, {"buffer.type": "episode"}, {"rewards.sampling": "[]"}):
+        assert load_config("debate", used | {"buffer.log_batches": False}).uses_buffer
+
+
+def test_policies_of_games_may_have_rates_of_their_own():
+    rates = {"learning.policy_rates": {"default": 2.0}}
+    assert load_config("quickstart", rates).learning.policy_rates == {"default": 2.0}

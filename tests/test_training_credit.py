@@ -6,6 +6,7 @@ import pytest
 
 from selfplay.config import load_config
 from selfplay.core import GenerateResult, GRPOCredit, InputError, RAECredit, Rollout, Step
+from selfplay.core.credit import apply_credit
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
 from selfplay.replay.credit_transform import CreditTransform, trajectories_of_roles
@@ -61,6 +62,47 @@ def test_a_buffer_stores_the_roles_of_a_program_that_are_trained():
     assert steps[0].env_id == "kuhn", "the program's own steps are not changed"
 
 
+def solving(rollout_id, reward):
+    steps, rewards = [step("solver", "", reward)], {"solver": reward}
+    rollout = Rollout(episode_type="solve", id=rollout_id, steps=steps, rewards=rewards)
+    return GenerateResult(rollout)
+
+
+def proposing(rollout_id, reward, solved, group):
+    """A proposer's question, answered by several solvers."""
+    steps, rewards = [step("proposer", "", reward)], {"proposer": reward}
+    meta = {"group": group}
+    rollout = Rollout(episode_type="propose", id=rollout_id, steps=steps, rewards=rewards, meta=meta)
+    return GenerateResult(rollout, [solving(f"{rollout_id}.{n}", one) for n, one in enumerate(solved)])
+
+
+@pytest.mark.parametrize("credit", [GRPOCredit, lambda: GRPOCredit(normalize=True), RAECredit])
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_advantages_of_nested_episodes_are_the_same_with_and_without_a_buffer(credit, updates):
+    direct, through = credit(), credit()
+    buffer = StepBuffer(100, sampling_reward_transformation=CreditTransform(through))
+    for _ in range(updates):
+        results = [
+            proposing("easy", 0.75, [1.0, 1.0, 1.0, 0.0], "first"),
+            proposing("hard", 0.25, [0.0, 0.0, 0.0, 1.0], "first"),
+            proposing("other", 1.0, [0.5, 0.25], "second"),
+            proposing("another", 0.5, [1.0, 0.0], "second"),
+            solving("known", 1.0),
+            solving("unknown", 0.0),
+            GenerateResult(solving("left out", 9.0).rollout, [solving("as well", 9.0)], is_trainable=False),
+        ]
+        for result in results:
+            for one in trajectories_of_roles(result, {"proposer": 0, "solver": 1}):
+                buffer.add_player_trajectory(one, one.env_id)
+        found = {one.info["rollout_id"]: one.reward for one in buffer.get_batch(buffer.entries())}
+        apply_credit(results, direct.compute(results))
+        rollouts = [rollout for result in results for rollout in result.trainable_rollouts()]
+        wanted = {rollout.id: rollout.steps[0].advantage for rollout in rollouts}
+        assert len(wanted) == 18
+        assert found == pytest.approx(wanted)
+    assert through.state_dict() == direct.state_dict()
+
+
 def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
     run(configure(model, credit__type="rae"), tmp_path / "run")
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
@@ -79,6 +121,7 @@ def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):
     lines = metrics_of(tmp_path / "run")
     records = [line.get("learner/hider/records", 0) + line.get("learner/seeker/records", 0) for line in lines]
     assert records == [5] * 4
+    assert not any("program/equal_group_share" in line for line in lines), "no group is compared"
     last = lines[-1]
     assert last["accounts/steps added"] == 48
     assert last["accounts/steps sampled"] == 20

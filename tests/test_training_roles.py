@@ -1,11 +1,13 @@
 """Roles that the configuration changes, freezes or starts from an adapter of an earlier run."""
 
+import shutil
+
 import pytest
 from safetensors.torch import load_file
 
 from selfplay.core import InputError
 from selfplay.replay.rollout_log import RolloutLog
-from test_training_local import metrics_of, model  # noqa: F401 - a fixture
+from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
 from test_training_programs import adapter, configure, run
 
 SHOWN = {"tracking__games_logged": "100", "learning__steps": "2"}
@@ -70,6 +72,62 @@ def test_a_policy_starts_from_an_adapter_of_an_earlier_run(model, earlier, tmp_p
     assert all((untrained[name] == adapter(tmp_path / "run", 0, "seeker")[name]).all() for name in untrained)
     assert any((started[name] != adapter(tmp_path / "run", 2, "hider")[name]).any() for name in started)
     assert load_file(tmp_path / "run" / "checkpoints" / "step-000000" / "hider" / "adapter_model.safetensors")
+
+
+def test_a_run_is_resumed_with_the_adapters_it_started_with(model, earlier, tmp_path):  # noqa: F811
+    source = tmp_path / "source"
+    shutil.copytree(earlier, source)
+    given = {
+        "start__hider": f"{source}",
+        "frozen__teacher": f"{source / 'checkpoints' / 'step-000004' / 'seeker'}",
+        "roles__Seeker__policy": "teacher",
+        "tracking__games_logged": "100",
+    }
+    run(configure(model, tmp_path, **given), tmp_path / "whole")
+    started = adapter(tmp_path / "whole", 0, "hider")
+    kept = load_file(tmp_path / "whole" / "given" / "hider" / "adapter_model.safetensors")
+    assert all((started[name] == kept[name]).all() for name in started)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    cut_back(tmp_path / "cut", to=2)
+    shutil.rmtree(source)
+    resumed(tmp_path / "cut")
+    for role in ("Hider", "Seeker"):
+        texts = [
+            [step.completion_text for step in steps_of(tmp_path / name, role)] for name in ("whole", "cut")
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_run_is_resumed_with_the_teacher_it_started_with_though_there_is_a_newer_one(
+    model,  # noqa: F811
+    earlier,
+    tmp_path,
+):
+    source = tmp_path / "source"
+    shutil.copytree(earlier, source)
+    for name in ("step-000002", "step-000004"):
+        shutil.rmtree(source / "checkpoints" / name)
+    policy = {
+        "frozen__seeker": f"{source}",
+        "roles__Seeker__policy": "seeker",
+        "tracking__games_logged": "100",
+    }
+    run(configure(model, tmp_path, **policy), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    cut_back(tmp_path / "cut", to=2)
+    shutil.copytree(earlier / "checkpoints", source / "checkpoints", dirs_exist_ok=True)
+    resumed(tmp_path / "cut")
+    answers = [
+        [step.completion_text for step in steps_of(tmp_path / name, "Seeker")] for name in ("whole", "cut")
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlier, tmp_path):  # noqa: F811
+    config = configure(model, tmp_path, start__hider=f"{earlier}@2", lora__rank="4")
+    with pytest.raises(InputError, match=r"start\.hider: .*its rank is 2, the run's 4"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.training import assembly
+from selfplay.training.given_adapters import with_own_copies
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working
@@ -50,13 +51,13 @@ class ClusterRun:
     """
 
     def __init__(self, config: Config, directory: RunDirectory, namespace: str, console: Console) -> None:
-        self.config = config
         self.directory = directory
         self.namespace = namespace
         self.console = console
         self.program = build_program(config)
         self.policies = config.policies if self.program is None else policies_of(self.program)
-        self.frozen = frozen_adapters(config, self.policies)
+        self.config = with_own_copies(config, directory, self.policies)
+        self.frozen = frozen_adapters(self.config, self.policies)
 
     async def run(self) -> None:
         """Train to the end, or until interrupted.

@@ -31,6 +31,8 @@ INSTEAD = {
     "inference.temperature": "Set it for a role: [roles.NAME] with temperature",
 }
 """What does the same for a program, where something does."""
+FOR_PROGRAMS = ("roles", "population.roles")
+"""The sections and fields that games cannot use."""
 
 
 class Config(Settings):
@@ -89,17 +91,37 @@ class Config(Settings):
             if given:
                 fix = INSTEAD.get(given[0], "Leave one of the two out")
                 raise InputError(given[0], "is for games, but [program] replaces them", fix)
-        elif not self.envs:
+        else:
+            self._check_games()
+        return self
+
+    def _check_games(self) -> None:
+        """Check that there are games, and that nothing is given that they do not use.
+
+        Raises:
+            InputError: that is not so.
+        """
+        if not self.envs:
             raise InputError(
                 "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
             )
-        elif frozen := self.frozen.keys() & set(self.policies):
+        for name in FOR_PROGRAMS:
+            if self._changed(name):
+                raise InputError(name, "is for the roles of a program, but games are played", "Leave it out")
+        unknown = self.learning.policy_rates.keys() - set(self.policies)
+        if unknown:
+            raise InputError(
+                "learning.policy_rates",
+                f"the games have no policy {min(unknown)}",
+                f"They have: {', '.join(self.policies)}",
+            )
+        frozen = self.frozen.keys() & set(self.policies)
+        if frozen:
             raise InputError(
                 "envs.policies",
                 f"{min(frozen)} is in [frozen], but every seat is trained",
                 "Rename one of them",
             )
-        return self
 
     @model_validator(mode="after")
     def _one_way_from_reward_to_advantage(self) -> "Config":
@@ -115,8 +137,14 @@ class Config(Settings):
 
     @property
     def uses_buffer(self) -> bool:
-        """Whether steps go through the replay buffer: those of games do, those of a program if it is set."""
-        return isinstance(self.play, Games) or self._changed("buffer") or self._changed("rewards")
+        """Whether steps go through the replay buffer.
+
+        Those of games do. Those of a program do if the buffer or the rewards are set; whether batches are
+        logged says nothing about that.
+        """
+        log = BufferSettings().log_batches
+        is_set = self.buffer.model_copy(update={"log_batches": log}) != BufferSettings()
+        return isinstance(self.play, Games) or is_set or self._changed("rewards")
 
     def _changed(self, name: str) -> bool:
         """Return whether a section or field differs from its default."""

@@ -60,7 +60,7 @@ class LearningSettings(Settings):
     learning_rate_end: float = Field(default=5e-6, ge=0)
     """Learning rate at the last update; it follows a cosine in between."""
     policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Factors by which both rates are multiplied for a program's policies, by the policy's name."""
+    """Factors by which both rates are multiplied for some policies, by the policy's name."""
     warmup_steps: int = Field(default=4, ge=0)
     """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)

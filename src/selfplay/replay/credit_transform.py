@@ -5,7 +5,7 @@ steps. :class:`CreditTransform` lets a buffer use a credit assigner, and :func:`
 buffer store the episodes of a program.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from selfplay.core import CreditAssigner, GenerateResult, Rollout, Step, Trajectory
 from selfplay.replay.transforms_sampling import SamplingRewardTransform
@@ -15,8 +15,9 @@ class CreditTransform(SamplingRewardTransform):
     """A credit assigner as a transform of drawn steps: their rewards become advantages.
 
     The steps of one game are one episode again, in which each role has the mean reward of its steps. A step
-    whose own reward differs from that, by a step transform for example, keeps the difference. If a batch has
-    only some games of a group, they are compared with each other alone.
+    whose own reward differs from that, by a step transform for example, keeps the difference. Sub-episodes
+    are in one group only if they have the same parent. If a batch has only some games of a group, they are
+    compared with each other alone.
     """
 
     def __init__(self, credit: CreditAssigner) -> None:
@@ -28,7 +29,7 @@ class CreditTransform(SamplingRewardTransform):
         for step in steps:
             rollout_id = step.info.get("rollout_id") or str(id(step))
             if rollout_id not in rollouts:
-                meta = {"group": step.info.get("group")}
+                meta = {"group": (step.info.get("parent_id"), step.info.get("group"))}
                 rollouts[rollout_id] = Rollout(episode_type=step.env_id, id=rollout_id, meta=meta)
             rollouts[rollout_id].steps.append(step)
         for rollout in rollouts.values():
@@ -56,16 +57,24 @@ def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> li
         pids: the number of each role, which takes the place of a seat in reward transforms.
     """
     return [
-        _trajectory(rollout, role_id, pids)
-        for rollout in result.trainable_rollouts()
+        _trajectory(rollout, parent_id, role_id, pids)
+        for rollout, parent_id in _with_parents(result, None)
         for role_id in dict.fromkeys(step.role_id for step in rollout.steps if step.policy)
     ]
 
 
-def _trajectory(rollout: Rollout, role_id: str, pids: Mapping[str, int]) -> Trajectory:
-    pid, group = pids[role_id], rollout.meta.get("group")
+def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tuple[Rollout, str | None]]:
+    """Yield the trainable rollouts with the ids of their parents, parents first."""
+    if result.is_trainable:
+        yield result.rollout, parent_id
+        for child in result.children:
+            yield from _with_parents(child, result.rollout.id)
+
+
+def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Mapping[str, int]) -> Trajectory:
+    pid, family = pids[role_id], {"parent_id": parent_id, "group": rollout.meta.get("group")}
     own = [step for step in rollout.steps if step.role_id == role_id and step.policy]
-    steps = [step.scored(step.reward, {**step.info, "group": group}, rollout.episode_type) for step in own]
+    steps = [step.scored(step.reward, {**step.info, **family}, rollout.episode_type) for step in own]
     for step in steps:
         step.pid = pid
     return Trajectory(

@@ -13,18 +13,15 @@ NO_ADVANTAGE = 1e-8
 """Advantages up to this size count as 0: centred rewards that are equal can differ by rounding."""
 
 
-def staleness_shares(acted: Iterable[int], version: int) -> dict[str, float]:
+def staleness_shares(ages: Iterable[int]) -> dict[str, float]:
     """Return the share of records by staleness: ``overlap/staleness_0``, ``overlap/staleness_1`` and so on.
 
-    Staleness is the version that learns minus the version that acted; time spent waiting counts, because
-    the version increases meanwhile.
-
     Args:
-        acted: for each record, the version that acted.
-        version: the version that learns.
+        ages: the staleness of each record, of whatever policy: the version that learns minus the version that
+            acted. Time spent waiting counts, because the version increases meanwhile.
     """
-    ages = Counter(version - one for one in acted)
-    return {f"overlap/staleness_{age}": count / ages.total() for age, count in sorted(ages.items())}
+    counts = Counter(ages)
+    return {f"overlap/staleness_{age}": count / counts.total() for age, count in sorted(counts.items())}
 
 
 def idle_share(waited: float, worked: float) -> float:

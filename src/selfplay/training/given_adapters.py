@@ -1,17 +1,59 @@
-"""Adapters that a configuration gives: those that policies start from, and those that only play."""
+"""Adapters that a configuration gives: those that policies start from, and those that only play.
 
-from collections.abc import Sequence
+A run copies them when it starts, because the run that made them may go on, prune its checkpoints or be
+deleted.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfplay.config import Config
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.files import put_in_place, scratch_for
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, split_checkpoint
 
 if TYPE_CHECKING:
     from selfplay.learning.policy import PolicyModel
+
+
+def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[str]) -> Config:
+    """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
+
+    A run that begins makes them; one that continues uses those that it has.
+
+    Raises:
+        InputError: there is no such policy, or no such adapter to copy.
+    """
+    continues = directory.config_file.exists()
+    copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
+    made = {name: copy for name, copy in copies.items() if continues and copy.exists()}
+    for name, source in find_given(_placed(config, made), policies).items():
+        if name not in made:
+            directory.check_epoch()
+            _copy(source, copies[name])
+    return _placed(config, copies)
+
+
+def _placed(config: Config, places: Mapping[str, Path]) -> Config:
+    """Return the configuration with other places of some adapters."""
+    changed = {
+        field: {name: str(places.get(name, source)) for name, source in adapters.items()}
+        for field, adapters in (("start", config.start), ("frozen", config.frozen))
+    }
+    return config.model_copy(update=changed)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy an adapter's files; one that is missing is reported when the adapter is loaded."""
+    scratch = scratch_for(target)
+    for name in (ADAPTER_FILE, ADAPTER_CONFIG):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, scratch / name)
+    put_in_place(scratch, target)
 
 
 def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) -> None:
@@ -21,7 +63,11 @@ def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) ->
         InputError: there is no such policy or adapter, or an adapter has another shape.
     """
     for name, directory in find_given(config, policies).items():
-        load_adapter_of(directory, model, name)
+        try:
+            load_adapter_of(directory, model, name)
+        except InputError as error:
+            field = "start" if name in config.start else "frozen"
+            raise InputError(f"{field}.{name}", error.problem, error.fix) from error
 
 
 def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:

@@ -144,17 +144,16 @@ def learn(
 ) -> Learned:
     """Update every policy that has records with ``update``, and return the figures."""
     started = perf_counter()
-    staleness: dict[str, float] = {}
+    ages: list[int] = []
     metrics: dict[str, dict[str, float]] = {}
     for policy, learner in learners.items():
         if records.get(policy):
-            acted = [record.policy_version for record in records[policy]]
-            staleness |= staleness_shares(acted, learner.version)
+            ages += [learner.version - record.policy_version for record in records[policy]]
             metrics[policy] = update(policy, records[policy])
     seconds = perf_counter() - started
     answers = answer_figures(record for of_policy in records.values() for record in of_policy)
     return Learned(
-        figures=staleness | answers | learned_figures(metrics, alone=len(learners) == 1),
+        figures=staleness_shares(ages) | answers | learned_figures(metrics, alone=len(learners) == 1),
         seconds=seconds,
         trained_tokens=sum(one["separate_tokens"] for one in metrics.values()),
         trained_records=int(sum(one["records"] for one in metrics.values())),

@@ -206,7 +206,7 @@ class ProgramSource:
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
         share = equal_group_share(results)
-        if share is not None and isinstance(self.arena.credit_assigner, GRPOCredit):
+        if share is not None and self.buffer is None and isinstance(self.arena.credit_assigner, GRPOCredit):
             self.metrics.log({"program/equal_group_share": share})
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         acted = {step.role_id for rollout in rollouts for step in rollout.steps}

@@ -31,6 +31,7 @@ class RunDirectory:
         self.batches = path / "batches"
         self.checkpoints = path / "checkpoints"
         self.bests = path / "best"
+        self.given = path / "given"
         self.population = path / "population"
         self.evaluation = path / "evaluation"
         self.report_file = path / "report.html"

@@ -13,7 +13,7 @@ from selfplay.record.tracker import Tracker
 from selfplay.training import assembly
 from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.game_source import GameSource
-from selfplay.training.given_adapters import load_given
+from selfplay.training.given_adapters import load_given, with_own_copies
 from selfplay.training.local_learners import LocalLearners
 from selfplay.training.metrics import LocalMetrics
 from selfplay.training.program_source import ProgramSource
@@ -53,10 +53,11 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     """Build the loop of a run with everything in this process.
 
     Raises:
-        InputError: the model or the program cannot be loaded.
+        InputError: the model, the program or a given adapter cannot be loaded.
     """
     program = build_program(config)
     policies = policies_of(program) if program is not None else config.policies
+    config = with_own_copies(config, directory, policies)
     with working(console, f"loading {config.model.name}"):
         model = assembly.build_policy(
             config.model, config.lora, config.seed, partial(print_line, console), policies
