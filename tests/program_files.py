@@ -1,9 +1,12 @@
-"""A program of two policies for tests of whole runs: each earns by the letters it writes."""
+"""A program of two policies for tests of whole runs: each earns by the letters it writes.
+
+The batches and the evaluations of ``Sampled`` draw from one store, which grows in each step.
+"""
 
 from pathlib import Path
 
 SOURCE = """
-from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+from selfplay.core import Arena, Artifact, EpisodeRequest, Role, Rubric, SingleTurnEpisode
 from selfplay.programs.judge import JudgeError
 
 
@@ -69,6 +72,40 @@ class Measured(HideAndSeek):
         results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": n}) for n in range(3)])
         texts = [result.rollout.steps[0].completion_text for result in results]
         return {"sum of letters": [float(sum(map(ord, text))) for text in texts]}
+
+
+class Sampled(HideAndSeek):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        store = self.add_store("numbers")
+        for number in range(100):
+            store.add(Artifact(number, str(number)))
+
+    def get_batch(self):
+        return [EpisodeRequest("hide", one.data) for one in self.stores["numbers"].sample(4)]
+
+    def adjust_rewards(self, results):
+        self.stores["numbers"].add(Artifact(self.step_num, f"step {self.step_num}"))
+
+    async def evaluate(self):
+        stored = self.stores["numbers"].count()
+        self.stores["numbers"].sample(3)
+        return {"stored": [float(stored)]}
+
+
+class Failing(HideAndSeek):
+    def __init__(self, client, *, seed=0, method="evaluate"):
+        super().__init__(client, seed=seed)
+
+        def fail(*_):
+            raise ValueError("as written")
+
+        setattr(self, method, fail)
+
+
+class NoJson(HideAndSeek):
+    def state_dict(self):
+        return super().state_dict() | {"seen": {1}}
 
 
 class Grouped(HideAndSeek):

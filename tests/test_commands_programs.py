@@ -1,6 +1,7 @@
 """``selfplay eval`` and ``play`` for runs of programs: checkpoints, the base model or a person in a role."""
 
 import json
+import shutil
 
 import pytest
 
@@ -30,6 +31,34 @@ def in_training(path, step):
 def test_a_programs_run_is_measured_as_its_training_does(finished, capsys):
     assert measured(finished, capsys=capsys) == in_training(finished, 4)
     assert measured(f"{finished}@2", capsys=capsys) == in_training(finished, 2)
+
+
+def test_an_evaluation_continues_from_the_programs_state_in_the_checkpoint(model, tmp_path, capsys):  # noqa: F811
+    run(configure(model, tmp_path, "Sampled"), tmp_path / "run")
+    for step in (2, 4):
+        assert main(["eval", f"{tmp_path / 'run'}@{step}", "--json"]) == 0
+        measures = json.loads(capsys.readouterr().out)["measures"]
+        assert measures["stored"]["values"] == [100 + step], "a number is stored in each step"
+
+
+def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):  # noqa: F811
+    teacher = {"frozen__teacher": str(finished / "checkpoints" / "step-000004" / "hider")}
+    frozen = configure(model, tmp_path, "Measured", **teacher, roles__Hider__policy="teacher")
+    run(frozen, tmp_path / "run")
+    assert measured(tmp_path / "run", capsys=capsys) == in_training(finished, 4)
+    assert measured(tmp_path / "run", "--role", "Hider=base", capsys=capsys) == in_training(finished, 0)
+
+
+@pytest.mark.parametrize("method", ["load_state_dict", "evaluate", "shutdown"])
+def test_an_error_of_the_programs_own_method_is_one_line(finished, tmp_path, method, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    failing = config.read_text().replace(":Measured", ":Failing")
+    config.write_text(failing.replace("[program.options]", f'[program.options]\nmethod = "{method}"'))
+    assert main(["eval", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert f"error: the program's {method} failed: ValueError('as written')" in said
+    assert said.count("\n") == 1
 
 
 def test_a_role_is_played_by_another_checkpoint_or_the_base_model(finished, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
 from selfplay.core import (
+    Arena,
     Artifact,
     EpisodeRequest,
     InputError,
@@ -113,6 +114,35 @@ async def test_children_inherit_version_and_step_but_have_their_own_ids_and_seed
             assert (meta["parent_id"], meta["policy_version"], meta["step"]) == (parent.id, 7, 3)
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     assert len({rollout.meta["seed"] for rollout in rollouts}) == len(rollouts) == 6
+
+
+async def test_step_num_is_the_steps_own_number_until_the_step_ends():
+    class Noted(Arena):
+        seen: list[tuple[str, int]]
+
+        def get_batch(self):
+            self.seen = [("batch", self.step_num)]
+            return [EpisodeRequest("child", 0)]
+
+        async def resolve_artifact(self, request):
+            self.seen.append(("episode", self.step_num))
+            return await super().resolve_artifact(request)
+
+        def adjust_rewards(self, results):
+            self.seen.append(("rewards", self.step_num))
+
+        def build_training_batch(self, results, verbose=False):
+            self.seen.append(("training batch", self.step_num))
+            return super().build_training_batch(results, verbose)
+
+    arena = Noted(Versioned())
+    arena.add_role(Role("solver"))
+    arena.add_episode("child", Ask())
+    for number in (0, 1):
+        batch = await arena.step()
+        assert {seen for _, seen in arena.seen} == {number} == {batch.meta["step"]}
+        assert {name for name, _ in arena.seen} == {"batch", "episode", "rewards", "training batch"}
+    assert arena.state_dict()["step_num"] == 2
 
 
 async def test_steps_and_records_have_the_episodes_version_if_the_client_gives_none():

@@ -257,3 +257,15 @@ async def test_a_failed_game_is_not_passed_on():
     client = FailingClient(lambda text: True, EpisodeError("gone"))
     result = await play(client, games=4, on_rollout=rollouts.__setitem__)
     assert (result.failed, rollouts) == (4, {})
+
+
+async def test_an_opponent_may_be_another_model_in_each_seat():
+    invalid = {}
+    result = await play(
+        TabularClient(bold, {"zero": nonsense}),
+        opponent=[AgentSpec("model", "zero"), AgentSpec("model", "one")],
+        games=4,
+        on_rollout=lambda index, rollout: invalid.update({index: rollout.extras["invalid_pid"]}),
+    )
+    assert invalid == {0: None, 1: 0, 2: None, 3: 0}, "zero is met in seat 0 only"
+    assert result.opponent == "zero, one"

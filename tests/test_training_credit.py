@@ -126,6 +126,8 @@ def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):
     assert last["accounts/steps added"] == 48
     assert last["accounts/steps sampled"] == 20
     assert last["accounts/steps stored"] + last["accounts/steps dropped_stale"] == 28
+    assert last["buffer/sampled"] == 20
+    assert "buffer/reward_final" in last
     batch = BatchLog(tmp_path / "run" / "batches").read(1)
     assert len(batch) == 5
     before, after = adapter(tmp_path / "run", 0, "hider"), adapter(tmp_path / "run", 4, "hider")

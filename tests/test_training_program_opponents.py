@@ -121,6 +121,10 @@ def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, fini
     ("changes", "line"),
     [
         ({"population__roles": "['Finder']"}, "population.roles: the program has no role Finder"),
+        (
+            {"population__roles": "['Hider', 'Seeker']", "roles__Seeker__policy": "base"},
+            "population.roles: Seeker plays base, which is not trained. Name roles that are trained",
+        ),
         ({"population__fixed_opponents": "['random']"}, "random cannot play a role of a program"),
     ],
 )

@@ -92,8 +92,9 @@ def test_the_log_keeps_parents_and_children(model, tmp_path):  # noqa: F811
     assert {step.policy_version for one in rollouts for step in one.steps} == {1}
 
 
-def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path):  # noqa: F811
-    config = configure(model, tmp_path, learning__average_decay="0.9")
+@pytest.mark.parametrize("kind", ["HideAndSeek", "Sampled"])
+def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path, kind):  # noqa: F811
+    config = configure(model, tmp_path, kind, learning__average_decay="0.9")
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000004")

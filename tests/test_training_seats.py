@@ -1,12 +1,17 @@
 """Games whose seats train different policies."""
 
+import io
 import json
 import shutil
 
 import pytest
+from rich.console import Console
 
+from selfplay.cli.main import main
+from selfplay.commands.evaluate import evaluate
+from selfplay.commands.play import play
 from selfplay.config import load_config
-from selfplay.core import InputError
+from selfplay.core import InputError, MockInferenceClient
 from selfplay.replay.rollout_log import RolloutLog
 from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
 from test_training_programs import adapter
@@ -69,6 +74,52 @@ def test_a_resumed_run_equals_an_uninterrupted_one(sides, tmp_path):
     for policy in ("first", "second"):
         once, again = adapter(sides, 4, policy), adapter(tmp_path / "run", 4, policy)
         assert all((once[name] == again[name]).all() for name in once)
+
+
+class Asked(MockInferenceClient):
+    """Notes which models are asked."""
+
+    def __init__(self):
+        super().__init__(["hello"])
+        self.models = []
+
+    async def complete(self, *arguments, **options):
+        self.models.append(options["model"])
+        return await super().complete(*arguments, **options)
+
+
+@pytest.mark.parametrize(("seat", "policy", "typed"), [(1, "first", ""), (0, "second", "hello\n\n")])
+def test_a_person_plays_against_the_policy_of_the_other_seat(sides, monkeypatch, seat, policy, typed):
+    client = Asked()
+    monkeypatch.setattr("selfplay.commands.play.build_engine", lambda *_: client)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    play(str(sides), DILEMMA, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
+    assert client.models == [policy]
+
+
+def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["play", str(sides), "--env", DILEMMA, "--seat", "1"]) == 0
+    assert "player 0 (model):" in capsys.readouterr().out
+
+
+def match(path, opponent, env=DILEMMA):
+    settings = {"template": None, "num_players": None, "seed": 0, "temperature": 1.0}
+    return evaluate(str(path), env, str(opponent), 4, **settings, console=Console(quiet=True)).result
+
+
+def test_the_policies_of_a_run_play_those_of_another_checkpoint_in_their_seats(sides):
+    result = match(sides, f"{sides}@0")
+    assert result.games == 4
+    assert result.model == "first, second"
+    assert result.opponent == "opponent/first, opponent/second"
+    assert match(sides, "base").games == 4
+
+
+def test_a_game_for_whose_seats_a_run_has_no_policies_is_one_line(sides):
+    line = r"MODEL_OR_RUN: .*not for the 2 seats of kuhn_poker\. Name one: .*step-000004/first or .*/second"
+    with pytest.raises(InputError, match=line):
+        match(sides, "base", "kuhn_poker")
 
 
 def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811

@@ -39,6 +39,7 @@ class Api:
     """The models behind the client; see selfplay.training.serving.Serving."""
 
     results: dict[str, str]
+    closed: bool = False
 
     async def publish(self, saved: Saved) -> None: ...
 
@@ -56,7 +57,8 @@ class Api:
 
     def forget(self) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.closed = True
 
 
 @dataclass
@@ -91,7 +93,16 @@ class BestTexts:
         (checkpoint / "state.json").write_text(json.dumps({"best": self.best, "run": await state()}))
 
 
-def main(configuration: str, path: str) -> None:
+@dataclass
+class TextRun:
+    """A run of a program, and its parts."""
+
+    trainer: Trainer
+    source: ProgramSource
+    serving: Api
+
+
+def build_run(configuration: str, path: str) -> TextRun:
     config = load_config(configuration, {})
     directory = RunDirectory.create(Path(path))
     directory.write_config(dump_config(config))
@@ -103,7 +114,11 @@ def main(configuration: str, path: str) -> None:
     serving = Api({policy: policy for policy in policies})
     source = ProgramSource(config, directory, metrics, program, client, serving, 8)
     learners = BestTexts(directory, policies)
-    asyncio.run(Trainer(config, directory, source, learners, metrics, Console()).run())
+    return TextRun(Trainer(config, directory, source, learners, metrics, Console()), source, serving)
+
+
+def main(configuration: str, path: str) -> None:
+    asyncio.run(build_run(configuration, path).trainer.run())
     print("torch is loaded:", "torch" in sys.modules)
 
 

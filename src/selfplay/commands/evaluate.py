@@ -11,8 +11,9 @@ from rich.console import Console
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_adapters import ServedAdapters
 from selfplay.config.model import LoraSection
+from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
@@ -23,13 +24,13 @@ from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
 
-OPPONENT = "opponent"
-
 
 def build_engine(
     source: ModelSource, console: Console, seed: int, opponent: ModelSource | None = None
 ) -> EmbeddedEngine:
-    """Serve a model as ``default``, its base model as ``base``, and another adapter as ``opponent``.
+    """Serve the policies of a model by their names, its base model as ``base``, and an opponent's policies.
+
+    A model with a single policy is ``default``; :func:`opponent_model` names the opponent's policies.
 
     Raises:
         InputError: a model cannot be loaded, or an adapter belongs to another model.
@@ -39,32 +40,28 @@ def build_engine(
     engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
     engine.publish(BASE, BASE, 0)
     adapters = ServedAdapters(policy, engine)
-    for name, one in ((TRAINED, source), (OPPONENT, opponent)):
-        if one is not None and one.adapter is not None:
-            adapters.load(name, _only_adapter(one.adapter))
-        elif one is not None:
-            engine.publish(name, BASE, 0)
+    served = source.adapters()
+    if opponent is not None:
+        served |= {opponent_model(policy): path for policy, path in opponent.adapters().items()}
+    for name, path in served.items():
+        adapters.load(name, path)
+    for name in {TRAINED, opponent_model(TRAINED)} - served.keys():
+        engine.publish(name, BASE, 0)
     return engine
 
 
-def _only_adapter(checkpoint: Path) -> Path:
-    """Return the adapter of a checkpoint.
+def opponent_model(policy: str) -> str:
+    """Return the name under which a policy of the opponent is served; no policy can have it."""
+    return f"opponent/{policy}"
+
+
+def _find_opponent(
+    name: str, env: EnvSettings, base: str
+) -> tuple[AgentSpec | list[AgentSpec], ModelSource | None]:
+    """Return the agents that an opponent's name means, and the model to load for them.
 
     Raises:
-        InputError: the checkpoint has several.
-    """
-    policies = sorted(config.parent for config in checkpoint.glob(f"*/{ADAPTER_CONFIG}"))
-    if policies:
-        names = " or ".join(map(str, policies))
-        raise InputError("MODEL_OR_RUN", "this run trained several policies", f"Name one: {names}")
-    return checkpoint
-
-
-def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]:
-    """Return the agent that an opponent's name means, and the model to load for it.
-
-    Raises:
-        InputError: the opponent has another base model.
+        InputError: the opponent has another base model, or no policy for a seat.
     """
     if name in OPPONENTS:
         return opponent_agent(name), None
@@ -75,7 +72,8 @@ def _find_opponent(name: str, base: str) -> tuple[AgentSpec, ModelSource | None]
             f"the base model of {name} is {source.model.name}, not {base}",
             "Name an opponent with the same base model.",
         )
-    return AgentSpec("model", OPPONENT), source
+    seats = source.seats(source.environment(env.id, None, env.num_players), "--opponent")
+    return [AgentSpec("model", opponent_model(policy)) for policy in seats], source
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Evaluated:
     Attributes:
         result: the counts.
         model: the model as the user named it.
-        adapter: the model's adapter; ``None`` if it has none.
+        adapter: the model's adapter, or the checkpoint of its policies; ``None`` if it has none.
         opponent: the opponent as the user named it; empty in a game for one player.
         opponent_adapter: the adapter of an opponent that is a run.
         template: how positions became prompts.
@@ -126,7 +124,7 @@ def evaluate(
     temperature: float,
     console: Console,
 ) -> Evaluated:
-    """Play a match, print its table and return it.
+    """Play a match, print its table and return it. Each policy of the run plays its seats.
 
     An argument that is ``None`` takes the value that the run trained with, or else the default.
 
@@ -135,7 +133,8 @@ def evaluate(
     """
     source = find_model(model_or_run)
     env = source.environment(env_id, template, num_players)
-    agent, other = _find_opponent(opponent, source.model.name)
+    seats = source.seats(env, "MODEL_OR_RUN")
+    agent, other = _find_opponent(opponent, env, source.model.name)
     alone = env.num_players == 1
     engine = build_engine(source, console, seed, other)
     view = view_of(console, "games", games)
@@ -148,7 +147,7 @@ def evaluate(
                 env.id,
                 env.num_players,
                 get_template(env.template),
-                model=TRAINED,
+                model=seats,
                 opponent=None if alone else agent,
                 games=games,
                 seed=seed,

@@ -10,7 +10,7 @@ from selfplay.config.loading import load_config
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.core.adapters import ADAPTER_CONFIG, TRAINED
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import default_seats
 from selfplay.training.run_directory import RunDirectory
@@ -19,7 +19,14 @@ from selfplay.training.run_names import find_checkpoint, paths_of, split_checkpo
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What a name on the command line means: a base model, and the adapter on it if there is one."""
+    """What a name on the command line means: a base model, and what was trained on it.
+
+    Attributes:
+        model: the base model.
+        adapter: the adapter, or the checkpoint with an adapter for each policy; ``None`` for the base.
+        max_tokens: token limit of an answer.
+        envs: the environments of the run.
+    """
 
     model: ModelSettings
     adapter: Path | None = None
@@ -33,6 +40,31 @@ class ModelSource:
                 return env.model_copy(update={"template": template or env.template})
         players = num_players or default_seats(env_id)
         return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
+
+    def adapters(self) -> dict[str, Path]:
+        """Return the directory of each policy's adapter; a single adapter is that of ``default``."""
+        if self.adapter is None:
+            return {}
+        found = {config.parent.name: config.parent for config in self.adapter.glob(f"*/{ADAPTER_CONFIG}")}
+        if len(found) > 1:
+            return dict(sorted(found.items()))
+        return {TRAINED: next(iter(found.values()), self.adapter)}
+
+    def seats(self, env: EnvSettings, field: str) -> tuple[str, ...]:
+        """Return the policy that plays each seat: what the run trained for it, or ``default`` if it has one.
+
+        Raises:
+            InputError: the run has several policies, but none for a seat; ``field`` is what names the run.
+        """
+        adapters = self.adapters()
+        if len(adapters) < 2:
+            return (TRAINED,) * env.num_players
+        if not adapters.keys() >= set(env.seats):
+            problem = (
+                f"this run trained several policies, but not for the {env.num_players} seats of {env.name}"
+            )
+            raise InputError(field, problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
+        return env.seats
 
 
 def find_model(name: str) -> ModelSource:

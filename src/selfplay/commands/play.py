@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 from selfplay.commands.evaluate import build_engine
 from selfplay.commands.model_source import find_model
 from selfplay.core import InferenceClient, InputError, derive_seed
-from selfplay.core.adapters import TRAINED
 from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
@@ -26,7 +25,7 @@ _SAID = {"win": "won", "draw": "drew", "loss": "lost"}
 def play(
     run: str, env_id: str, *, template: str | None, seat: int | None, seed: int, console: Console
 ) -> None:
-    """Play games until the person stops. The model holds all seats but one.
+    """Play games until the person stops. The model, or the policy of each seat, holds all seats but one.
 
     An empty line or the end of the input ends the session at any question; after each game the person is
     asked for another. Without ``template`` the model sees the game as in its training.
@@ -41,12 +40,13 @@ def play(
         raise InputError(
             "--seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
         )
+    policies = source.seats(env, "RUN")
     engine = build_engine(source, console, seed)
     rng = random.Random(seed)
     tally: Counter[str] = Counter()
     number = 0
     with asyncio.Runner() as runner:
-        model = ModelPlayer(engine, prompts, source.max_tokens, runner)
+        model = ModelPlayer(engine, policies, prompts, source.max_tokens, runner)
         while True:
             game = make_game(env_id, num_players, derive_seed(seed, "play", number))
             mine = rng.randrange(num_players) if seat is None else seat
@@ -65,9 +65,13 @@ def play(
 
 @dataclass(frozen=True)
 class ModelPlayer:
-    """The person's opponent. Only its answers run in an event loop, which would hold back a Ctrl-C."""
+    """The person's opponent, a policy in each seat.
+
+    Only its answers run in an event loop, which would hold back a Ctrl-C.
+    """
 
     client: InferenceClient
+    policies: Sequence[str]
     template: PromptTemplate
     max_tokens: int
     runner: asyncio.Runner
@@ -78,7 +82,7 @@ class ModelPlayer:
             self.template.messages(game, game.current_pid),
             max_tokens=self.max_tokens,
             return_tokens=False,
-            model=TRAINED,
+            model=self.policies[game.current_pid],
             seed=seed,
         )
         return self.runner.run(answering).text

@@ -31,8 +31,10 @@ from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.checkpoints import STATE_FILE, read_json
 from selfplay.training import assembly
-from selfplay.training.programs import build_program, policies_of
+from selfplay.training.given_adapters import find_adapter
+from selfplay.training.programs import build_program, policies_of, program_errors
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
@@ -57,6 +59,7 @@ class ProgramRun:
 
     def __init__(self, name: str, players: Mapping[str, str], seed: int | None, console: Console) -> None:
         self.config, checkpoint = _run_and_checkpoint(name)
+        self._state_file = checkpoint / STATE_FILE
         if seed is not None:
             self.config = self.config.model_copy(update={"seed": seed})
         program = build_program(self.config)
@@ -69,6 +72,8 @@ class ProgramRun:
         self.arena: Arena = program
         policies = policies_of(program)
         adapters = {policy: _adapter(checkpoint, policy, policies) for policy in policies}
+        for frozen, source in self.config.frozen.items():
+            adapters[frozen] = find_adapter(source, frozen, f"frozen.{frozen}")
         self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
         for role, player in players.items():
             self.agents[role] = AgentSpec("model", player)
@@ -82,21 +87,54 @@ class ProgramRun:
         self.arena.client = self.engine = _engine(self.config, adapters, console)
         self.arena.model_without_role = BASE
 
+    async def startup(self) -> None:
+        """Start the program up, and continue from its state in the checkpoint; the best ones have none.
+
+        Raises:
+            SelfplayError: the program's own code failed.
+        """
+        with program_errors("the program's startup failed"):
+            await self.arena.startup()
+        if self._state_file.exists():
+            with program_errors("the program's load_state_dict failed"):
+                self.arena.load_state_dict(read_json(self._state_file)["source"]["arena"])
+
+    async def shutdown(self) -> None:
+        """Shut the program down.
+
+        Raises:
+            SelfplayError: the program's own code failed.
+        """
+        with program_errors("the program's shutdown failed"):
+            await self.arena.shutdown()
+
     async def evaluate(self) -> dict[str, MeasureResult]:
         """Measure with the program's own ``evaluate``.
 
         Raises:
-            SelfplayError: it measures nothing.
+            SelfplayError: the program's own code failed, or it measures nothing.
         """
-        await self.arena.startup()
+        await self.startup()
         seated.set(self.agents)
         try:
-            measures = await self.arena.evaluate()
+            with program_errors("the program's evaluate failed"):
+                measures = await self.arena.evaluate()
         finally:
-            await self.arena.shutdown()
+            await self.shutdown()
         if not measures:
             raise SelfplayError("the program measures nothing: its evaluate returns no measure")
         return {name: MeasureResult(name, values) for name, values in measures.items()}
+
+    async def next_requests(self) -> list[EpisodeRequest]:
+        """Return the requests of the program's next step. Its episodes are played, but it does not end.
+
+        Raises:
+            SelfplayError: the program's own code failed.
+        """
+        with program_errors("the program failed"):
+            number, requests = await self.arena.begin_step()
+        self.arena.step_num = number + 1
+        return requests
 
     async def episode(self, request: EpisodeRequest) -> GenerateResult:
         """Run an episode with the agents."""
@@ -181,10 +219,10 @@ def play_program(name: str, role: str, seed: int | None, console: Console) -> No
     run.arena.client = person = WithPerson(run.engine, console)
     run.arena.retries = 0
     with asyncio.Runner() as runner:
-        runner.run(run.arena.startup())
+        runner.run(run.startup())
         while not person.left:
             asked = person.asked
-            _, requests = runner.run(run.arena.begin_step())
+            requests = runner.run(run.next_requests())
             for request in {one.episode_type: one for one in reversed(requests)}.values():
                 result = runner.run(run.episode(request))
                 if person.left or person.asked > asked:
@@ -197,7 +235,7 @@ def play_program(name: str, role: str, seed: int | None, console: Console) -> No
             more = console.input("another? (y; anything else ends)> ").strip().lower()
             if more not in ("y", "yes"):
                 break
-        runner.run(run.arena.shutdown())
+        runner.run(run.shutdown())
 
 
 def _print_result(result: GenerateResult, console: Console) -> None:

@@ -113,7 +113,10 @@ class Arena(EpisodeRunner):
             return self.end_step(number, results, verbose), results
 
     async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
-        """Begin the next step; return its number and its requests, ready to be run."""
+        """Begin the next step; return its number and its requests, ready to be run.
+
+        ``step_num`` is this number until :meth:`end_step`, which must be called before another step begins.
+        """
         number, version = self.step_num, await self.client.get_policy_version()
         asked = enumerate(self.get_batch())
         requests = [replace(one, meta=self._tags(index, version) | one.meta) for index, one in asked]
@@ -121,13 +124,12 @@ class Arena(EpisodeRunner):
             requests = self.seat(requests)
         if self.logger is not None:
             self.logger.log_step_start(number, len(requests))
-        self.step_num += 1
         return number, requests
 
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """Turn the results of step ``number`` into a batch; extend it to keep what a step has shown.
 
-        Steps end in the order in which they began. Training does not call :meth:`play_step`.
+        Training calls it after :meth:`begin_step` and the episodes, not :meth:`play_step`.
         """
         self.adjust_rewards(results)
         apply_credit(results, self.credit_assigner.compute(results))
@@ -136,6 +138,7 @@ class Arena(EpisodeRunner):
         if self.logger is not None:
             self.logger.log_batch_summary(results)
             self.logger.log_step_end(number, batch.meta)
+        self.step_num = number + 1
         return batch
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ async def play_match(
     template: PromptTemplate,
     *,
     model: str | Sequence[str],
-    opponent: AgentSpec | None,
+    opponent: AgentSpec | Sequence[AgentSpec] | None,
     games: int,
     seed: int,
     concurrency: int = 256,
@@ -40,7 +40,7 @@ async def play_match(
         num_players: number of seats.
         template: the prompt template of the models.
         model: uid of the model; one for each seat if they differ.
-        opponent: the opponent; ``None`` in a one-player game.
+        opponent: the opponent; one for each seat if they differ; ``None`` in a one-player game.
         games: number of games; rounded up to a multiple of ``num_players``.
         seed: determines everything except the models' weights.
         concurrency: maximum number of games in flight.
@@ -56,7 +56,8 @@ async def play_match(
     Raises:
         InputError: the environment, the opponent or a number is wrong; the match is then abandoned.
     """
-    _check(env_id, num_players, opponent, games, concurrency)
+    opponents = [opponent] * num_players if isinstance(opponent, AgentSpec) else list(opponent or ())
+    _check(env_id, num_players, opponents, games, concurrency)
     episode = GameEpisode(env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance)
     models = by_seat(model, num_players)
     agents = [AgentSpec("model", one, temperature, max_tokens) for one in models]
@@ -65,7 +66,7 @@ async def play_match(
         PlaySpec(
             episode.name,
             num_players,
-            _seats(agents[seat], opponent, seat, num_players),
+            _seats(agents, opponents, seat),
             derive_seed(seed, "match", round_),
         )
         for round_ in range(rounds)
@@ -76,7 +77,7 @@ async def play_match(
         env_id=episode.name,
         num_players=num_players,
         model=", ".join(dict.fromkeys(models)),
-        opponent=opponent.model if opponent else "",
+        opponent=", ".join(dict.fromkeys(one.model for one in opponents)),
         seed=seed,
         requested_games=games,
     )
@@ -113,24 +114,22 @@ def record_of(rollout: Rollout, seat: int) -> GameRecord:
     )
 
 
-def _check(env_id: str, num_players: int, opponent: AgentSpec | None, games: int, concurrency: int) -> None:
+def _check(
+    env_id: str, num_players: int, opponents: Sequence[AgentSpec], games: int, concurrency: int
+) -> None:
     if games < 1:
         raise InputError("games", f"{games} games are too few", "Give 1 or more")
     if concurrency < 1:
         raise InputError("concurrency", f"{concurrency} games cannot be in flight", "Allow at least 1")
-    if num_players == 1 and opponent is not None:
+    if num_players == 1 and opponents:
         raise InputError("opponent", f"{env_id} is a one-player game", "Leave the opponent out")
-    if num_players > 1 and opponent is None:
+    if num_players > 1 and not opponents:
         raise InputError("opponent", f"{env_id} needs one", "Name a scripted player or a model")
 
 
-def _seats(
-    agent: AgentSpec, opponent: AgentSpec | None, seat: int, num_players: int
-) -> tuple[AgentSpec, ...]:
-    """Return the agents of all seats, with ``agent`` in ``seat``."""
-    if opponent is None:
-        return (agent,)
-    return tuple(agent if pid == seat else opponent for pid in range(num_players))
+def _seats(agents: Sequence[AgentSpec], opponents: Sequence[AgentSpec], seat: int) -> tuple[AgentSpec, ...]:
+    """Return the agents of a game: the model's in ``seat``, and the opponents' in all others."""
+    return (*opponents[:seat], agents[seat], *opponents[seat + 1 :])
 
 
 async def _play_all(

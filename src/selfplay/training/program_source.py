@@ -1,10 +1,9 @@
 """ProgramSource: records of an arena program's episodes, between ``begin_step`` and ``end_step``."""
 
 import asyncio
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Group
@@ -25,7 +24,6 @@ from selfplay.core import (
 from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
-from selfplay.core.errors import reason_of
 from selfplay.core.garbage import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
@@ -40,7 +38,7 @@ from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
-from selfplay.training.programs import policies_of
+from selfplay.training.programs import policies_of, program_errors
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
 from selfplay.training.rewards import build_buffer, draw_batch
@@ -87,9 +85,9 @@ class ProgramSource:
         self._in_play: set[str] = set()
         self._pids = {role: pid for pid, role in enumerate(arena.roles)}
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
-        self.buffer = build_buffer(config, None, batch_log) if config.uses_buffer else None
+        self.buffer = build_buffer(config, metrics, batch_log) if config.uses_buffer else None
         self._evaluated: list[GenerateResult] = []
-        self._arena_state = arena.state_dict()
+        self._state_before_step: dict[str, Any] = {}
 
     async def startup(self) -> None:
         """Call the arena's own ``startup``.
@@ -97,7 +95,7 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        with self._program_errors("the program's startup failed"):
+        with program_errors("the program's startup failed"):
             await self.arena.startup()
 
     async def shutdown(self) -> None:
@@ -105,20 +103,22 @@ class ProgramSource:
         if self._playing is not None:
             self._playing.cancel()
             await asyncio.gather(self._playing, return_exceptions=True)
-        await self.arena.shutdown()
-        await self.serving.close()
+        try:
+            with program_errors("the program's shutdown failed"):
+                await self.arena.shutdown()
+        finally:
+            await self.serving.close()
 
     async def begin(self) -> None:
         """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
         self._delete_after(0)
         self.arena.step_num = 1
-        self._arena_state = self.arena.state_dict()
         await self.opponents.begin()
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
-        self.arena.load_state_dict(state["arena"])
-        self._arena_state = state["arena"]
+        with program_errors("the program's load_state_dict failed"):
+            self.arena.load_state_dict(state["arena"])
         self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
         if self.buffer is not None:
@@ -141,14 +141,15 @@ class ProgramSource:
         finally:
             self._playing = None
             self.serving.check()
-        with self._program_errors("the program failed"):
+        with program_errors("the program failed"):
             batch = self.arena.end_step(number, results)
         progress.played = len(results)
         self._log_rollouts(saved.step, results)
         self._count(batch, results, started)
         self._check(batch)
-        for result in results:
-            self.seats.rate(result)
+        with program_errors("the program's outcomes failed"):
+            for result in results:
+                self.seats.rate(result)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
@@ -156,7 +157,6 @@ class ProgramSource:
         unknown = records.keys() - self.policies
         if unknown:
             raise SelfplayError(f"a step is by {min(unknown)}, which is not a policy of the program")
-        self._arena_state = self.arena.state_dict()
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
             await self._begin_step()
         return BatchOf(records, results)
@@ -173,7 +173,8 @@ class ProgramSource:
 
     async def _begin_step(self) -> None:
         """Begin to play the arena's next step."""
-        with self._program_errors("the program failed"):
+        self._state_before_step = self._state_of_arena()
+        with program_errors("the program failed"):
             number, requests = await self.arena.begin_step()
         self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
         self._playing = asyncio.create_task(self._play_step(number, requests))
@@ -181,7 +182,7 @@ class ProgramSource:
     async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
         counts = Counter[str]()
         episode_counts.set(counts)
-        with self._program_errors("the program failed"), infrequent_garbage_collection():
+        with program_errors("the program failed"), infrequent_garbage_collection():
             results = await self.arena.generate_rollouts(requests)
         return number, results, counts["started"]
 
@@ -192,16 +193,6 @@ class ProgramSource:
         else:
             self._evaluated.append(result)
             progress.evaluation_game(len(self._evaluated), None)
-
-    @contextmanager
-    def _program_errors(self, what: str) -> Iterator[None]:
-        """Raise errors of the program's own code as a SelfplayError that begins with ``what``."""
-        try:
-            yield
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise SelfplayError(f"{what}: {reason_of(error)}") from error
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
@@ -283,7 +274,7 @@ class ProgramSource:
         await self.serving.publish_results()
         playing = seated.set(self._results())
         try:
-            with self._program_errors("the program's evaluate failed"):
+            with program_errors("the program's evaluate failed"):
                 measures = await self.arena.evaluate()
         except SelfplayError:
             self._report_failures(seen, progress)  # failed episodes may be why
@@ -351,9 +342,24 @@ class ProgramSource:
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the arena's state, the pool and the counts, without the step that is in progress."""
-        state = {"arena": self._arena_state, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        """Return the arena's state, the pool and the counts.
+
+        While a step is in progress, the arena's state is that before the step, from which it is played again.
+        """
+        arena = self._state_of_arena() if self._playing is None else self._state_before_step
+        state = {"arena": arena, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
         return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
+
+    def _state_of_arena(self) -> dict[str, Any]:
+        """Return the arena's state now.
+
+        Raises:
+            SelfplayError: its ``state_dict`` fails, or returns what JSON cannot hold.
+        """
+        with program_errors("the program's state_dict failed"):
+            state = self.arena.state_dict()
+            json.dumps(state)
+        return state
 
 
 def _is_number(value: object) -> bool:

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from selfplay.config import Config
@@ -78,6 +80,17 @@ def check_first_batch(arena: Arena) -> None:
         raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
 
 
+@contextmanager
+def program_errors(what: str) -> Iterator[None]:
+    """Raise errors of a program's own code as a SelfplayError of one line that begins with ``what``."""
+    try:
+        yield
+    except SelfplayError:
+        raise
+    except Exception as error:
+        raise SelfplayError(f"{what}: {reason_of(error)}") from error
+
+
 def policies_of(arena: Arena) -> list[str]:
     """Return the policies that the roles of an arena name and train, in the order of the roles."""
     named = dict.fromkeys(role.policy for role in arena.roles.values())
@@ -136,6 +149,13 @@ def _check_population(arena: Arena, config: Config) -> None:
             "population.roles",
             f"the program has no role {min(unknown)}",
             f"It has: {', '.join(arena.roles)}",
+        )
+    untrained = [role for role in config.population.roles if arena.roles[role].policy in arena.frozen]
+    if untrained:
+        raise InputError(
+            "population.roles",
+            f"{untrained[0]} plays {arena.roles[untrained[0]].policy}, which is not trained",
+            "Name roles that are trained",
         )
     models = set(config.population.fixed_opponents) - {BASE, *config.frozen}
     if models:
