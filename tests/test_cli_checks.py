@@ -29,6 +29,13 @@ def test_passed_checks_are_listed():
     ]
 
 
+def test_a_run_on_ray_has_collectors_for_games_and_for_programs():
+    on_ray = {"run.runtime": "ray", "ray.collectors": "3"}
+    for preset in ("quickstart", "debate"):
+        line = check_config(load_config(preset, on_ray))[-1]
+        assert line == "Ray on this machine: 1 engine(s), 1 learner(s), 3 collector(s)"
+
+
 def test_errors_name_the_entry_of_a_list(tmp_path):
     path = tmp_path / "two.toml"
     path.write_text('[[envs]]\nid = "kuhn_poker"\n[[envs]]\nid = "tic_tac_toe"\ntemplate = "nix"\n')

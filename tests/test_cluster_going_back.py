@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
+from selfplay.cluster import game_source
 from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
@@ -333,3 +334,54 @@ async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(con
     with pytest.raises(SelfplayError, match="state of update 3 is lost; a resume continues from 2"):
         await restarted.update(4, BatchInBuffer(run.actors.buffer, 4), {})
     await resumed(config, path, updates=3)
+
+
+class Failing:
+    """A collector that cannot play."""
+
+    async def collect(self, *workers: int) -> None:
+        raise SelfplayError("the adapter is not the one that the learner wrote")
+
+
+async def with_a_game_in_flight(config: Config, path: Path, *, updates: int) -> Services:
+    """Return the next start of a run that was killed while a game of the next update was played."""
+    await resumed(config, path, updates)
+    killed = Services(config, path)
+    killed.pool.resume()
+    killed.pool.register("Collector-0", PLAY)
+    await killed.pool.next_jobs("Collector-0", 1, 1, 0, wait=0.0)
+    killed.directory.unlock()
+    run = Services(config, path)
+    assert run.pool.accounts()["in_flight"] == 1
+    return run
+
+
+async def test_a_resumed_run_whose_collector_fails_ends_although_its_games_never_do(config, tmp_path):
+    run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
+    run.actors.collectors[:] = [LocalHandle(Failing())]
+    with pytest.raises(SelfplayError, match="the adapter is not the one"):
+        await asyncio.wait_for(run.trainer.run(), 60)
+
+
+async def test_a_run_waits_for_games_in_flight_only_as_long_as_for_a_batch(config, tmp_path):
+    run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
+    run.trainer.source.feed.patience = 0.01
+    with pytest.raises(SelfplayError, match=r"before update 2 have not ended in 0\.01 s"):
+        await asyncio.wait_for(run.trainer.run(), 60)
+
+
+async def test_a_run_that_has_all_its_updates_waits_for_no_games(config, tmp_path):
+    run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
+    learning = config.learning.model_copy(update={"steps": 2})
+    run.directory.unlock()
+    again = Services(config.model_copy(update={"learning": learning}), tmp_path / "run")
+    await asyncio.wait_for(again.trainer.run(), 60)
+    assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
+
+
+async def test_a_run_ends_although_a_service_no_longer_answers(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(game_source, "HAND_ON_SECONDS", 0.01)
+    run = Services(config, tmp_path / "run")
+    monkeypatch.setattr(run.buffer, "stop", asyncio.Event().wait)
+    await asyncio.wait_for(run.train(1), 60)
+    assert run.learner.saved().step == 1

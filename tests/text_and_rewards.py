@@ -8,7 +8,7 @@ It stands for models behind an API: the client returns no token ids, and what is
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Api:
 
     async def freeze(self, uid: str, policy: str) -> str | None: ...
 
-    def serve_copies(self, paths: Mapping[str, str]) -> None: ...
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None: ...
 
     async def publish_results(self) -> None: ...
 

@@ -6,6 +6,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -193,11 +194,10 @@ class ProgramCollectorActor:
         if number > collector.known:
             await collector.follow(await shared[0])
 
-    async def play(
-        self, request: EpisodeRequest, number: int, shared: list[ray.ObjectRef[Setting]]
-    ) -> PlayedEpisode:
-        """See :meth:`ProgramCollector.play`."""
+    async def play(self, packed: bytes, number: int, shared: list[ray.ObjectRef[Setting]]) -> PlayedEpisode:
+        """See :meth:`ProgramCollector.play`; the request is pickled, and may need the program's classes."""
         await self.follow(number, shared)
+        request: EpisodeRequest = pickle.loads(packed)
         return await (await self._collector.built()).play(request)
 
 

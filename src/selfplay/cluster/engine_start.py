@@ -121,3 +121,8 @@ def calls_per_engine(config: Config) -> int:
 def calls_of_each_client(config: Config) -> int:
     """Return how many calls a collector, or the evaluation, may have in progress at all engines."""
     return config.ray.engines * calls_per_engine(config)
+
+
+def calls_of_collectors(config: Config) -> int:
+    """Return how many calls all collectors together may have in progress."""
+    return calls_of_each_client(config) * config.ray.collectors

@@ -1,5 +1,6 @@
 """GameFeed: how a loop that learns is fed with games by the pool and the buffer of a cluster."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -13,7 +14,7 @@ from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.training.learners import Records, Saved, by_policy
 
 PATIENCE = 3600.0
-"""Seconds without a batch after which the learner gives up."""
+"""Seconds without a batch, or in which games do not end, after which the learner gives up."""
 
 
 Paths = Callable[[], Awaitable[dict[str, str | None]]]
@@ -48,7 +49,7 @@ class GameFeed:
         demand: size and readiness of an update's batch.
         add_every: the policies join the pool every ``add_every`` updates.
         opponent_paths: returns the directory of the adapter that joins the pool, by policy.
-        patience: seconds without a batch after which the feed gives up.
+        patience: seconds without a batch, or in which games do not end, after which the feed gives up.
     """
 
     def __init__(
@@ -84,14 +85,18 @@ class GameFeed:
                 await self._publish(saved)  # everything was too old: others may begin
         raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
 
-    async def announce(self, saved: Saved) -> None:
+    async def announce(self, saved: Saved, *, playing: bool = True) -> None:
         """Announce the saved weights to all services. Repeating it after a kill changes nothing.
 
         Policies join the pool before their new weights start games, because these must meet the new pool.
+        In lockstep, games in flight end first if collectors are ``playing``.
+
+        Raises:
+            SelfplayError: games that must end first do not.
         """
         if saved.step:
-            while not await self.pool.settled.remote():
-                pass
+            if playing:
+                await self._settle(saved.step)
             if saved.step % self.add_every == 0:
                 await self.add_checkpoints(saved.step)
         await self._publish(saved)
@@ -111,6 +116,15 @@ class GameFeed:
         games, steps = await self.pool.accounts.remote(), await self.buffer.counts.remote()
         figures = {f"accounts/{name}": float(count) for name, count in games.items()}
         return figures | {f"accounts/steps {name}": float(count) for name, count in steps.items()}
+
+    async def _settle(self, step: int) -> None:
+        try:
+            async with asyncio.timeout(self.patience):
+                while not await self.pool.settled.remote():
+                    pass
+        except TimeoutError:
+            unended = f"games that began before update {step} have not ended in {self.patience:g} s"
+            raise SelfplayError(f"{unended}; look at the collectors") from None
 
     async def _publish(self, saved: Saved) -> None:
         consumed = await self.buffer.learned_batch.remote(saved.step)

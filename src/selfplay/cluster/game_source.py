@@ -1,8 +1,9 @@
 """Games on a cluster: collectors play by themselves what the pool hands out, and the buffer draws batches."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from rich.console import Group
@@ -25,9 +26,11 @@ from selfplay.training.metrics import RunMetrics
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory, delete_after
 
+Result = TypeVar("Result")
+
 LOOK_EVERY = 0.25
 HAND_ON_SECONDS = 10.0
-"""Seconds that collectors may take, at the end, to report the results of their last games."""
+"""Seconds that ending play may take, in which collectors report the results of their last games."""
 
 
 class ClusterGames:
@@ -91,9 +94,11 @@ class ClusterGames:
     async def shutdown(self) -> None:
         """End play; collectors report their last results."""
         if self._collecting:
-            with suppress(RayError):  # an actor that is lost has ended the run, and its error is told
-                await self.feed.stop()
-                await asyncio.wait(self._collecting, timeout=HAND_ON_SECONDS)
+            # An actor that is lost has ended the run, and its error is told.
+            with suppress(RayError, TimeoutError):
+                async with asyncio.timeout(HAND_ON_SECONDS):
+                    await self.feed.stop()
+                    await asyncio.wait(self._collecting)
             for task in self._collecting:
                 task.cancel()
             await asyncio.gather(*self._collecting, return_exceptions=True)
@@ -120,18 +125,11 @@ class ClusterGames:
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Wait for a batch of what the collectors play."""
         showing = asyncio.create_task(self._show(progress))
-        drawing = asyncio.create_task(self.feed.next_batch(saved))
         try:
-            # A collector ends before the learner only if something is wrong.
-            await asyncio.wait([drawing, *self._collecting], return_when=asyncio.FIRST_COMPLETED)
-            for task in self._collecting:
-                if task.done():
-                    task.result()
-            ready = await drawing
+            ready = await self._unless_collectors_fail(self.feed.next_batch(saved))
         finally:
-            for task in (showing, drawing):
-                task.cancel()
-            await asyncio.gather(showing, drawing, return_exceptions=True)
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
@@ -141,7 +139,7 @@ class ClusterGames:
         """Announce these weights to pool and collectors; after the last update, end play first."""
         if saved.step >= self.config.learning.steps:
             await self.feed.stop()
-        await self.feed.announce(saved)
+        await self._unless_collectors_fail(self.feed.announce(saved, playing=bool(self._collecting)))
         if not self._collecting:
             await self._begin_to_play(saved.step)
         await self.learners.tidy(await self.actors.pool.paths_in_use.remote())
@@ -226,6 +224,21 @@ class ClusterGames:
         share = -(-self.config.collection.concurrency // len(collectors))
         alongside = min(self.config.evaluation.games_alongside, share)
         self._collecting = [_task(one.collect.remote(share, alongside)) for one in collectors]
+
+    async def _unless_collectors_fail(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await what needs games to end; raise a collector's error if it fails meanwhile."""
+        working = asyncio.create_task(work)
+        try:
+            while not working.done():
+                for task in self._collecting:
+                    if task.done():
+                        task.result()
+                playing = [task for task in self._collecting if not task.done()]
+                await asyncio.wait([working, *playing], return_when=asyncio.FIRST_COMPLETED)
+            return working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     async def _show(self, progress: RunProgress) -> None:
         """Show how many games of this update have ended."""

@@ -11,7 +11,7 @@ from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.connect import head_address
 from selfplay.cluster.engine_start import (
     EngineStarts,
-    calls_of_each_client,
+    calls_of_collectors,
     calls_per_engine,
     engine_names,
 )
@@ -131,7 +131,7 @@ class ClusterRun:
             collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
             results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
             serving = ClusterServing(client, results, learners, collectors)
-            calls = calls_of_each_client(config) * config.ray.collectors
+            calls = calls_of_collectors(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)
 

@@ -22,6 +22,7 @@ from selfplay.cluster.actor_classes import (
     restarting,
 )
 from selfplay.cluster.engine_start import (
+    calls_of_collectors,
     calls_of_each_client,
     calls_per_engine,
     engine_names,
@@ -272,7 +273,7 @@ class RunActors:
             ProgramCollectorActor,
             name=f"Collector-{number}",
             max_task_retries=0,
-            max_concurrency=calls_of_each_client(config) + CALLS_BESIDE,
+            max_concurrency=calls_of_collectors(config) + CALLS_BESIDE,  # the others' too if they are away
             num_cpus=config.ray.cpus_per_collector,
             max_restarts=config.ray.max_restarts,
             **placement.collector(number),

@@ -1,6 +1,6 @@
 """The engines of a cluster as a run uses them: they load adapters by path."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
@@ -34,24 +34,26 @@ class ClusterServing:
         self.learners = learners
         self.collectors = collectors
         self._copies: Mapping[str, str] = {}
+        self._in_use: list[str] = []
 
     async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
         self.client.follow(Weights.of(saved))
         if self.collectors is not None:
             await self.collectors.follow()
-        await self.learners.tidy([*self._copies.values()])
+        await self.learners.tidy(self._in_use)
 
     async def freeze(self, uid: str, policy: str) -> str | None:
-        """See ``Serving``; the learner's own file is kept for as long as it is served."""
+        """See ``Serving``; the learner's own file stays for as long as it is in use."""
         return (await self.learners.results())[policy]
 
-    def serve_copies(self, paths: Mapping[str, str]) -> None:
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
         """See ``Serving``."""
         for uid in self._copies.keys() - paths.keys():
             del self.client.adapters[uid]
         self.client.adapters |= {uid: _adapter(uid, path) for uid, path in paths.items()}
         self._copies = dict(paths)
+        self._in_use = sorted({*paths.values(), *kept})
 
     async def publish_results(self) -> None:
         """See ``Serving``."""

@@ -175,11 +175,14 @@ class Arena(EpisodeRunner):
     async def startup(self) -> None:
         """Override to prepare the run, for example to fill stores. Awaited before the first step.
 
-        On a cluster it is also awaited in each process that plays.
+        On a cluster it is also awaited in each process that plays, again if that is restarted.
         """
 
     async def shutdown(self) -> None:
-        """Override to clean up. Awaited after the last step, even if the run failed."""
+        """Override to clean up. Awaited after the last step, even if the run failed.
+
+        On a cluster it is awaited only in the process of the command: those that play are killed.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a checkpoint: the step number, the stores and the credit assigner's state."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selfplay.config import Config
 from selfplay.config.learning import Algorithm, PythonAlgorithm
-from selfplay.config.play import EnvSettings, Games
+from selfplay.config.play import EnvSettings
 from selfplay.config.run import TrackingSettings
 from selfplay.core import Arena, InputError
 from selfplay.core.adapters import BASE
@@ -90,10 +90,9 @@ def _check_runtime(config: Config) -> list[str]:
             )
     settings = config.ray
     where = f"{settings.address} (not checked)" if settings.address else "this machine"
-    parts = [f"{settings.engines} engine(s)", f"{settings.learners} learner(s)"]
-    if isinstance(config.play, Games):
-        parts.append(f"{settings.collectors} collector(s)")
-    return [f"Ray on {where}: {', '.join(parts)}"]
+    counts = {"engine": settings.engines, "learner": settings.learners, "collector": settings.collectors}
+    parts = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
+    return [f"Ray on {where}: {parts}"]
 
 
 def default_seats(env_id: str) -> int:

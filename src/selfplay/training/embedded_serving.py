@@ -1,6 +1,6 @@
 """EmbeddedServing: the engine of a run in one process."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
@@ -51,8 +51,8 @@ class EmbeddedServing:
         save_adapter(self.directory.population / uid, self.model, self.base_name, self.results[policy])
         return f"population/{uid}"
 
-    def serve_copies(self, paths: Mapping[str, str]) -> None:
-        """See :class:`Serving`."""
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
+        """See :class:`Serving`; nothing here deletes files."""
         for uid in sorted(self._copies - paths.keys()):
             self.engine.withdraw(uid)
             self.model.drop_adapter(uid)

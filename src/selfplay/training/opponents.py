@@ -50,15 +50,15 @@ class FrozenOpponents:
             self.serve_active()
 
     def is_due(self, step: int) -> bool:
-        """Whether copies are frozen after update ``step``."""
-        return self.keeps_copies and step % self.every == 0
+        """Whether copies are frozen after update ``step``, and are not yet."""
+        return self.keeps_copies and step % self.every == 0 and bool(self._missing(step))
 
     async def freeze(self, step: int, in_play: Collection[str] = ()) -> None:
         """Add a copy of what training has produced by now of each policy to the pool.
 
         Copies that are ``in_play`` are served until the next time, even if they retire.
         """
-        for policy in self.policies:
+        for policy in self._missing(step):
             path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
             self.pool.add_checkpoint(path, step, policy)
         self.serve_active(in_play)
@@ -73,6 +73,17 @@ class FrozenOpponents:
     def serve_active(self, in_play: Collection[str] = ()) -> None:
         """Serve exactly those checkpoints that have a copy and are active or in play."""
         wanted = {*self.pool.active_checkpoints(), *in_play}
-        copies = (one for one in self.pool.opponents() if one.kind == "checkpoint" and one.uid in wanted)
-        paths = {one.uid: one.path_or_name for one in copies}
-        self.serving.serve_copies({uid: path for uid, path in paths.items() if path})
+        copies = [one for one in self.pool.opponents() if one.kind == "checkpoint"]
+        newest = max((one.iteration or 0 for one in copies), default=0)
+        paths = {one.uid: one.path_or_name for one in copies if one.path_or_name is not None}
+        # Should the newest update be lost, a resume serves again what retired with the newest copies.
+        kept = [one.uid for one in copies if one.retired is None or one.retired >= newest]
+        self.serving.serve_copies(
+            {uid: path for uid, path in paths.items() if uid in wanted},
+            [paths[uid] for uid in kept if uid in paths],
+        )
+
+    def _missing(self, step: int) -> list[str]:
+        """Return the policies of which the pool has no copy of update ``step``."""
+        known = {one.uid for one in self.pool.opponents()}
+        return [policy for policy in self.policies if checkpoint_uid(step, policy) not in known]

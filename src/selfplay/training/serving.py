@@ -1,6 +1,6 @@
 """Who answers a run's model calls: engines that are told which weights to play with."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from selfplay.training.learners import Saved
@@ -22,8 +22,11 @@ class Serving(Protocol):
         A relative path is below the run's directory; ``None`` is the untrained model.
         """
 
-    def serve_copies(self, paths: Mapping[str, str]) -> None:
-        """Serve exactly these copies, given as paths by uid."""
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
+        """Serve exactly these copies, given as paths by uid.
+
+        Those at the paths ``kept`` may have to be served later: their files stay.
+        """
 
     async def publish_results(self) -> None:
         """Serve the newest ``results``, for an evaluation."""

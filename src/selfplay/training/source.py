@@ -45,7 +45,7 @@ class Source(Protocol):
         """Play with these weights from now on. A repeated call changes nothing."""
 
     async def learned(self, step: int) -> None:
-        """Called when the weights of update ``step`` are published."""
+        """Called when the weights of update ``step`` are published. A repeated call changes nothing."""
 
     async def log(self, play_seconds: float) -> None:
         """Log the metrics of this update's play, which took so many seconds."""

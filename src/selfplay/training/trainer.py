@@ -97,7 +97,9 @@ class Trainer:
         await self.source.publish(saved)
         if saved.step:
             self.console.print(f"continuing from update {saved.step} of {self.config.learning.steps}")
-            if not measured:
+            if measured:
+                await self.source.learned(saved.step)
+            else:
                 await self._publish_and_measure()
             if not self.directory.checkpoint(saved.step).exists():
                 await self._keep_if_due()

@@ -98,7 +98,7 @@ class PoolService(PoolMembers):
 
     async def newest(self, known_step: int, wait: float = 5.0) -> Jobs:
         """Return the newest weights once they change, or play ends, or ``wait`` seconds pass."""
-        await self._until(lambda: self.weights.step != known_step, wait)
+        await self._until(lambda: self.state.stopped or self.weights.step != known_step, wait)
         return Jobs([], self.weights, stopped=self.state.stopped)
 
     def paths_in_use(self) -> list[str]:
@@ -155,7 +155,8 @@ class PoolService(PoolMembers):
             return last[1]
         registrations, ended = self._registrations[collector], self._ended[collector]
         await self._until(
-            lambda: state.has_games(training, evaluation) or self._ended[collector] > ended, wait
+            lambda: state.stopped or state.has_games(training, evaluation) or self._ended[collector] > ended,
+            wait,
         )
         if self._registrations[collector] != registrations:
             # The caller has been restarted; games handed to it now would be lost.
@@ -212,7 +213,7 @@ class PoolService(PoolMembers):
     async def _until(self, condition: Callable[[], bool], wait: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                while not (self.state.stopped or condition()):
+                while not condition():
                     self._changed.clear()
                     await self._changed.wait()
 

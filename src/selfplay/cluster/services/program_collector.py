@@ -15,6 +15,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Arena, EpisodeRequest, GenerateResult
 from selfplay.core.current_episode import episode_counts
+from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.garbage import infrequent_garbage_collection
 
 HEARTBEAT_SECONDS = 2.0
@@ -87,7 +88,8 @@ class ProgramCollector:
         counts = Counter[str]()
         episode_counts.set(counts)
         with self._counted():
-            (result,) = await self.arena.generate_rollouts([request])
+            # The runner's own: a program's override has had the request in the process of the command.
+            (result,) = await EpisodeRunner.generate_rollouts(self.arena, [request])
         if self.client.fatal is not None:
             raise self.client.fatal
         return PlayedEpisode(result, counts["started"])
