@@ -192,7 +192,8 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
     try:
         client = MockInferenceClient([answer])
         with asyncio.Runner() as runner:
-            model = ModelPlayer(client, get_template("qwen3-zs"), 8, runner)
+            policies = ["default", "default"]
+            model = ModelPlayer(client, policies, get_template("qwen3-zs"), 8, runner)
             play_game(HostileGame(text), 0, model, 1, shown)
     finally:
         sys.stdin = stdin
