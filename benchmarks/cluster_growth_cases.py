@@ -40,7 +40,7 @@ def moved(name: str, *modules: str) -> Any:
     raise SystemExit(f"this commit has no {name}")
 
 
-calls_of_each_client = moved("calls_of_each_client", "cluster.engines.start", "runtime.ray.run_engines")
+calls_of_each_client = moved("calls_of_each_client", "cluster.engine_start", "runtime.ray.run_engines")
 EngineClient = moved("EngineClient", "cluster.engines.client", "runtime.ray.engine_client")
 EngineService = moved("EngineService", "cluster.engines.service", "runtime.ray.engine_service")
 LocalHandle = moved("LocalHandle", "cluster.handles", "runtime.ray.handles")
@@ -88,7 +88,7 @@ async def play(games: int) -> dict[str, float]:
     )
     options = {}
     if "calls_per_engine" in inspect.signature(EngineClient).parameters:  # older: all engines together
-        calls_per_engine = moved("calls_per_engine", "cluster.engines.start")
+        calls_per_engine = moved("calls_per_engine", "cluster.engine_start")
         options = {"calls_per_engine": calls_per_engine(config)}
     hosts = [Host(0.0, random_legal) for _ in range(ENGINES)]
     engines = [LocalHandle(EngineService(host)) for host in hosts]
