@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfplay.evaluation import MatchResult, NashConvResult
 from selfplay.evaluation.result_files import read_evaluation
-from selfplay.evaluation.tables import number_text, share_text
+from selfplay.evaluation.tables import mean_text, share_text
 from selfplay.record import read_metrics
 
 Results = list[tuple[int, MatchResult | NashConvResult]]
@@ -59,7 +59,7 @@ def print_matches(runs: dict[str, Results]) -> None:
                     share_text(match.win_rate, match.games),
                     share_text(match.draw_rate, match.games),
                     share_text(match.invalid_move_rate, match.moves),
-                    number_text(match.mean_reward, match.games),
+                    mean_text(match.mean_reward, match.games),
                 ]
                 print("| " + " | ".join(cells) + " |")
     print()
