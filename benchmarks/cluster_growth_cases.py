@@ -6,6 +6,7 @@ It prints its figures as one line of JSON.
 """
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
@@ -171,7 +172,9 @@ async def pool(games: int) -> dict[str, float]:
                 await asyncio.sleep(0)
                 jobs += (await service.next_jobs("Collector-0", number, BATCH, 0)).jobs
                 await asyncio.sleep(0)
-                sizes |= {path.name: path.stat().st_size for path in Path(directory).glob("snapshot-*.json")}
+                for path in Path(directory).glob("snapshot-*.json"):
+                    with contextlib.suppress(FileNotFoundError):  # a newer one has replaced it
+                        sizes[path.name] = path.stat().st_size
         if not sizes:
             raise SystemExit("no snapshot was written")
         return {
