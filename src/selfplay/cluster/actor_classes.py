@@ -6,7 +6,6 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -177,28 +176,42 @@ class CollectorActor:
 
 
 class ProgramCollectorActor:
-    """:class:`ProgramCollector` as an actor."""
+    """:class:`ProgramCollector` as an actor.
+
+    It is built in the constructor: Ray reads a request before the call, and it may be of the program's own
+    classes. A failure is raised by every call.
+    """
 
     def __init__(self, build: Callable[[], ProgramCollector]) -> None:
         raise_collection_thresholds()
-        self._collector = Later(build)
+        self._problem: Exception | None = None
+        try:
+            self._collector = build()
+        except Exception as error:  # noqa: BLE001 - of an error here, Ray would pass on only the text
+            self._problem = error
 
     @ray.method(max_task_retries=0)
     async def check(self) -> None:
-        """Build the collector, unless it is built."""
-        await self._collector.built()
+        """Raise the error of building the collector, if there was one."""
+        self._built()
 
     async def follow(self, number: int, shared: list[ray.ObjectRef[Setting]]) -> None:
         """See :meth:`ProgramCollector.follow`; the setting is fetched if it is newer than the one known."""
-        collector = await self._collector.built()
+        collector = self._built()
         if number > collector.known:
             await collector.follow(await shared[0])
 
-    async def play(self, packed: bytes, number: int, shared: list[ray.ObjectRef[Setting]]) -> PlayedEpisode:
-        """See :meth:`ProgramCollector.play`; the request is pickled, and may need the program's classes."""
+    async def play(
+        self, request: EpisodeRequest, number: int, shared: list[ray.ObjectRef[Setting]]
+    ) -> PlayedEpisode:
+        """See :meth:`ProgramCollector.play`."""
         await self.follow(number, shared)
-        request: EpisodeRequest = pickle.loads(packed)
-        return await (await self._collector.built()).play(request)
+        return await self._built().play(request)
+
+    def _built(self) -> ProgramCollector:
+        if self._problem is not None:
+            raise self._problem
+        return self._collector
 
 
 class LearnerActor:

@@ -120,8 +120,9 @@ class GameFeed:
     async def _settle(self, step: int) -> None:
         try:
             async with asyncio.timeout(self.patience):
-                while not await self.pool.settled.remote():
-                    pass
+                settled = False
+                while not settled:
+                    settled = await self.pool.settled.remote()
         except TimeoutError:
             unended = f"games that began before update {step} have not ended in {self.patience:g} s"
             raise SelfplayError(f"{unended}; look at the collectors") from None

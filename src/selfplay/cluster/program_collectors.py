@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
@@ -20,8 +19,7 @@ class ProgramCollectors:
 
     Everything that outlasts an episode stays with the arena of this process: it makes the requests and turns
     the results into records. Collectors get its state, stores included, with each batch of requests, and the
-    adapters whenever they change. A request is sent as bytes, because a collector must have built the program
-    to know its classes. The episodes of a lost collector go to the others: a request has its seed.
+    adapters whenever they change. The episodes of a lost collector go to the others: a request has its seed.
 
     Args:
         arena: the program in this process.
@@ -58,12 +56,11 @@ class ProgramCollectors:
         Raises:
             SelfplayError: it cannot be played.
         """
-        packed: bytes = cloudpickle.dumps(request)  # type: ignore[no-untyped-call]
         while True:
             number = await self._least_loaded()
             self._load[number] += 1
             try:
-                played = await self._play_at(number, packed)
+                played = await self._play_at(number, request)
             except (RayTaskError, ActorDiedError) as error:
                 raise error_of(f"Collector-{number}", error) from error
             except RayError:
@@ -74,9 +71,9 @@ class ProgramCollectors:
             finally:
                 self._load[number] -= 1
 
-    async def _play_at(self, number: int, packed: bytes) -> PlayedEpisode:
+    async def _play_at(self, number: int, request: EpisodeRequest) -> PlayedEpisode:
         assert self._setting is not None
-        playing = self.collectors[number].play.remote(packed, self._setting.number, [self._shared])
+        playing = self.collectors[number].play.remote(request, self._setting.number, [self._shared])
         played: PlayedEpisode = await playing
         return played
 

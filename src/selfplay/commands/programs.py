@@ -25,7 +25,7 @@ from selfplay.core import (
     ModelResponse,
     SelfplayError,
 )
-from selfplay.core.adapters import ADAPTER_CONFIG, BASE
+from selfplay.core.adapters import BASE
 from selfplay.core.agents import seated
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
@@ -33,7 +33,7 @@ from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import STATE_FILE, read_json
 from selfplay.training import assembly
-from selfplay.training.given_adapters import find_adapter
+from selfplay.training.given_adapters import adapter_in, find_adapter
 from selfplay.training.programs import build_program, policies_of, program_errors
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
@@ -70,8 +70,7 @@ class ProgramRun:
             fix = f"It has: {', '.join(program.roles)}"
             raise InputError("--role", f"the program has no role {min(unknown)}", fix)
         self.arena: Arena = program
-        policies = policies_of(program)
-        adapters = {policy: _adapter(checkpoint, policy, policies) for policy in policies}
+        adapters = {policy: adapter_in(checkpoint, policy, "RUN") for policy in policies_of(program)}
         for frozen, source in self.config.frozen.items():
             adapters[frozen] = find_adapter(source, frozen, f"frozen.{frozen}")
         self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
@@ -83,7 +82,7 @@ class ProgramRun:
                     raise InputError(
                         "--role", f"the base model of {player} is {config.model.name}", "Name another run"
                     )
-                adapters[player] = _adapter(found, program.roles[role].policy, policies)
+                adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
         self.arena.client = self.engine = _engine(self.config, adapters, console)
         self.arena.model_without_role = BASE
 
@@ -220,22 +219,30 @@ def play_program(name: str, role: str, seed: int | None, console: Console) -> No
     run.arena.retries = 0
     with asyncio.Runner() as runner:
         runner.run(run.startup())
-        while not person.left:
-            asked = person.asked
-            requests = runner.run(run.next_requests())
-            for request in {one.episode_type: one for one in reversed(requests)}.values():
-                result = runner.run(run.episode(request))
-                if person.left or person.asked > asked:
-                    break
-            if person.left:
+        try:
+            _play_episodes(run, role, person, runner, console)
+        finally:
+            runner.run(run.shutdown())
+
+
+def _play_episodes(
+    run: ProgramRun, role: str, person: WithPerson, runner: asyncio.Runner, console: Console
+) -> None:
+    while not person.left:
+        asked = person.asked
+        requests = runner.run(run.next_requests())
+        for request in {one.episode_type: one for one in reversed(requests)}.values():
+            result = runner.run(run.episode(request))
+            if person.left or person.asked > asked:
                 break
-            if person.asked == asked:
-                raise SelfplayError(f"no episode of the program asks {role}")
-            _print_result(result, console)
-            more = console.input("another? (y; anything else ends)> ").strip().lower()
-            if more not in ("y", "yes"):
-                break
-        runner.run(run.shutdown())
+        if person.left:
+            break
+        if person.asked == asked:
+            raise SelfplayError(f"no episode of the program asks {role}")
+        _print_result(result, console)
+        more = console.input("another? (y; anything else ends)> ").strip().lower()
+        if more not in ("y", "yes"):
+            break
 
 
 def _print_result(result: GenerateResult, console: Console) -> None:
@@ -253,18 +260,6 @@ def _run_and_checkpoint(name: str) -> tuple[Config, Path]:
     directory = RunDirectory.open(find_run(run_name))
     config = load_config(str(directory.config_file), {})
     return config, find_checkpoint(directory, checkpoint, name)
-
-
-def _adapter(checkpoint: Path, policy: str, policies: list[str]) -> Path:
-    """Return a policy's adapter in a checkpoint; that of a run with a single policy is its only one.
-
-    Raises:
-        InputError: the checkpoint has no such policy.
-    """
-    for place in (checkpoint / policy, checkpoint if len(policies) == 1 else checkpoint / policy):
-        if (place / ADAPTER_CONFIG).is_file():
-            return place
-    raise InputError("RUN", f"{checkpoint} has no policy {policy}", "Name another run or checkpoint")
 
 
 def _engine(config: Config, adapters: Mapping[str, Path], console: Console) -> EmbeddedEngine:

@@ -111,6 +111,15 @@ def find_adapter(source: str, policy: str, field: str) -> Path:
         if not (Path(run) / "config.toml").is_file():
             raise InputError(field, f"{source} is neither an adapter nor a run", "Name a run: RUN@40")
         place = find_checkpoint(RunDirectory.open(Path(run)), checkpoint, field)
+    return adapter_in(place, policy, field)
+
+
+def adapter_in(place: Path, policy: str, field: str) -> Path:
+    """Return the directory of a policy's adapter: in ``place``, or ``place`` itself if it holds a single one.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
     found = [one for one in (place / policy, place) if (one / ADAPTER_CONFIG).is_file()]
     if not found:
         raise InputError(field, f"{place} has no adapter of a policy {policy}", "Name its directory")

@@ -173,7 +173,8 @@ class ProgramSource:
 
     async def _begin_step(self) -> None:
         """Begin to play the arena's next step."""
-        self._state_before_step = self._state_of_arena()
+        if self.overlaps:
+            self._state_before_step = self._state_of_arena()
         with program_errors("the program failed"):
             number, requests = await self.arena.begin_step()
         self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
