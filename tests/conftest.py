@@ -1,13 +1,46 @@
 """Settings of all tests, and runs that several files look at."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # A limit on the time of an example would be a timed assertion, which a busy machine fails.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+STARTS_RAY = {
+    "test_cluster_connect",
+    "test_cluster_faults",
+    "test_cluster_given_adapters",
+    "test_cluster_learner_group",
+    "test_cluster_placement",
+    "test_cluster_program_collectors",
+    "test_cluster_programs",
+    "test_cluster_seats",
+    "test_cluster_train",
+    "test_cluster_view",
+    "test_ray_quickstart",
+    "test_training_own_classes",
+}
+
+
+class ByFile(LoadScopeScheduling):
+    """Runs the tests of a file in one process, and all files that start Ray in the same one.
+
+    Fixtures of a file are made once, and two clusters at a time take longer than one after the other.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        return "Ray" if file in STARTS_RAY else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Choose which process runs which tests."""
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

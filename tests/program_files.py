@@ -6,6 +6,9 @@ The batches and the evaluations of ``Sampled`` draw from one store, which grows 
 from pathlib import Path
 
 SOURCE = """
+import shutil
+from pathlib import Path
+
 from selfplay.core import Arena, Artifact, EpisodeRequest, Role, Rubric, SingleTurnEpisode
 from selfplay.programs.judge import JudgeError
 
@@ -111,6 +114,16 @@ class NoJson(HideAndSeek):
 class Grouped(HideAndSeek):
     def get_batch(self):
         return [EpisodeRequest("hide", index // 2, {"group": index // 2}) for index in range(4)]
+
+
+class Spoiling(HideAndSeek):
+    def __init__(self, client, *, seed=0, spoils=""):
+        super().__init__(client, seed=seed)
+        self.spoils = Path(spoils)
+
+    async def startup(self):
+        shutil.rmtree(self.spoils)
+        self.spoils.touch()
 
 
 class NoArena:

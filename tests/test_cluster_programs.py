@@ -79,8 +79,9 @@ def whole(faults) -> Command:
     return command
 
 
-def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
-    some = FAST | {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
+    given = {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
+    some = OPPONENTS | given | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
@@ -103,19 +104,9 @@ def test_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, loo
     assert "48 started = 48 finished + 0 failed" in said.getvalue()
     (note,) = [line for line in said_here.getvalue().splitlines() if line.startswith("LoRA adapts")]
     assert said.getvalue().count(note) == 1
-    assert "trained on: 48 records" in said.getvalue()
+    assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
-
-
-def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
-    some = FAST | OPPONENTS | {"learning__learning_rate": "0.003"}
-    train_locally(configure(model, tmp_path, **some), tmp_path / "here", quiet())
-    train(configure(model, tmp_path, run__runtime="ray", **some), tmp_path / "there", quiet())
-    for policy in ("hider", "seeker"):
-        one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
-        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
-    assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
 
 
 def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):  # noqa: F811
@@ -176,41 +167,6 @@ def test_a_resumed_program_writes_its_missing_last_metrics(faults, whole):
     assert load_file(last / "hider" / "adapter_model.safetensors")
 
 
-SPOILING = """
-import shutil
-from pathlib import Path
-
-
-class Spoiling(HideAndSeek):
-    def __init__(self, client, *, seed=0, spoils=""):
-        super().__init__(client, seed=seed)
-        self.spoils = spoils
-
-    async def startup(self):
-        if self.spoils and Path(self.spoils).is_dir():
-            shutil.rmtree(self.spoils)
-            Path(self.spoils).touch()
-"""
-
-
-def start_spoiling(faults: Faults, name: str, options: str) -> tuple[Command, str]:
-    program = write_program(faults.directory)
-    spoiling = program.with_name("spoiling.py")
-    spoiling.write_text(program.read_text() + SPOILING)
-    command = start(faults, name, f"--program.path={spoiling}:Spoiling", f"--program.options={options}")
-    return command, command.end()
-
-
-def test_a_failed_write_is_reported_in_one_line(faults):
-    rollouts = faults.directory / "spoiled" / "rollouts"
-    command, said = start_spoiling(faults, "spoiled", f'{{spoils = "{rollouts}"}}')
-    assert command.process.returncode == 1, said
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "cannot be written" in line
-    assert f"selfplay train --resume {command.directory}" in line
-    assert "Traceback" not in said
-
-
 def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(faults):
     command = start(faults, "stopped", "--learning.steps=40")
     assert command.wait_until(lambda: command.saved() > 0)
@@ -228,21 +184,17 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     assert len(metrics_of(command.directory)) == saved
 
 
-def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(faults):
-    command = start(faults, "damaged", "--learning.steps=40", "--run.save_every=40")
-    assert command.wait_until(lambda: command.saved() > 1)
-    command.process.send_signal(signal.SIGINT)
-    assert "saved continue with" in " ".join(command.end().split())
-    run, lost = command.directory, command.saved()
-    assert (run / "checkpoints" / f"step-{lost:06d}").exists()
-    (run / "learner" / f"{lost:06d}" / "state.json").write_text("{")
+def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(faults, whole):
+    run = Path(shutil.copytree(whole.directory, faults.directory / "damaged"))
+    (run / "learner" / "000008" / "state.json").write_text("{")
     config = run / "config.toml"
-    config.write_text(config.read_text().replace("\nsteps = 40\n", f"\nsteps = {lost - 1}\n"))
+    config.write_text(config.read_text().replace("\nsteps = 8\n", "\nsteps = 7\n"))
+    (run / "report.html").unlink()
     resumed = faults.resume(run)
     said = resumed.end()
     assert resumed.process.returncode == 0, said
-    assert f"continuing from {lost - 1:06d}" in said.replace("\n", "")
-    assert [line["step"] for line in metrics_of(run)] == list(range(1, lost))
+    assert "continuing from 000007" in said.replace("\n", "")
+    assert [line["step"] for line in metrics_of(run)] == list(range(1, 8))
     for kind in ("checkpoints", "evaluation", "rollouts"):
-        assert list((run / kind).glob(f"step-{lost:06d}*")) == [], kind
-    assert (run / "checkpoints" / f"step-{lost - 1:06d}").exists()
+        assert list((run / kind).glob("step-000008*")) == [], kind
+    assert (run / "checkpoints" / "step-000007").exists()

@@ -94,13 +94,13 @@ def test_test_runs_every_check_and_hands_its_arguments_to_pytest(clone):
         "ruff format --check .",
         "mypy ",
         "lint-imports ",
-        "pytest -k buffers",
+        "pytest -n 2 --no-loadscope-reorder -k buffers",
     ]
 
 
 def test_ci_runs_the_test_command(clone):
     assert run(clone, ".ci/run", CI="true").returncode == 0
-    assert ran(clone)[-1] == "pytest "
+    assert ran(clone)[-1] == "pytest -n 2 --no-loadscope-reorder"
 
 
 def test_a_check_that_fails_ends_the_test_command(clone):

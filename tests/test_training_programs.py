@@ -154,6 +154,13 @@ def test_policies_may_have_different_learning_rates(model, tmp_path):  # noqa: F
         assert rates[0] == pytest.approx(3 * rates[1])
 
 
+def test_a_failed_write_is_reported_in_one_line(model, tmp_path):  # noqa: F811
+    options = {"program__options": f'{{spoils = "{tmp_path / "run" / "rollouts"}"}}'}
+    with pytest.raises(SelfplayError, match=r"cannot be written .*rollouts.* --resume") as failed:
+        run(configure(model, tmp_path, "Spoiling", **options), tmp_path / "run")
+    assert "\n" not in str(failed.value)
+
+
 def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):  # noqa: F811
     with pytest.raises(SelfplayError, match="nothing to play"):
         run(configure(model, tmp_path, "Silent"), tmp_path / "run")
