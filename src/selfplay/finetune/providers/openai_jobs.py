@@ -1,0 +1,272 @@
+"""OpenAIJobs: fine-tuning jobs of OpenAI, of ``selfplay serve``, or of another server with OpenAI's routes.
+
+The ``openai`` package handles HTTP. Replies are read as plain JSON and only in the fields that are needed,
+because servers that copy the routes differ in the others; ``fields`` and ``states`` translate the names in
+which such a server differs.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast, get_args
+
+import openai
+from openai import AsyncOpenAI
+
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.text import one_line
+from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
+
+NAME_FIELD = "selfplay_job"
+"""The key of a job's metadata under which its name is kept."""
+MAX_SUFFIX = 64
+PAGE = 100
+MAX_PAGES = 50
+"""The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
+QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
+QUOTA_WAIT = 3600.0
+"""Seconds before a job is asked for again if the day's jobs are used up."""
+STATES: Mapping[str, JobStatus] = {
+    "validating_files": "pending",
+    "queued": "pending",
+    "pending": "pending",
+    "paused": "pending",
+    "running": "running",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+Reply = dict[str, Any]
+Result = TypeVar("Result")
+
+
+class OpenAIJobs:
+    """Jobs at an API with OpenAI's routes for files and fine-tuning jobs.
+
+    Rate limits (429), server errors (5xx), broken connections and unreadable replies are tried again with
+    exponential back-off, at most ``retries`` times. A job or a file is looked for by its name before it is
+    made a second time, because a reply that was lost does not mean that nothing happened.
+
+    Args:
+        api_key: the key; it is never shown.
+        base_url: address of the API, including ``/v1``.
+        least_examples: the smallest number of examples that the API accepts; OpenAI's is 10.
+        fields: names of fields by OpenAI's name, in requests and replies, where the server's differ.
+        states: OpenAI's names of a job's states by the server's, where they differ.
+        timeout: maximum seconds of one request.
+        retries: number of tries after the first.
+        wait: seconds before the second try; each further wait is twice as long, up to a minute.
+        quota_waits: how often a job is asked for again, an hour later, if the day's jobs are used up.
+    """
+
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str,
+        *,
+        least_examples: int = 10,
+        fields: Mapping[str, str] | None = None,
+        states: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+        retries: int = 6,
+        wait: float = 1.0,
+        quota_waits: int = 48,
+    ) -> None:
+        self.base_url = base_url
+        self.least_examples = least_examples
+        self.fields = dict(fields or {})
+        self.states = dict(states or {})
+        self.timeout = timeout
+        self.retries = retries
+        self.wait = wait
+        self.quota_waits = quota_waits
+        self._key = api_key
+        self._jitter = random.Random(0)
+        unknown = set(self.states.values()) - STATES.keys()
+        if unknown:
+            problem = f"{min(unknown)!r} is not a state of OpenAI's jobs"
+            raise InputError("finetune.states", problem, f"Use {', '.join(STATES)}")
+
+    async def upload(self, name: str, examples: bytes) -> str:
+        """See :class:`JobProvider`."""
+        file_name = f"{name}.jsonl"
+
+        async def once(client: AsyncOpenAI) -> str:
+            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"))
+            if found is not None:
+                return str(found["id"])
+            made = await client.files.create(file=(file_name, examples), purpose="fine-tune")
+            return made.id
+
+        found = await self._newest("/files", file_name, lambda one: one.get("filename"))
+        return (
+            str(found["id"]) if found else await self._tried(once, "the file cannot be uploaded", file_name)
+        )
+
+    async def create(self, request: JobRequest, file: str) -> Job:
+        """See :class:`JobProvider`."""
+        body: Reply = {
+            "model": request.model,
+            "training_file": file,
+            "method": {
+                "type": request.method,
+                request.method: {"hyperparameters": dict(request.hyperparameters)},
+            },
+            "suffix": request.name[-MAX_SUFFIX:],
+            "metadata": {NAME_FIELD: request.name},
+        }
+        if request.seed is not None:
+            body["seed"] = request.seed
+        body = {self.fields.get(name, name): value for name, value in body.items()}
+        for waited in range(self.quota_waits + 1):
+            try:
+                return await self._created(request.name, body)
+            except openai.RateLimitError:
+                if waited == self.quota_waits:
+                    raise FineTuneJobError(f"job {request.name}: the day's jobs are used up") from None
+                await asyncio.sleep(QUOTA_WAIT)
+        raise AssertionError
+
+    async def _created(self, name: str, body: Reply) -> Job:
+        async def once(client: AsyncOpenAI) -> Job:
+            found = await self._find(client, name)
+            if found is not None:
+                return found
+            reply = await client.post("/fine_tuning/jobs", body=body, cast_to=object)
+            return self._job(reply)
+
+        return await self._tried(once, f"job {name} cannot be created", "", refused=FineTuneJobError)
+
+    async def _find(self, client: AsyncOpenAI, name: str) -> Job | None:
+        found = await self._search(client, "/fine_tuning/jobs", name, _name_of)
+        return None if found is None else self._job(found)
+
+    async def status(self, job_id: str) -> Job:
+        """See :class:`JobProvider`."""
+
+        async def once(client: AsyncOpenAI) -> Job:
+            try:
+                return self._job(await client.get(f"/fine_tuning/jobs/{job_id}", cast_to=object))
+            except openai.NotFoundError:
+                return Job(job_id, "not_found")
+
+        return await self._tried(once, "the state of a job cannot be read", job_id)
+
+    async def events(self, job_id: str) -> list[str]:
+        """See :class:`JobProvider`."""
+
+        async def once(client: AsyncOpenAI) -> list[str]:
+            reply = await client.get(f"/fine_tuning/jobs/{job_id}/events", cast_to=object)
+            return [one_line(str(event.get("message", ""))) for event in reversed(_entries(reply))]
+
+        return await self._tried(once, "the events of a job cannot be read", job_id)
+
+    async def cancel(self, job_id: str) -> Job:
+        """See :class:`JobProvider`."""
+
+        async def once(client: AsyncOpenAI) -> Job:
+            return self._job(await client.post(f"/fine_tuning/jobs/{job_id}/cancel", cast_to=object))
+
+        return await self._tried(once, "a job cannot be cancelled", job_id)
+
+    async def _search(
+        self, client: AsyncOpenAI, path: str, name: str, name_of: Callable[[Reply], object]
+    ) -> Reply | None:
+        """Return the newest entry of a paged list that has this name, or ``None``."""
+        after: dict[str, str] = {}
+        for _ in range(MAX_PAGES):
+            reply = await client.get(path, cast_to=object, options={"params": {"limit": str(PAGE), **after}})
+            entries = _entries(reply)
+            for entry in entries:
+                if name_of(entry) == name:
+                    return entry
+            if not entries or not _has_more(reply):
+                return None
+            after = {"after": str(entries[-1].get("id", ""))}
+        return None
+
+    def _job(self, reply: object) -> Job:
+        """Read a job.
+
+        Raises:
+            _Unreadable: the reply is not a job.
+        """
+        if not isinstance(reply, dict):
+            raise _Unreadable("the reply is not an object")
+        read = {name: reply.get(self.fields.get(name, name)) for name in ("id", "status", "fine_tuned_model")}
+        said = read["status"]
+        status = STATES.get(self.states.get(str(said), str(said)))
+        if not isinstance(read["id"], str) or status is None:
+            raise _Unreadable(f"the reply is not a job: its status is {said!r}")
+        model = read["fine_tuned_model"]
+        if status == "succeeded" and not isinstance(model, str):
+            raise _Unreadable("the job succeeded, but names no model")
+        error = reply.get("error")
+        message = error.get("message") if isinstance(error, dict) else error
+        return Job(read["id"], status, model if status == "succeeded" else None, one_line(str(message or "")))
+
+    async def _tried(
+        self,
+        ask: Callable[[AsyncOpenAI], Awaitable[Result]],
+        failure: str,
+        about: str,
+        refused: type[SelfplayError] = SelfplayError,
+    ) -> Result:
+        """Ask until there is a reply.
+
+        Raises:
+            SelfplayError: there was none; of type ``refused`` if the API will never give one.
+            openai.RateLimitError: the day's jobs are used up.
+        """
+        what = f"{failure}: {about}" if about else failure
+        async with AsyncOpenAI(
+            api_key=self._key, base_url=self.base_url, timeout=self.timeout, max_retries=0
+        ) as client:
+            for attempt in range(self.retries + 1):
+                try:
+                    return await ask(client)
+                except openai.APIStatusError as error:
+                    if _code(error) in QUOTA_CODES:
+                        raise
+                    problem = _reason(error)
+                    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+                        raise InputError("the API's key", problem, "Set a key that the API accepts") from None
+                    if error.status_code not in (408, 409, 429) and error.status_code < 500:
+                        raise refused(f"{what}: {problem}") from None
+                except (openai.APIConnectionError, openai.APIResponseValidationError, _Unreadable) as error:
+                    problem = _reason(error)
+                if attempt < self.retries:
+                    await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
+        raise SelfplayError(f"{what}: {problem} (tries: {self.retries + 1})")
+
+
+class _Unreadable(Exception):
+    """A reply that is not what it should be; another try may give a better one."""
+
+
+def _entries(reply: object) -> list[Reply]:
+    data = reply.get("data") if isinstance(reply, dict) else None
+    if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
+        raise _Unreadable("the reply is not a list")
+    return cast(list[Reply], data)
+
+
+def _has_more(reply: object) -> bool:
+    return isinstance(reply, dict) and bool(reply.get("has_more"))
+
+
+def _name_of(job: Reply) -> object:
+    metadata = job.get("metadata")
+    return metadata.get(NAME_FIELD) if isinstance(metadata, dict) else None
+
+
+def _code(error: openai.APIStatusError) -> str:
+    return str(error.code or "")
+
+
+def _reason(error: Exception) -> str:
+    return one_line(str(error) or type(error).__name__)[:300]
+
+
+assert set(STATES.values()) | {"not_found"} == set(get_args(JobStatus))
