@@ -1,4 +1,4 @@
-"""Classes of your own, which a configuration names by file and class: ``my_program.py:MyArena``."""
+"""Classes and functions of your own, which a configuration names by file: ``my_program.py:MyArena``."""
 
 import importlib.util
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from selfplay.core.errors import InputError
 
@@ -47,6 +47,34 @@ def own_class(path: str, base: type, field: str) -> Any:
         InputError: the file or the class does not exist, the file cannot be run, or the class is of another
             kind.
     """
+    kind = _named_in(path, field)
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        file, _, name = path.rpartition(":")
+        raise InputError(
+            field, f"{file} has no {base.__name__} named {name!r}", f"Name a subclass of {base.__name__}"
+        )
+    return kind
+
+
+def own_function(path: str, field: str) -> Callable[..., Any]:
+    """Run a file, once per process, and return a function of it.
+
+    Args:
+        path: the file and the function.
+        field: the input that names the function, for errors.
+
+    Raises:
+        InputError: the file or the function does not exist, or the file cannot be run.
+    """
+    function = _named_in(path, field)
+    if not callable(function):
+        file, _, name = path.rpartition(":")
+        raise InputError(field, f"{file} has no function named {name!r}", "Name one that it has")
+    return cast(Callable[..., Any], function)
+
+
+def _named_in(path: str, field: str) -> object:
+    """Run a file and return what it has under the name; ``None`` if it has nothing."""
     file, _, name = path.rpartition(":")
     if not Path(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
@@ -54,12 +82,7 @@ def own_class(path: str, base: type, field: str) -> Any:
         module = _module(Path(file).resolve())
     except Exception as error:
         raise InputError(field, f"{file} cannot be imported ({error!r})", "Correct it") from error
-    kind = getattr(module, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, base):
-        raise InputError(
-            field, f"{file} has no {base.__name__} named {name!r}", f"Name a subclass of {base.__name__}"
-        )
-    return kind
+    return getattr(module, name, None)
 
 
 def build_own(

@@ -1,0 +1,155 @@
+"""The prompts of an interactive proof: strings, in which nothing is escaped and no template is filled.
+
+Each turn ends its prompt with a short request that names the exact form of the answer, because small models
+follow the last line best. Requests stay in the conversation, so a later prompt begins with the earlier one.
+"""
+
+import random
+
+from selfplay.core import Messages, derive_seed
+from selfplay.core.text import speech
+from selfplay.programs.proofs.answers import is_last_turn
+from selfplay.programs.proofs.decisions import choices_text
+from selfplay.programs.proofs.protocol import Agent, Protocol, Stance, Turn
+from selfplay.programs.proofs.state import ProofState
+
+_SAYS: dict[Stance, str] = {"accept": "right", "reject": "wrong"}
+
+
+def messages_for(protocol: Protocol, state: ProofState, turn: Turn, max_words: int) -> Messages:
+    """Return the prompt of an agent's next turn.
+
+    The system message has the question, the claim and the rules. The agent's own turns are assistant
+    messages, exactly as it wrote them. What it heard since its last turn is a user message: each message of
+    another agent after its name, with further lines indented, so that no text can imitate another agent.
+
+    Args:
+        protocol: the protocol.
+        state: the rounds so far; the turn is in the next one.
+        turn: the agent and the channels that it may write to.
+        max_words: the word limit that the agent is told.
+    """
+    agent = protocol.agent(turn.agent)
+    messages: Messages = [{"role": "system", "content": system_prompt(protocol, state, agent, max_words)}]
+    heard_from = 0
+    for number, played in enumerate(state["rounds"]):
+        if agent.name in played["answers"]:
+            earlier = next(one for one in protocol.turns(number, state["seed"]) if one.agent == agent.name)
+            asked = _asked(protocol, state, earlier, range(heard_from, number), max_words)
+            raw = played["answers"][agent.name]["raw"]
+            messages.append({"role": "user", "content": asked})
+            messages.append({"role": "assistant", "content": raw if raw.strip() else "..."})
+            heard_from = number
+    asked = _asked(protocol, state, turn, range(heard_from, len(state["rounds"])), max_words)
+    messages.append({"role": "user", "content": asked})
+    return messages
+
+
+def system_prompt(protocol: Protocol, state: ProofState, agent: Agent, max_words: int) -> str:
+    """Return an agent's system message."""
+    task = _verifier_task if agent.kind == "verifier" else _prover_task
+    subject = f"Question: {state['question']}\n\nClaim: {state['claim']}"
+    return "\n\n".join([task(protocol, state, agent), subject, _rules(protocol, agent, max_words)])
+
+
+def _verifier_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
+    text = f"You are {agent.name}. Decide whether the claim below is right. Half of all claims are wrong."
+    provers = [name for name in protocol.provers if name in state["stances"]]
+    if not provers:
+        return text
+    if protocol.anonymous:
+        return f"{text} A prover argues for one side, and you do not know for which."
+    return " ".join([text, *_sides(state, provers)])
+
+
+def _sides(state: ProofState, provers: list[str]) -> list[str]:
+    stances = state["stances"]
+    return [f"{name} argues that it is {_SAYS[stances[name]]}." for name in provers if name in stances]
+
+
+def _prover_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
+    judges = " and ".join(protocol.verifiers)
+    text = f"You are {agent.name}. {judges} will decide whether the claim below is right."
+    stance = state["stances"].get(agent.name)
+    if stance is not None:
+        text += f" Convince {judges} that it is {_SAYS[stance]}."
+    if protocol.anonymous:
+        return text
+    others = [name for name in protocol.provers if name != agent.name and name in state["stances"]]
+    return " ".join(
+        [text, *(f"{name} argues that it is {_SAYS[state['stances'][name]]}." for name in others)]
+    )
+
+
+def _rules(protocol: Protocol, agent: Agent, max_words: int) -> str:
+    limit = f"Write at most {max_words} words."
+    if agent.kind == "prover":
+        return limit
+    questions = len(protocol.rounds_of(agent.name)) - 1
+    if questions == 0:
+        return "You cannot ask questions."
+    plural = "question" if questions == 1 else "questions"
+    return f"You may ask at most {questions} {plural}. {limit}"
+
+
+def _asked(protocol: Protocol, state: ProofState, turn: Turn, rounds: range, max_words: int) -> str:
+    """Return the user message of a turn: what the agent heard in ``rounds``, and the request."""
+    number = rounds.stop
+    heard = _heard(protocol, state, turn, rounds)
+    return "\n\n".join([*heard, _request(protocol, state, turn, number, max_words)])
+
+
+def _heard(protocol: Protocol, state: ProofState, turn: Turn, rounds: range) -> list[str]:
+    channels = _reading_order(protocol, state, turn, rounds.stop)
+    said = []
+    for number in rounds:
+        answers = state["rounds"][number]["answers"]
+        for channel in channels:
+            for author, answer in answers.items():
+                if author != turn.agent and channel in answer["messages"]:
+                    name = _shown_name(protocol, author)
+                    label = name if len(channels) == 1 else f"{name} ({channel})"
+                    said.append(speech(label, answer["messages"][channel]))
+    return said
+
+
+def _reading_order(protocol: Protocol, state: ProofState, turn: Turn, number: int) -> list[str]:
+    """Return the channels that an agent sees: a prover reads its own last, a verifier may shuffle them."""
+    channels = protocol.seen_by(turn.agent)
+    if not protocol.is_verifier(turn.agent):
+        return sorted(channels, key=lambda channel: channel in turn.channels)
+    if protocol.shuffled_channels:
+        random.Random(derive_seed(state["seed"], "channels", number)).shuffle(channels)
+    return channels
+
+
+def _shown_name(protocol: Protocol, author: str) -> str:
+    return "prover" if protocol.anonymous and not protocol.is_verifier(author) else author
+
+
+def _request(protocol: Protocol, state: ProofState, turn: Turn, number: int, max_words: int) -> str:
+    if protocol.is_verifier(turn.agent):
+        return _verifier_request(protocol, turn, number)
+    stance = state["stances"].get(turn.agent)
+    argue = f"Argue in at most {max_words} words that the claim is {_SAYS[stance]}" if stance else ""
+    return _in_form(argue or f"Answer in at most {max_words} words", turn.channels)
+
+
+def _verifier_request(protocol: Protocol, turn: Turn, number: int) -> str:
+    choices = choices_text(protocol.scale)
+    if protocol.scale == "accept_reject":
+        choices = "accept\nor\nDecision: reject"
+    if is_last_turn(protocol, turn.agent, number):
+        only = "" if number == 0 else "You cannot ask any more questions. "
+        return f"{only}Decide now. Write one line and nothing else:\nDecision: {choices}"
+    question = _in_form("Ask a question", turn.channels)
+    if number not in protocol.deciding_rounds:
+        return question
+    return f"{question}\nOr decide. Then write one line and nothing else:\nDecision: {choices}"
+
+
+def _in_form(task: str, channels: tuple[str, ...]) -> str:
+    """Return a task, and the form of messages to several channels."""
+    if len(channels) == 1:
+        return f"{task}."
+    return "\n".join([f"{task} in each channel, in this form:", *(f"{name}: ..." for name in channels)])

@@ -1,0 +1,87 @@
+"""The state of an episode: plain JSON values, which are kept in the rollout's ``extras``."""
+
+from typing import Any, TypedDict
+
+from selfplay.core import InputError
+from selfplay.programs.proofs.protocol import Stance
+
+
+class Answer(TypedDict):
+    """What an agent said in a round.
+
+    ``messages`` are by channel; there are none in a decision or an invalid answer. ``raw`` is the whole text.
+    ``decision`` has the fields of a Decision. ``retries`` counts the invalid answers that were asked for
+    again and are not kept. ``cut``: the token limit ended the answer.
+    """
+
+    messages: dict[str, str]
+    raw: str
+    decision: dict[str, Any]
+    valid: bool
+    retries: int
+    cut: bool
+
+
+class Round(TypedDict):
+    """The answers of one round by agent, in the order of the table, and what every agent earned."""
+
+    answers: dict[str, Answer]
+    rewards: dict[str, float]
+
+
+class ProofState(TypedDict):
+    """An episode after some rounds.
+
+    ``y`` is the claim's truth, 1 or 0. ``stances`` are those of the provers that have one. ``branches`` has a
+    number for each round; rounds that begin alike and differ in it are drawn independently. ``decision`` is
+    the one that counts, and ``decided_by`` its verifier; ``terminated``: the episode ended without one.
+    """
+
+    protocol: str
+    question: str
+    claim: str
+    y: int
+    id: str
+    seed: int
+    stances: dict[str, Stance]
+    branches: list[int]
+    rounds: list[Round]
+    decision: dict[str, Any]
+    decided_by: str | None
+    terminated: bool
+
+
+def total_rewards(state: ProofState) -> dict[str, float]:
+    """Return what every agent has earned in all rounds."""
+    totals: dict[str, float] = {}
+    for one in state["rounds"]:
+        for name, reward in one["rewards"].items():
+            totals[name] = totals.get(name, 0.0) + reward
+    return totals
+
+
+def is_right(state: ProofState) -> bool:
+    """Return whether the verdict is the truth; an episode without a verdict is not right."""
+    return str(state["decision"]["verdict"]) == ("accept" if state["y"] else "reject")
+
+
+def first_rounds(state: ProofState, count: int) -> ProofState:
+    """Return the state after the first ``count`` rounds, from which the episode can go on differently.
+
+    Raises:
+        InputError: fewer rounds were played.
+    """
+    if not 0 <= count <= len(state["rounds"]):
+        raise InputError("count", f"{len(state['rounds'])} rounds were played, not {count}", "Give fewer")
+    ended = count == len(state["rounds"])
+    return {
+        **state,
+        "branches": state["branches"][:count],
+        "rounds": state["rounds"][:count],
+        "decision": state["decision"] if ended else _UNDECIDED,
+        "decided_by": state["decided_by"] if ended else None,
+        "terminated": state["terminated"] and ended,
+    }
+
+
+_UNDECIDED: dict[str, Any] = {"verdict": "none", "value": 0.0, "raw": ""}
