@@ -99,10 +99,7 @@ class OpenAIJobs:
             made = await client.files.create(file=(file_name, examples), purpose="fine-tune")
             return made.id
 
-        found = await self._newest("/files", file_name, lambda one: one.get("filename"))
-        return (
-            str(found["id"]) if found else await self._tried(once, "the file cannot be uploaded", file_name)
-        )
+        return await self._tried(once, "the file cannot be uploaded", file_name)
 
     async def create(self, request: JobRequest, file: str) -> Job:
         """See :class:`JobProvider`."""
