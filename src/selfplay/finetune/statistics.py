@@ -64,11 +64,13 @@ def answers_of(state: ProofState, agent: str) -> list[Answer]:
 def _length(protocol: Protocol, state: ProofState) -> float:
     first = protocol.channels[0].name
     rounds = state["rounds"]
-    return float(sum(any(first in one["messages"] for one in played["answers"].values()) for played in rounds))
+    return float(
+        sum(any(first in one["messages"] for one in played["answers"].values()) for played in rounds)
+    )
 
 
 def _precision_and_recall(states: Sequence[ProofState], prefix: str) -> dict[str, float]:
-    accepted = [state["y"] for state in states if state["decision"]["verdict"] == "accept"]
+    accepted = [float(state["y"]) for state in states if state["decision"]["verdict"] == "accept"]
     of_true = [float(is_right(state)) for state in states if state["y"] == 1]
     found = {"precision": accepted, "recall": of_true}
     return {f"{prefix}{name}": fmean(values) for name, values in found.items() if values}

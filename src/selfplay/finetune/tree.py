@@ -12,18 +12,20 @@ from selfplay.core.gather import all_results
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.state import ProofState, Round
 
-Node = TypedDict(
-    "Node",
-    {
-        "id": str,
-        "parent": str | None,
-        "round": Round,
-        "decision": dict[str, Any],
-        "decided_by": str | None,
-        "terminated": bool,
-    },
-)
-"""One round after a prefix. ``id`` spells the branches that lead to it: ``0.1.0``; a first round has no parent."""
+
+class Node(TypedDict):
+    """One round after a prefix. ``id`` spells the branches that lead to it: ``0.1.0``.
+
+    A first round has no parent.
+    """
+
+    id: str
+    parent: str | None
+    round: Round
+    decision: dict[str, Any]
+    decided_by: str | None
+    terminated: bool
+
 
 Branching = Callable[[ProofState], int]
 """Returns how many responses follow a state."""
@@ -41,12 +43,8 @@ async def play_tree(
     steps: list[Step] = []
     level = [(start, "")]
     while level:
-        branches = [
-            (state, parent, branch) for state, parent in level for branch in range(branching(state))
-        ]
-        played = await all_results(
-            episode.play_round(arena, state, branch) for state, _, branch in branches
-        )
+        branches = [(state, parent, branch) for state, parent in level for branch in range(branching(state))]
+        played = await all_results(episode.play_round(arena, state, branch) for state, _, branch in branches)
         level = []
         for (_, parent, branch), (after, made) in zip(branches, played, strict=True):
             node = _node(after, f"{parent}.{branch}" if parent else str(branch), parent or None)

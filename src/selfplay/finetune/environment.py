@@ -1,0 +1,76 @@
+"""PureTextEnvironment: the claims of a split, and proofs of them by the agents' present models."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from selfplay.core import AgentSpec, Arena, EpisodeRequest, Rollout, derive_seed
+from selfplay.programs.proofs.claims import Claim
+from selfplay.programs.proofs.protocol import Protocol
+
+Row = tuple[int, Claim]
+"""The number of a rollout in its iteration, and its claim."""
+
+
+class PureTextEnvironment:
+    """What is sampled in an iteration.
+
+    Args:
+        arena: plays the episodes.
+        protocol: who speaks when.
+        claims: the claims of this split.
+        num_envs: number of rollouts of an iteration.
+        agents: returns who answers for each role.
+        seed: decides the order of the claims and what is sampled.
+        train: whether the rollouts are learned from. Training goes on through the claims from iteration to
+            iteration, in a new order after each pass; a test begins anew each time.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        protocol: Protocol,
+        claims: Sequence[Claim],
+        num_envs: int,
+        agents: Callable[[], Mapping[str, AgentSpec]],
+        *,
+        seed: int,
+        train: bool,
+    ) -> None:
+        self.arena = arena
+        self.protocol = protocol
+        self.claims = claims
+        self.num_envs = num_envs
+        self.agents = agents
+        self.seed = seed
+        self.train = train
+
+    @property
+    def split(self) -> str:
+        """``train`` or ``test``."""
+        return "train" if self.train else "test"
+
+    def rows(self, iteration: int) -> list[Row]:
+        """Return what is played in an iteration."""
+        first = iteration * self.num_envs if self.train else 0
+        return [(index, self._claim(first + index)) for index in range(self.num_envs)]
+
+    def _claim(self, number: int) -> Claim:
+        turn, place = divmod(number, len(self.claims))
+        order = list(range(len(self.claims)))
+        random.Random(derive_seed(self.seed, self.split, "order", turn)).shuffle(order)
+        return self.claims[order[place]]
+
+    async def play(self, iteration: int, row: Row, episode_type: str = "proof") -> Rollout:
+        """Play one row; what happens follows from the seed, the split, the iteration and the row alone."""
+        index, claim = row
+        name = f"{self.split}-{iteration:06d}-{index:05d}"
+        meta = {
+            "seed": derive_seed(self.seed, self.split, iteration, index),
+            "rollout_id": name,
+            "step": iteration,
+        }
+        request = EpisodeRequest(
+            episode_type, claim.to_dict(), meta, is_trainable=False, agents=self.agents()
+        )
+        (result,) = await self.arena.generate_rollouts([request])
+        return result.rollout
