@@ -46,7 +46,7 @@ class RolloutFile:
         return rollouts
 
     def append(self, index: int, rollout: Rollout) -> None:
-        """Add a rollout; it is on disk when this returns. Call :meth:`read` first.
+        """Add a rollout; a kill after this returns does not lose it. Call :meth:`read` first.
 
         Raises:
             SelfplayError: the rollout holds what JSON cannot represent.

@@ -1,0 +1,226 @@
+"""Experiment: the components of a run over fine-tuning jobs, its state, and where it is kept."""
+
+from pathlib import Path
+from typing import Any
+
+from selfplay.core import InputError
+from selfplay.finetune.changes import check_parameters
+from selfplay.finetune.environment import PureTextEnvironment
+from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
+from selfplay.finetune.metadata import metadata
+from selfplay.finetune.model_groups import PureTextSharedModelGroup
+from selfplay.finetune.run_files import RunFiles
+from selfplay.finetune.scenario import ScenarioInstance
+from selfplay.finetune.state import CheckPointNotFoundError, State, read_state, write_state
+from selfplay.finetune.view import QuietView, View
+from selfplay.programs.proofs.episode import ProofEpisode
+from selfplay.programs.proofs.protocol import Protocol
+
+
+class Experiment:
+    """What a stage trainer works with, apart from its stages.
+
+    Args:
+        hyper_params: everything that decides results.
+        scenario_instance: the components of the experiment.
+        settings: what must not change results.
+        view: shows stages, rollouts and jobs.
+
+    Raises:
+        InputError: the run directory holds a run with other parameters.
+    """
+
+    trainer_type = "rl"
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        scenario_instance: ScenarioInstance,
+        settings: ExperimentSettings,
+        view: View | None = None,
+    ) -> None:
+        self.hyper_params = hyper_params
+        self.scenario_instance = scenario_instance
+        self.settings = settings
+        self.view: View = view or QuietView()
+        self.files = None if settings.run_dir is None else RunFiles(settings.run_dir)
+        self._state = State()
+        if settings.do_not_load_checkpoint or settings.test_run:
+            self._initialise_state()
+            return
+        try:
+            self.load_and_set_state_from_checkpoint()
+        except CheckPointNotFoundError:
+            self._initialise_state()
+
+    def _initialise_state(self) -> None:
+        """Begin with a new state. Override to add to it."""
+        self.state = State()
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write the state, unless this is a test run."""
+        if self.files is None or self.settings.test_run:
+            return
+        self.files.root.mkdir(parents=True, exist_ok=True)
+        check_parameters(self.files, self.hyper_params, accept=True)
+        write_state(self.files.state, self.state)
+        if log:
+            self.view.say(f"saved {self.files.state}")
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = "latest"
+    ) -> None:
+        """Continue from a saved state, of this run or of the base run.
+
+        Raises:
+            CheckPointNotFoundError: there is none.
+            InputError: the run has other parameters, and ``accept_changes`` is not set.
+            ValueError: a version is given for the active run.
+        """
+        if version != "latest" and not from_base_run:
+            raise ValueError("version must be 'latest' unless from_base_run is true")
+        if from_base_run:
+            self.state = self._load_state_dict_from_base_run_checkpoint(version)
+        else:
+            self.state = self._load_state_dict_from_active_run_checkpoint()
+
+    def _load_state_dict_from_active_run_checkpoint(self) -> State:
+        if self.files is None:
+            raise CheckPointNotFoundError("a run without a directory has no state")
+        state = read_state(self.files.state)
+        for line in check_parameters(self.files, self.hyper_params, accept=self.settings.accept_changes):
+            self.view.say(line)
+        return state
+
+    def _load_state_dict_from_base_run_checkpoint(self, version: str = "latest") -> State:
+        base = self.hyper_params.base_run.run_id
+        if base is None:
+            raise InputError("base_run.run_id", "is missing", "Name the run")
+        if version != "latest":
+            raise CheckPointNotFoundError(f"{base} keeps its latest state only")
+        return read_state(self.get_checkpoint_base_dir_from_run_id(base) / "state.json")
+
+    @classmethod
+    def get_checkpoint_base_dir_from_run_id(cls, run_id: str) -> Path:
+        """Return the directory of a run: a path, or a name in ``runs``."""
+        return Path(run_id) if Path(run_id).is_dir() else Path("runs") / run_id
+
+    @property
+    def state(self) -> State:
+        """The state, with that of the groups as it is now."""
+        groups = self.scenario_instance.shared_model_groups
+        self._state.shared_model_groups = {name: group.state for name, group in groups.items()}
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        for name, of_group in state.shared_model_groups.items():
+            if name not in self.scenario_instance.shared_model_groups:
+                raise InputError("state", f"there is no group {name}", "Keep the groups of the agents")
+            self.scenario_instance.shared_model_groups[name].state = of_group
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+        if self.settings.run_id is not None:
+            return self.settings.run_id
+        return self.files.root.name if self.files is not None else "NO_RUN_ID"
+
+    @property
+    def agent_names(self) -> list[str]:
+        """The names of the agents."""
+        return [agent.name for agent in self.protocol_handler.agents]
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents."""
+        return len(self.agent_names)
+
+    @property
+    def agent_wholes(self) -> dict[str, PureTextSharedModelGroup]:
+        """The model of each agent."""
+        return {name: self.scenario_instance.group_of(name) for name in self.agent_names}
+
+    @property
+    def shared_model_groups(self) -> dict[str, PureTextSharedModelGroup]:
+        """The agents grouped by their models."""
+        return dict(self.scenario_instance.shared_model_groups)
+
+    @property
+    def protocol_handler(self) -> Protocol:
+        """Who speaks when, and what they earn."""
+        return self.scenario_instance.protocol_handler
+
+    @property
+    def combined_agent(self) -> ProofEpisode:
+        """What lets all agents of a round speak."""
+        return self.scenario_instance.episode
+
+    @property
+    def max_message_rounds(self) -> int:
+        """The greatest number of rounds."""
+        return self.protocol_handler.max_rounds
+
+    @property
+    def train_environment(self) -> PureTextEnvironment:
+        """What is learned from."""
+        return self.scenario_instance.train_environment
+
+    @property
+    def test_environment(self) -> PureTextEnvironment:
+        """What is only measured."""
+        return self.scenario_instance.test_environment
+
+    @property
+    def checkpoint_base_dir(self) -> Path | None:
+        """The directory of the run; ``None`` if nothing is kept, as for the paths below."""
+        return self.settings.run_dir
+
+    @property
+    def checkpoint_state_path(self) -> Path | None:
+        """The state."""
+        return self.files.state if self.files else None
+
+    @property
+    def checkpoint_params_path(self) -> Path | None:
+        """The parameters."""
+        return self.files.params if self.files else None
+
+    @property
+    def checkpoint_metadata_path(self) -> Path | None:
+        """The metadata."""
+        return self.files.metadata if self.files else None
+
+    @property
+    def checkpoint_rollouts_dir(self) -> Path | None:
+        """The rollouts."""
+        return self.files.rollouts if self.files else None
+
+    @property
+    def checkpoint_analysis_dir(self) -> Path | None:
+        """The results of analysers."""
+        return self.files.analysis if self.files else None
+
+    @property
+    def raw_transcripts_dir(self) -> Path | None:
+        """The transcripts of what the models wrote."""
+        return self.files.raw_transcripts if self.files else None
+
+    @property
+    def processed_transcripts_dir(self) -> Path | None:
+        """The transcripts of what the agents said in each channel."""
+        return self.files.processed_transcripts if self.files else None
+
+    @property
+    def prompts_dir(self) -> Path | None:
+        """The prompts."""
+        return self.files.prompts if self.files else None
+
+    def get_total_num_iterations(self) -> int:
+        """Return the number of iterations."""
+        return self.hyper_params.rl.num_iterations
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Return which package made the run."""
+        return metadata()
