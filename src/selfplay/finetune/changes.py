@@ -10,13 +10,7 @@ from selfplay.finetune.hyper_params import HyperParameters
 from selfplay.finetune.metadata import metadata
 from selfplay.finetune.run_files import RunFiles
 
-HARMLESS = (
-    "rl.num_iterations",
-    "rl.num_test_iterations",
-    "text_rl.test_",
-    "text_rl.save_",
-    "text_rl.transcript_",
-)
+HARMLESS = ("rl.num_iterations", "rl.num_test_", "text_rl.test_", "text_rl.save_", "text_rl.transcript_")
 """Parameters whose change leaves what was sampled and learned so far as it is."""
 
 

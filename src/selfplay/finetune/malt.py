@@ -1,4 +1,4 @@
-"""PureTextMaltTrainer: MALT. Agents learn by DPO which of two responses to the same prefix led to more reward.
+"""PureTextMaltTrainer: MALT. Agents learn by DPO which of two responses to a prefix led to more reward.
 
 Motwani et al., "MALT: Improving Reasoning with Multi-Agent LLM Training" (arXiv 2412.01928). The first
 iterations may be expert iteration.
@@ -21,7 +21,7 @@ class PureTextMaltTrainer(PureTextEiTrainer):
     async def _sample_rollouts_for_single_environment(
         self, environment: PureTextEnvironment, data_batch: Row
     ) -> Rollout:
-        """Sample the tree of responses to a claim; a test, and an iteration of imitation, sample one proof."""
+        """Sample the tree of responses to a claim; for a test or an imitation, one proof."""
         if not environment.train or self._imitates:
             return await super()._sample_rollouts_for_single_environment(environment, data_batch)
         if TREE not in environment.arena.episodes:

@@ -15,7 +15,7 @@ from selfplay.core.gather import all_results
 from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.experiment import Experiment
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.providers.job import ENDED, FineTuneJobError, Job
+from selfplay.finetune.providers.job import ENDED, Job
 from selfplay.finetune.rollout_file import RolloutFile
 from selfplay.finetune.sampling import sample
 from selfplay.finetune.saving import load_rollouts, save_rollouts
@@ -25,7 +25,7 @@ from selfplay.finetune.tree_episode import ends_of
 
 
 class PureTextRlTrainer(Experiment, ABC):
-    """Base class of stage trainers; a subclass turns rollouts into jobs (:meth:`_stage_create_fine_tune_jobs`).
+    """Base class of stage trainers. A subclass makes jobs: :meth:`_stage_create_fine_tune_jobs`.
 
     See :class:`Experiment` for the arguments.
     """
@@ -78,7 +78,7 @@ class PureTextRlTrainer(Experiment, ABC):
     async def _await_or_recreate(self) -> None:
         try:
             await self._stage_await_fine_tune_jobs()
-        except* FineTuneJobError as failed:
+        except ExceptionGroup as failed:
             tries = max(group.state.tries for group in self.shared_model_groups.values())
             if tries >= self.settings.recreate_failed_jobs:
                 raise

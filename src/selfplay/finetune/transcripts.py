@@ -17,7 +17,7 @@ PromptMessage = dict[str, str]
 
 
 def raw_transcripts(rollouts: list[Rollout]) -> list[Transcript]:
-    """Return, for each proof, its claim, rewards and ``transcript``: in each round, the text of each agent."""
+    """Return, for each proof, its claim, its rewards and ``transcript``: the texts of each round by agent."""
     return [_transcript(state, _raw) for _, state in _proofs(rollouts)]
 
 
@@ -41,7 +41,7 @@ def prompts_of(rollouts: list[Rollout]) -> list[list[dict[str, list[PromptMessag
 
 
 def _node_names(rollout: Rollout, state: ProofState) -> list[str | int]:
-    """Return what a proof's steps are marked with: the rounds, or in a tree the nodes on the way to its end."""
+    """Return the marks of a proof's steps: its rounds, or in a tree the nodes on the way to its end."""
     if "nodes" not in rollout.extras:
         return list(range(len(state["rounds"])))
     branches = [str(branch) for branch in state["branches"]]

@@ -1,0 +1,79 @@
+"""Experiments over fine-tuning jobs with agents that follow a script."""
+
+from proof_scripts import make
+from selfplay.finetune.environment import PureTextEnvironment
+from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
+from selfplay.finetune.job_records import JobRecords
+from selfplay.finetune.model_groups import PureTextSharedModelGroup
+from selfplay.finetune.providers.dry_run import DryRunJobs
+from selfplay.finetune.scenario import ScenarioInstance, agents_of
+from selfplay.programs.proofs.claims import Claim
+
+CLAIMS = [
+    Claim(f"What is {n} + 1?", f"{n} + 1 = {n + 1 + n % 2}", int(n % 2 == 0), f"sum-{n}") for n in range(12)
+]
+
+
+class Jobs(DryRunJobs):
+    """Jobs that end as the test says; keeps what was asked for.
+
+    ``ends`` are the statuses of the jobs to come, by the order of their creation; then all succeed.
+    """
+
+    def __init__(self, *ends):
+        super().__init__()
+        self.ends = list(ends)
+        self.requests = []
+        self.files = {}
+
+    async def upload(self, name, examples):
+        self.files.setdefault(name, examples)
+        return await super().upload(name, examples)
+
+    async def create(self, request, file):
+        from dataclasses import replace
+
+        if request.name not in [one.name for one in self.requests]:
+            self.requests.append(request)
+            job = await super().create(request, file)
+            end = self.ends.pop(0) if self.ends else "succeeded"
+            model = f"ft:{request.name}" if end == "succeeded" else None
+            self._jobs[request.name] = replace(job, status=end, model=model)
+        return self._jobs[request.name]
+
+
+def make_trainer(
+    kind, client, directory, provider=None, *, rows=8, frozen=(), name="nip", view=None, **changes
+):
+    """A trainer in ``directory``; ``changes`` are HyperParameters' and, with ``settings``, ExperimentSettings'."""
+    settings = ExperimentSettings(
+        run_dir=directory, **{"poll_seconds": 0.0, "num_rollout_workers": 4, **changes.pop("settings", {})}
+    )
+    params = HyperParameters(**changes)
+    arena, episode = make(client, name)
+    provider = provider or Jobs()
+    groups = {
+        agent.name: PureTextSharedModelGroup(
+            agent.name,
+            (agent.name,),
+            f"base-{agent.name}",
+            provider,
+            JobRecords(directory / "jobs"),
+            freeze_agent=agent.name in frozen,
+        )
+        for agent in episode.protocol.agents
+    }
+    environments = [
+        PureTextEnvironment(
+            arena,
+            episode.protocol,
+            CLAIMS,
+            rows,
+            lambda: agents_of(groups, {}),
+            seed=params.seed,
+            train=train,
+        )
+        for train in (True, False)
+    ]
+    scenario = ScenarioInstance(episode.protocol, episode, *environments, groups)
+    return kind(params, scenario, settings, view)
