@@ -42,15 +42,13 @@ class Jobs(DryRunJobs):
         return self._jobs[request.name]
 
 
-def make_trainer(
-    kind, client, directory, provider=None, *, rows=8, frozen=(), name="nip", view=None, **changes
-):
-    """A trainer in ``directory``; ``changes`` are HyperParameters' and, with ``settings``, ExperimentSettings'."""
+def make_trainer(kind, client, directory, provider=None, *, rows=8, frozen=(), view=None, **changes):
+    """A trainer in ``directory``. ``changes`` are HyperParameters; ``settings`` are ExperimentSettings."""
     settings = ExperimentSettings(
         run_dir=directory, **{"poll_seconds": 0.0, "num_rollout_workers": 4, **changes.pop("settings", {})}
     )
     params = HyperParameters(**changes)
-    arena, episode = make(client, name)
+    arena, episode = make(client)
     provider = provider or Jobs()
     groups = {
         agent.name: PureTextSharedModelGroup(

@@ -1,4 +1,4 @@
-"""Stages of a trainer over fine-tuning jobs: their order, what is kept, kills between them, jobs that fail."""
+"""Stages of a trainer over fine-tuning jobs: their order, kills between them, jobs that fail."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 
 from finetune_runs import Jobs, make_trainer
 from proof_scripts import Script
+from selfplay.config.finetune import RlParameters, TextRlParameters
 from selfplay.core import InputError
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.finetune.hyper_params import RlParameters, TextRlParameters
 from selfplay.finetune.malt import PureTextMaltTrainer
 from selfplay.finetune.providers.job import FineTuneJobError
 from selfplay.finetune.view import QuietView

@@ -21,7 +21,7 @@ def check_parameters(files: RunFiles, params: HyperParameters, *, accept: bool) 
         InputError: parameters that change results differ, and ``accept`` is false.
         OSError: they cannot be written.
     """
-    now = msgspec.to_builtins(params.to_dict())
+    now = params.model_dump()
     changed = _differences(_read(files), now) if files.params.exists() else []
     refused = [one for one in changed if not one.startswith(HARMLESS)]
     if refused and not accept:

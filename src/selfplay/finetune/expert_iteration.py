@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from selfplay.config.finetune import PureTextEiParameters
 from selfplay.core import Rollout, derive_seed
-from selfplay.finetune.hyper_params import PureTextEiParameters
 from selfplay.finetune.model_groups import Example
 from selfplay.finetune.trainer import PureTextRlTrainer
 from selfplay.programs.proofs.decisions import decision_text

@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
+from selfplay.config.finetune import PureTextMaltParameters
 from selfplay.core import Rollout, Step, derive_seed
-from selfplay.finetune.hyper_params import PureTextMaltParameters
 from selfplay.finetune.tree import Node, expected_rewards
 from selfplay.programs.proofs.protocol import Protocol
 from selfplay.programs.proofs.rewards import max_reward, min_reward, reward_mid_point_estimate

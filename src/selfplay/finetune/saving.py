@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from selfplay.config.finetune import TextRlParameters
 from selfplay.core import InputError, Rollout
 from selfplay.core.files import write_file
-from selfplay.finetune.hyper_params import TextRlParameters
 from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.transcripts import processed_transcripts, prompts_of, raw_transcripts
 

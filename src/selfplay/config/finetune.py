@@ -1,0 +1,146 @@
+"""Settings of trainers over fine-tuning jobs, with the names and defaults of Neural Interactive Proofs."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from selfplay.config.base import Settings
+
+JobState = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class RlParameters(Settings):
+    """How much is sampled."""
+
+    rollouts_per_iteration: int | None = Field(default=None, ge=1)
+    """Number of rollouts in each iteration; if not given, one for each claim."""
+    num_iterations: int = Field(default=8, ge=1)
+    """Number of iterations; all but the last are followed by fine-tuning."""
+    num_test_iterations: int = Field(default=1, ge=1)
+    """How often each test claim is judged; without `text_rl.test_on_whole_dataset`, how many times
+    `rollouts_per_iteration` rollouts a test has."""
+
+
+class TextRlParameters(Settings):
+    """What all trainers over fine-tuning jobs share."""
+
+    fine_tune_on_all_previous_rollouts: bool = False
+    """Learn from the rollouts of earlier iterations as well."""
+    verifier_guess_replacement_proportion: float = Field(default=0.0, ge=0, le=1)
+    """Share of the rollouts in which the verifier's verdict is replaced by the true one before it is
+    imitated."""
+    verifier_guess_replacement_annealing: Literal["none", "linear", "exponential"] = "none"
+    """How the share p falls: at iteration i it is p, max(p - i r, 0) or p (1 - r)^i, with r the rate."""
+    verifier_guess_replacement_annealing_rate: float = Field(default=0.1, ge=0, le=1)
+    """The rate at which the share falls."""
+    save_transcripts: bool = True
+    """Write transcripts that people read."""
+    transcript_format: Literal["yaml", "json"] = "yaml"
+    """The format of transcripts."""
+    test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
+    """The iterations in which the test claims are judged."""
+    test_on_whole_dataset: bool = True
+    """Judge every test claim."""
+
+
+class PureTextEiParameters(Settings):
+    """Which rollouts expert iteration imitates."""
+
+    rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
+    """All from a reward on, or a draw whose weights grow with the reward."""
+    reward_threshold: float = 0.9
+    """The least reward of an agent whose conversation is imitated."""
+    weighting_sample_size_factor: float = Field(default=0.5, gt=0)
+    """Number of drawn rollouts, as a share of all."""
+    weighting_minimum: float | None = None
+    """The reward of weight 0; if not given, the least of the iteration."""
+    weighting_use_replacement: bool = True
+    """Whether a rollout may be drawn twice."""
+    weighting_epsilon: float = Field(default=0.01, ge=0)
+    """A share of uniform weight that is added."""
+
+
+class PureTextMaltParameters(Settings):
+    """How MALT makes trees of responses, and pairs of them."""
+
+    num_responses_per_timestep: int = Field(default=2, ge=2)
+    """Number of responses to each prefix of an episode."""
+    pair_selection_method: Literal["positive_negative", "interval"] = "interval"
+    """A response above and one below the middle of the rewards, or two that differ by more than a share of
+    their range."""
+    interval_threshold_proportion: float = Field(default=0.5, ge=0, le=1)
+    """That share."""
+    num_initial_ei_iterations: int = Field(default=0, ge=0)
+    """Number of iterations of expert iteration before."""
+    frozen_agents_generate_one_response: bool = True
+    """One response where only frozen agents speak."""
+
+
+class BaseRunParameters(Settings):
+    """What is taken from an earlier run: its parameters, or its models, which are tested again."""
+
+    base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
+    """Which of the two."""
+    run_id: str | None = None
+    """The earlier run."""
+
+
+class AgentParameters(Settings):
+    """The model of an agent."""
+
+    model_name: str = "default"
+    """The model that it starts from, by the API's name."""
+    shared_model_group: str | None = None
+    """Agents with the same name share one model; if not given, the agent has its own."""
+    freeze_agent: bool = False
+    """Never train it."""
+    fine_tune_from_scratch: bool = True
+    """Start each job from `model_name`, not from the last model."""
+    dpo_beta: float | None = Field(default=None, gt=0)
+    """DPO's beta; if not given, the provider's."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Its temperature; if not given, the program's."""
+    hyperparameters: dict[str, Any] = {}
+    """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`."""
+
+
+class ProviderSettings(Settings):
+    """Where models answer and jobs are made."""
+
+    type: Literal["openai", "dry_run"] = "openai"
+    """An API with OpenAI's routes, or jobs that train nothing."""
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
+    least_examples: int = Field(default=10, ge=1)
+    """The smallest number of examples that the API accepts; with fewer, an agent keeps its model."""
+    fields: dict[str, str] = {}
+    """Names of fields in requests and replies by OpenAI's name, where an API differs."""
+    states: dict[str, JobState] = {}
+    """OpenAI's names of a job's states by the API's, where an API differs."""
+    poll_seconds: float = Field(default=5.0, gt=0)
+    """Time between two questions about a job."""
+    job_timeout: float = Field(default=86400.0, gt=0)
+    """Seconds after which a job that has not ended is given up."""
+    recreate_failed_jobs: int = Field(default=0, ge=0)
+    """How often a job that failed is made again."""
+
+
+class FinetuneSettings(Settings):
+    """Training through fine-tuning jobs: `selfplay finetune`."""
+
+    trainer: Literal["pure_text_ei", "pure_text_malt"] = "pure_text_ei"
+    """Expert iteration, or MALT."""
+    provider: ProviderSettings = ProviderSettings()
+    """Where models answer and jobs are made."""
+    agents: dict[str, AgentParameters] = {}
+    """The models of the agents, by agent; `_default` holds for those that are not named."""
+    rl: RlParameters = RlParameters()
+    """How much is sampled."""
+    text_rl: TextRlParameters = TextRlParameters()
+    """What both trainers share."""
+    pure_text_ei: PureTextEiParameters = PureTextEiParameters()
+    """Which rollouts expert iteration imitates."""
+    pure_text_malt: PureTextMaltParameters = PureTextMaltParameters()
+    """How MALT makes trees of responses, and pairs of them."""
+    base_run: BaseRunParameters = BaseRunParameters()
+    """What is taken from an earlier run."""
