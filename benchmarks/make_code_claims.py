@@ -22,7 +22,7 @@ from code_mutants import mutants, styles
 
 FUNCTIONS = Path(__file__).parent / "code_functions"
 DATA = Path(__file__).parents[1] / "src" / "selfplay" / "programs" / "proofs" / "code_claims.jsonl"
-MAX_STEPS = 20_000
+MAX_STEPS = 100_000
 SECONDS = 60
 
 RUNNER = f"""
@@ -35,6 +35,7 @@ def passes(candidate, tests):
     steps = 0
     def count(frame, event, argument):
         nonlocal steps
+        frame.f_trace_opcodes = True
         steps += 1
         if steps > {MAX_STEPS}:
             raise TooLong

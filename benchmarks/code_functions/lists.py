@@ -117,7 +117,12 @@ def differences(numbers):
     return result
 
 
-assert [differences([]), differences([4]), differences([1, 4, 9]), differences([5, 3])] == [[], [], [3, 5], [-2]]
+assert [differences([]), differences([4]), differences([1, 4, 9]), differences([5, 3])] == [
+    [],
+    [],
+    [3, 5],
+    [-2],
+]
 
 
 def without_duplicates(items):
@@ -142,7 +147,12 @@ def backwards(items):
     return result
 
 
-assert [backwards([1, 2, 3]), backwards([]), backwards([5]), backwards([1, 2])] == [[3, 2, 1], [], [5], [2, 1]]
+assert [backwards([1, 2, 3]), backwards([]), backwards([5]), backwards([1, 2])] == [
+    [3, 2, 1],
+    [],
+    [5],
+    [2, 1],
+]
 
 
 def chunks(items, size=2):

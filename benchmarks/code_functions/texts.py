@@ -31,7 +31,12 @@ def initials(name):
     return "".join([word[0].upper() for word in name.split()])
 
 
-assert [initials("ada lovelace"), initials("x"), initials(""), initials("Alan M Turing")] == ["AL", "X", "", "AMT"]
+assert [initials("ada lovelace"), initials("x"), initials(""), initials("Alan M Turing")] == [
+    "AL",
+    "X",
+    "",
+    "AMT",
+]
 
 
 def longest_word(text):
@@ -56,7 +61,13 @@ def caesar(text, shift=3):
     return moved
 
 
-assert [caesar("abc"), caesar("xyz"), caesar(""), caesar("az", 1), caesar("b", -1)] == ["def", "abc", "", "ba", "a"]
+assert [caesar("abc"), caesar("xyz"), caesar(""), caesar("az", 1), caesar("b", -1)] == [
+    "def",
+    "abc",
+    "",
+    "ba",
+    "a",
+]
 
 
 def run_lengths(text):
@@ -71,7 +82,12 @@ def run_lengths(text):
     return result
 
 
-assert [run_lengths("aab"), run_lengths(""), run_lengths("abc"), run_lengths("zzz")] == ["a2b1", "", "a1b1c1", "z3"]
+assert [run_lengths("aab"), run_lengths(""), run_lengths("abc"), run_lengths("zzz")] == [
+    "a2b1",
+    "",
+    "a1b1c1",
+    "z3",
+]
 
 
 def shortened(text, length=10):
@@ -104,7 +120,12 @@ def count_words(text, at_least=1):
     return count
 
 
-assert [count_words("a bb ccc"), count_words("a bb ccc", 2), count_words("a", 2), count_words("")] == [3, 2, 0, 0]
+assert [count_words("a bb ccc"), count_words("a bb ccc", 2), count_words("a", 2), count_words("")] == [
+    3,
+    2,
+    0,
+    0,
+]
 
 
 def without_spaces(text):
@@ -127,7 +148,11 @@ def common_prefix(first, second):
     return first[:length]
 
 
-assert [common_prefix("abcd", "abxy"), common_prefix("a", "b"), common_prefix("ab", "abc")] == ["ab", "", "ab"]
+assert [common_prefix("abcd", "abxy"), common_prefix("a", "b"), common_prefix("ab", "abc")] == [
+    "ab",
+    "",
+    "ab",
+]
 assert [common_prefix("abc", "ab"), common_prefix("", "x")] == ["ab", ""]
 
 
@@ -136,7 +161,12 @@ def is_anagram(first, second):
     return sorted(first) == sorted(second)
 
 
-assert [is_anagram("listen", "silent"), is_anagram("aab", "abb"), is_anagram("", ""), is_anagram("a", "aa")] == [
+assert [
+    is_anagram("listen", "silent"),
+    is_anagram("aab", "abb"),
+    is_anagram("", ""),
+    is_anagram("a", "aa"),
+] == [
     *(True, False, True, False),
 ]
 
@@ -193,7 +223,11 @@ def added(first, second):
     return result
 
 
-assert [added({"a": 1}, {"a": 2, "b": 3}), added({}, {}), added({"x": 1}, {})] == [{"a": 3, "b": 3}, {}, {"x": 1}]
+assert [added({"a": 1}, {"a": 2, "b": 3}), added({}, {}), added({"x": 1}, {})] == [
+    {"a": 3, "b": 3},
+    {},
+    {"x": 1},
+]
 
 
 def brackets_match(text):
@@ -221,7 +255,12 @@ def padded(text, width=5, fill="0"):
     return text
 
 
-assert [padded("42"), padded("12345"), padded("123456"), padded("", 2, "x")] == ["00042", "12345", "123456", "xx"]
+assert [padded("42"), padded("12345"), padded("123456"), padded("", 2, "x")] == [
+    "00042",
+    "12345",
+    "123456",
+    "xx",
+]
 
 
 def replaced(text, old, new):
@@ -267,7 +306,12 @@ def first_repeated(text):
     return ""
 
 
-assert [first_repeated("abca"), first_repeated("abba"), first_repeated("abc"), first_repeated("")] == ["a", "b", "", ""]
+assert [first_repeated("abca"), first_repeated("abba"), first_repeated("abc"), first_repeated("")] == [
+    "a",
+    "b",
+    "",
+    "",
+]
 
 
 def from_binary(digits):
@@ -278,4 +322,10 @@ def from_binary(digits):
     return number
 
 
-assert [from_binary("0"), from_binary("1"), from_binary("101"), from_binary("1101"), from_binary("")] == [0, 1, 5, 13, 0]
+assert [from_binary("0"), from_binary("1"), from_binary("101"), from_binary("1101"), from_binary("")] == [
+    0,
+    1,
+    5,
+    13,
+    0,
+]
