@@ -17,7 +17,7 @@ from selfplay.core import InputError, derive_seed
 from selfplay.programs.proofs.claims import Claim
 
 Slip = Literal["wrong digit", "lost carry", "swapped operand", "lost place"]
-_TRIES = 200
+_MAX_MISSES = 1000
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,19 @@ def arithmetic_claims(count: int, difficulty: int = 2, seed: int = 0) -> list[Cl
         raise InputError("difficulty", f"{difficulty} is too low", "Give 1 or more")
     rng = random.Random(derive_seed(seed, "arithmetic", difficulty))
     claims: dict[str, Claim] = {}
-    for _ in range(_TRIES * count):
-        if len(claims) == count:
-            return list(claims.values())
+    misses = 0
+    while len(claims) < count:
         number = len(claims)
         sign = "+-*"[number // 2 % 3]
         left, right = _operands(rng, sign, difficulty)
-        sum_text = f"{left} {sign} {right}"
-        if sum_text not in claims:
-            claims[sum_text] = _claim(rng, sum_text, left, sign, right, y=1 - number % 2)
-    raise InputError("count", f"there are not {count} questions of difficulty {difficulty}", "Ask for fewer")
+        text = f"{left} {sign} {right}"
+        misses = misses + 1 if text in claims else 0
+        if misses == _MAX_MISSES:
+            problem = f"there are not {count} questions of difficulty {difficulty}"
+            raise InputError("count", problem, "Ask for fewer, or for a greater difficulty")
+        if not misses:
+            claims[text] = _claim(rng, text, left, sign, right, y=1 - number % 2)
+    return list(claims.values())
 
 
 def _operands(rng: random.Random, sign: str, difficulty: int) -> tuple[int, int]:
