@@ -50,7 +50,7 @@ class Sft(PackedLoss[list[Sample]]):
         return {"loss": nll / number, "accuracy": hits / number}
 
     def _sums(self, samples: Sequence[Sample], divisor: int) -> tuple[float, float]:
-        """Return sums over tokens. With a ``divisor``, accumulate the gradient of the first one divided by it."""
+        """Return sums over tokens; with a ``divisor``, accumulate the gradient of nll / ``divisor``."""
         nll, hits = 0.0, 0.0
         with self.policy.adapter(self.adapter):
             for plan in self.plans(samples):
