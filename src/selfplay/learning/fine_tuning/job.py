@@ -17,7 +17,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +212,6 @@ class FineTuningJob:
     def _trained_tokens(self) -> int:
         """Return the tokens of all examples, as if nothing was shared, over all epochs."""
         return self.numbers.n_epochs * sum(_tokens_of(example) for example in self.data.train)
-
-
-def outcome_json(outcome: Outcome) -> bytes:
-    """Return an outcome as JSON."""
-    return json.dumps(asdict(outcome)).encode()
 
 
 def _name(step: int) -> str:
