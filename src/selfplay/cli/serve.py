@@ -32,9 +32,7 @@ def serve(
     ] = None,
     jobs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Directory of fine-tuning jobs and their files; by default none."
-        ),
+        typer.Option(metavar="DIR", help="Directory of fine-tuning jobs and their files; by default none."),
     ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""

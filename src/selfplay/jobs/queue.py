@@ -88,9 +88,7 @@ class JobQueue:
             ApiError: it has ended.
         """
         if job.status not in UNFINISHED:
-            raise ApiError(
-                400, f"Fine-tuning job {job.id} has {job.status} already, so it cannot be cancelled"
-            )
+            raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
         self._end(job, CANCELLED, "The job was cancelled")
         if job is self._working_on and self._worker is not None:
             self._worker.kill()

@@ -5,7 +5,7 @@ Everything of a job is in one directory:
     reference.json     the reference's log-probabilities (DPO), computed before the first step
     state/             the newest saved state: weights, optimizer, number of steps
     metrics.jsonl      a row for each step
-    step-000012/       the adapter after an epoch; the newest three are kept, the last is the result
+    step-000012/       the adapter after an epoch, for the last three; the last of them is the result
     results.csv        the rows, once the job has ended
 
 The order of the examples follows from the seed and the number of the epoch, and the learning rate from the
@@ -14,7 +14,6 @@ number of the step, so the saved state is all that the next step depends on.
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -106,6 +105,8 @@ class FineTuningJob:
         self.report = report
         self.steps_per_epoch = math.ceil(len(data.train) / self.numbers.batch_size)
         self.steps = self.steps_per_epoch * self.numbers.n_epochs
+        epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
+        self.checkpoints = list(epoch_ends[-KEPT_CHECKPOINTS:])
         self.loss: PackedLoss[Any] = (
             Sft(policy) if settings.method == "supervised" else Dpo(policy, beta=self.numbers.beta)
         )
@@ -135,15 +136,16 @@ class FineTuningJob:
                 row |= {f"valid_{name}": value for name, value in validation.items()}
             log.add(row | {"created_at": int(time.time())})
             self.report(row)
-            if ends_epoch:
-                self._save_model(step)
-            if ends_epoch or time.monotonic() - saved_at >= self.save_seconds:
+            if step in self.checkpoints:
+                name = self.directory / _name(step)
+                save_proven_adapter(name, self.policy, self.base_name, TRAINED, step)
+            if time.monotonic() - saved_at >= self.save_seconds:
                 log.sync()
                 self._save_state(step)
                 saved_at = time.monotonic()
         write_file(self.directory / RESULTS_FILE, as_csv(self.settings.method, log.rows))
         log.close()
-        checkpoints = [SavedModel(one, _name(one), log.rows[one - 1]) for one in self._epoch_ends(step)]
+        checkpoints = [SavedModel(one, _name(one), log.rows[one - 1]) for one in self.checkpoints]
         return Outcome(self.numbers, self._trained_tokens(), checkpoints)
 
     def _step(self, step: int) -> Row:
@@ -194,20 +196,6 @@ class FineTuningJob:
         save_file({key: value.contiguous() for key, value in tensors.items()}, scratch / LEARNER_FILE)
         (scratch / STATE_FILE).write_text(json.dumps({"step": step}))
         put_in_place(scratch, self.directory / STATE)
-
-    def _save_model(self, step: int) -> None:
-        """Save the adapter, and delete the oldest."""
-        save_proven_adapter(self.directory / _name(step), self.policy, self.base_name, TRAINED, step)
-        kept = {_name(one) for one in self._epoch_ends(step)}
-        for path in self.directory.glob("step-*"):
-            if path.name not in kept:
-                shutil.rmtree(path)
-
-    def _epoch_ends(self, step: int) -> list[int]:
-        """Return the steps of the adapters that are kept after ``step`` steps."""
-        per_epoch = self.steps_per_epoch
-        ends = range(per_epoch, step + 1, per_epoch)
-        return list(ends[-KEPT_CHECKPOINTS:])
 
     def _trained_tokens(self) -> int:
         """Return the tokens of all examples, as if nothing was shared, over all epochs."""
