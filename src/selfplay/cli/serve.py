@@ -10,7 +10,7 @@ from rich.console import Console
 from selfplay.cli.model_options import MODEL_HELP
 from selfplay.core import InputError
 
-PACKAGES = ("fastapi", "uvicorn")
+PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
 
 def serve(
@@ -29,6 +29,10 @@ def serve(
     adapters: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory from which clients may load adapters; by default none."),
+    ] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of fine-tuning jobs and their files; by default none."),
     ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
@@ -53,5 +57,6 @@ def serve(
         max_tokens=max_tokens,
         max_queue=max_queue,
         adapters=adapters,
+        jobs=jobs,
         console=console,
     )

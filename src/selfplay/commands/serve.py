@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import TOKEN_VARIABLE, is_loopback, is_sendable
 from selfplay.inference.server import create_app
+from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from selfplay.learning.checkpoints import STATE_FILE
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.training import assembly
@@ -46,6 +49,7 @@ def serve(
     max_tokens: int,
     max_queue: int,
     adapters: Path | None,
+    jobs: Path | None,
     console: Console,
 ) -> None:
     """Serve until interrupted.
@@ -58,6 +62,7 @@ def serve(
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress; further ones are rejected.
         adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
+        jobs: directory of files and fine-tuning jobs; ``None`` for a server without them.
         console: prints the address and, if this function generates it, the token.
 
     Raises:
@@ -70,9 +75,10 @@ def serve(
     source = find_model(model_or_run)
     model = source.model if threads is None else source.model.model_copy(update={"threads": threads})
     with _listen(host, port) as listener:
-        policy = assembly.build_policy(model, LoraSection(rank=1), 0, partial(print_line, console))
+        say = partial(print_line, console)
+        policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
         engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
-        app = build_app(engine, policy, model_or_run, source, token, adapters)
+        app = build_app(engine, policy, model_or_run, source, token, adapters, jobs, say)
         address = f"http://{_in_url(host)}:{listener.getsockname()[1]}/v1"
         print_line(console, f"serving {', '.join(engine.names())} at {address} (Ctrl-C ends)")
         if not chosen:
@@ -88,11 +94,16 @@ def build_app(
     source: ModelSource,
     token: str | None,
     root: Path | None = None,
+    jobs: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> FastAPI:
     """Publish the models of ``source`` and return the server's application.
 
     ``default`` is an alias of the first model served, and ``base`` of the base model. Clients may load
-    adapters from ``root``, under names other than these.
+    adapters from ``root``, under names other than these. Files and fine-tuning jobs are in ``jobs``.
+
+    Raises:
+        InputError: an adapter cannot be loaded, or ``jobs`` cannot be used.
     """
     adapters = ServedAdapters(policy, engine)
     found = adapter_directories(source, _last_part(name))
@@ -104,7 +115,31 @@ def build_app(
     aliases = {TRAINED: next(iter(found), base), BASE: base}
     reserved = frozenset([*aliases, *engine.names()])
     of_clients = None if root is None else ClientAdapters(adapters, root.expanduser(), reserved)
-    return create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+    if jobs is None:
+        app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+        refuse_job_routes(app)
+        return app
+    opened = OpenJobs(
+        jobs.expanduser(),
+        engine,
+        policy,
+        adapters,
+        served=base,
+        name=source.model.name,
+        adapters=found,
+        aliases=aliases,
+        say=say,
+    )
+    app = create_app(
+        engine,
+        token=token,
+        aliases=aliases,
+        adapters=of_clients,
+        larger_bodies={FILES: MAX_UPLOAD_BYTES},
+        running=opened.running,
+    )
+    add_job_routes(app, opened.service)
+    return app
 
 
 def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
@@ -202,7 +237,7 @@ def _run(app: FastAPI, listener: socket.socket) -> None:
         app,
         log_level="warning",
         access_log=False,
-        lifespan="off",
+        lifespan="on",
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

@@ -13,6 +13,7 @@ from torch import Tensor
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.jobs.service import FINE_TUNED
 from selfplay.learning.checkpoints import load_adapter, load_adapter_config
 from selfplay.learning.policy import TRAINED, PolicyModel
 
@@ -184,7 +185,7 @@ class ClientAdapters:
         self.adapters.unload(name)
 
     def _check_name(self, name: str) -> None:
-        if name in self.reserved:
+        if name in self.reserved or name.startswith(FINE_TUNED):
             raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
 
     def _below_root(self, path: str) -> Path:

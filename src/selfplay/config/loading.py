@@ -85,11 +85,15 @@ def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
     learning, envs = data.get("learning"), data.get("envs")
     algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
-    named = [(data.get("program"), "path"), (algorithm, "path")]
+    program = data.get("program")
+    named = [(program, "path"), (program, "protocol"), (algorithm, "path")]
     named += [(env, "id") for env in envs] if isinstance(envs, list) else []
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):
             table[field] = absolute(table[field], directory)
+    claims = program.get("claims") if isinstance(program, dict) else None
+    if isinstance(claims, dict) and isinstance(claims.get("path"), str):
+        claims["path"] = os.path.abspath(directory / os.path.expanduser(claims["path"]))
     for section in ("start", "frozen"):
         adapters = data.get(section)
         if isinstance(adapters, dict):

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from selfplay.config.base import ClassPath, Settings
+from selfplay.config.proofs import Claims, ProtocolSettings
 from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.own_classes import name_of
 
 
 class ProgramSettings(Settings):
@@ -98,4 +100,42 @@ class ProposerSolverSettings(ProgramSettings):
     """Maximum number of stored questions."""
 
 
-Program = Annotated[DebateSettings | ProposerSolverSettings | PythonProgram, Field(discriminator="type")]
+class ProofsSettings(ProgramSettings, ProtocolSettings):
+    """A verifier judges claims by questioning provers that want to convince it."""
+
+    type: Literal["proofs"]
+    """Names this kind of program."""
+    protocol: str = "nip"
+    """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a function
+    of your own, such as `court.py:court`."""
+    claims: Claims
+    """What is judged."""
+    batch_size: int = Field(default=32, ge=1)
+    """Number of proofs in each update."""
+    proofs_per_claim: int = Field(default=4, ge=1)
+    """Number of proofs that share a claim and are compared with each other."""
+    verifier_policy: str = "verifier"
+    """The policy of verifiers."""
+    prover_policy: str = "prover"
+    """The policy of provers; `[roles.NAME]` sets that of one of them."""
+    max_response_words: int = Field(default=150, ge=1)
+    """The word limit that agents are told."""
+    max_tokens_per_message: int | None = Field(default=None, ge=1)
+    """Maximum length of an answer, in tokens; if not given, one and a half times the words."""
+    num_invalid_generation_retries: int = Field(default=20, ge=0)
+    """How often an invalid answer is asked for again. Training by tokens never sees those answers; with 0,
+    agents learn to avoid them."""
+    evaluation_claims: int = Field(default=64, ge=1)
+    """Number of held-out claims in each evaluation."""
+    evaluation_proofs: int = Field(default=2, ge=1)
+    """Number of proofs of each of them."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [name_of(self.protocol)]
+
+
+Program = Annotated[
+    DebateSettings | ProposerSolverSettings | ProofsSettings | PythonProgram, Field(discriminator="type")
+]

@@ -7,8 +7,8 @@ sockets and join the next one. A header of every answer gives the policy version
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
@@ -61,6 +61,8 @@ def create_app(
     token: str | None,
     aliases: Mapping[str, str] | None = None,
     adapters: Adapters | None = None,
+    larger_bodies: Mapping[str, int] | None = None,
+    running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> FastAPI:
     """Build the server's application, which must run on the engine's event loop.
 
@@ -70,9 +72,11 @@ def create_app(
         token: the bearer token that clients must send; ``None`` accepts all clients.
         aliases: additional names of models, which are not listed.
         adapters: loads and unloads LoRA adapters; without it, clients can do neither.
+        larger_bodies: maximum sizes of bodies by path, where the usual one is too small.
+        running: what is entered while the server runs.
     """
-    app = FastAPI(title="selfplay", openapi_url=None)
-    app.add_middleware(BodyLimit)
+    app = FastAPI(title="selfplay", openapi_url=None, lifespan=lambda app: running())
+    app.add_middleware(BodyLimit, larger=larger_bodies or {})
     if token is not None:
         app.add_middleware(TokenCheck, token=token)
     _add_error_answers(app)

@@ -1,6 +1,7 @@
 """Middleware that rejects clients without the token and bodies that are too large."""
 
 import secrets
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,19 +41,27 @@ class TokenCheck:
 
 
 class BodyLimit:
-    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, with or without a Content-Length."""
+    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, with or without a Content-Length.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: the application.
+        larger: other limits by path.
+    """
+
+    def __init__(self, app: ASGIApp, larger: Mapping[str, int]) -> None:
         self.app = app
+        self.larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 413."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.larger.get(scope["path"], MAX_BODY_BYTES)
+        too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
         length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            await ApiError(413, _TOO_LARGE).response()(scope, receive, send)
+        if length.isdigit() and int(length) > limit:
+            await ApiError(413, too_large).response()(scope, receive, send)
             return
         received = 0
 
@@ -60,11 +69,8 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > MAX_BODY_BYTES:
-                raise HTTPException(413, _TOO_LARGE)
+            if received > limit:
+                raise HTTPException(413, too_large)
             return message
 
         await self.app(scope, receive_some, send)
-
-
-_TOO_LARGE = f"the body has more than {MAX_BODY_BYTES:,} bytes. Send a shorter one"

@@ -11,6 +11,7 @@ from torch import Tensor
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.data_parallel import DataParallel, Share
+from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
 # No momentum: opponents change with the policy, so old gradients belong to an old game. With 0.9, self-play
@@ -194,12 +195,7 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
-        state = self.policy.adapter_state(self.adapter)
-        tensors = {f"weights.{key}": value for key, value in state.items()}
-        for index, parameter in enumerate(self.policy.adapter_parameters(self.adapter)):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value).detach().clone().cpu()
-        return tensors
+        return training_tensors(self.policy, self.adapter, self.optimizer)
 
     def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` records.
@@ -207,15 +203,6 @@ class Learner:
         Raises:
             InputError: the weights belong to another adapter.
         """
-        prefix = "weights."
-        weights = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-        self.policy.load_adapter_state(weights, self.adapter)
-        for index, parameter in enumerate(self.policy.adapter_parameters(self.adapter)):
-            prefix = f"optimizer.{index}."
-            moments = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-            self.optimizer.state[parameter] = {
-                name: value if name == "step" else value.to(self.policy.device)
-                for name, value in moments.items()
-            }
+        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors)
         self.version = version
         self.samples_seen = samples_seen

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from selfplay.config import Config
 from selfplay.config.play import Games
-from selfplay.config.programs import PythonProgram
+from selfplay.config.programs import ProofsSettings, PythonProgram
 from selfplay.core import (
     Arena,
     InferenceClient,
@@ -23,6 +23,7 @@ from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
+from selfplay.training.proofs import build_proofs
 from selfplay.training.rewards import build_credit
 
 MIN_TEMPERATURE = 0.01
@@ -47,6 +48,8 @@ def build_program(config: Config) -> Arena | None:
     arena: Arena
     if isinstance(settings, PythonProgram):
         arena = _python_program(settings, client, seed)
+    elif isinstance(settings, ProofsSettings):
+        arena = build_proofs(settings, client, seed)
     else:
         kind = DebateArena if settings.type == "debate" else ProposerSolverArena
         options = settings.model_dump(exclude={"type"})

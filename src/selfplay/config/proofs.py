@@ -1,0 +1,126 @@
+"""Settings of interactive proofs: the protocol, what the agents earn, and what is judged."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from selfplay.config.base import Settings
+
+
+class ColumnSettings(Settings):
+    """Which columns of the data are which."""
+
+    question: str = "question"
+    """The question."""
+    claim: str = "claim"
+    """The claimed answer to it."""
+    y: str = "y"
+    """The truth: 1 or true for a right claim, 0 or false for a wrong one."""
+    right: str | None = None
+    """In place of `claim` and `y`: a list of right claims, texts or tables with the text in `entry`."""
+    wrong: str | None = None
+    """The same for wrong claims."""
+    entry: str = "solution"
+    """The text in a table of `right` and `wrong`."""
+    where: dict[str, Any] = {}
+    """Only rows in which these columns have these values are read."""
+
+
+class _Claims(Settings):
+    """Base of all kinds of claims."""
+
+    test_size: float = Field(default=0.2, gt=0, lt=1)
+    """The share of the questions that is held out for evaluations."""
+    seed: int = Field(default=0, ge=0)
+    """Decides which claims are made and which are held out. The run's seed does not, so that runs compare."""
+
+
+class ArithmeticClaims(_Claims):
+    """Worked sums, differences and products, half of them with a slip."""
+
+    type: Literal["arithmetic_claims"]
+    """Names this kind of claims."""
+    count: int = Field(default=1000, ge=10)
+    """Number of claims, those that are held out included."""
+    difficulty: int = Field(default=2, ge=1)
+    """Digits of the numbers; with 1, one of the two has two digits."""
+
+
+class CodeClaims(_Claims):
+    """Small Python functions, half of them with a bug that fails a test."""
+
+    type: Literal["code_claims"]
+    """Names this kind of claims."""
+
+
+class FileClaims(_Claims):
+    """A JSON Lines file."""
+
+    type: Literal["file"]
+    """Names this kind of claims."""
+    path: str
+    """The file, relative to the configuration file and, on the command line, to the working directory."""
+    columns: ColumnSettings = ColumnSettings()
+    """The names of its fields."""
+
+
+class DatasetClaims(_Claims):
+    """A dataset of the Hugging Face Hub, or a directory of files; needs the extra `datasets`."""
+
+    type: Literal["dataset"]
+    """Names this kind of claims."""
+    name: str
+    """The dataset, such as `lrhammond/buggy-apps`."""
+    split: str = "train"
+    """The part that is read; a share of it is held out."""
+    columns: ColumnSettings | None = None
+    """The names of its columns; those of `lrhammond/buggy-apps` are known."""
+
+
+Claims = Annotated[ArithmeticClaims | CodeClaims | FileClaims | DatasetClaims, Field(discriminator="type")]
+
+
+class ProtocolSettings(Settings):
+    """The parameters of protocols, under their names in Neural Interactive Proofs."""
+
+    verifier_first: bool = True
+    """Whether the verifier speaks in the first round; in `nip`, `debate` and `mnip`."""
+    max_message_rounds: int = Field(default=8, ge=1)
+    """The greatest number of rounds; in `nip`, `debate` and `mnip`."""
+    min_message_rounds: int = Field(default=1, ge=1)
+    """The least number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
+    sequential: bool = False
+    """Whether two provers speak one after the other; in `debate` and `mnip`."""
+    prover0_first: bool = True
+    """Which of them begins then."""
+    randomize_channel_order: bool = True
+    """Whether the verifier reads the channels of two provers in random order."""
+    randomize_prover_stance: bool = False
+    """Whether the claim's text decides what provers argue for; in `nip`, `adp` and `mnip`."""
+    verifier_decision_spectrum: Literal[
+        "accept_reject",
+        "likert_scale",
+        "likert_scale_no_undecided",
+        "out_of_10",
+        "out_of_100",
+        "likert_int_scale_11",
+    ] = "accept_reject"
+    """The scale of decisions."""
+    force_guess: Literal["zero", "one", "y"] | None = None
+    """What the verifier is taken to decide, whatever it says: reject, accept or the truth."""
+    prover_reward: float = 1.0
+    """A prover's reward for a decision that agrees entirely with its stance."""
+    verifier_reward: float = 1.0
+    """The verifier's reward for a decision that is entirely right."""
+    verifier_incorrect_penalty: float = -1.0
+    """Its reward for a decision that is entirely wrong."""
+    verifier_terminated_penalty: float = -1.0
+    """Its reward if it never decides."""
+    verifier_no_guess_reward: float = 0.0
+    """Its reward for a turn without a decision that is not its last."""
+    verifier_neither_accept_nor_reject_reward: float | None = None
+    """Its reward for a decision in the middle of the scale; if not given, the mean of reward and penalty."""
+    shared_reward: bool = False
+    """Whether provers earn what the verifier earns."""
+    prover_invalid_response_penalty: float | None = None
+    """A prover's reward for an invalid answer, which then ends the proof; if not given, it costs nothing."""

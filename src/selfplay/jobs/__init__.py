@@ -1,0 +1,1 @@
+"""Fine-tuning jobs of the server: data files, jobs, their queue, training."""

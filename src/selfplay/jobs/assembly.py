@@ -1,0 +1,95 @@
+"""Open a directory of files and jobs for one server."""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import torch
+
+from selfplay.core import InputError
+from selfplay.core.files import LOCK, remove_partial
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.jobs.files import MAX_STORED_BYTES, FileStore
+from selfplay.jobs.launch import Launch, LocalWorker
+from selfplay.jobs.models import JobModels, Shelf
+from selfplay.jobs.queue import JobQueue
+from selfplay.jobs.service import BaseModel, JobService
+from selfplay.jobs.store import JobStore
+from selfplay.learning.adapter_proof import canary_tokens
+from selfplay.learning.fine_tuning.job import SAVE_SECONDS
+from selfplay.learning.policy import PolicyModel
+
+
+class OpenJobs:
+    """The files and jobs of a directory, which no other server may open meanwhile.
+
+    Args:
+        directory: where they are; it is created.
+        engine: the engine that serves the base model.
+        policy: its model.
+        shelf: loads adapters into the engine.
+        served: the name under which it serves the base model.
+        name: the base model's name or directory, which is recorded with adapters.
+        adapters: directories of the adapters that are served from the start.
+        aliases: additional names of models.
+        say: prints a line for whoever runs the server.
+        launch: starts the process that trains a job.
+        save_seconds: at most so much work of a job is lost by a kill.
+        max_stored_bytes: maximum size of all files together.
+
+    Raises:
+        InputError: the directory cannot be used, is in use, or something in it is damaged.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        engine: EmbeddedEngine,
+        policy: PolicyModel,
+        shelf: Shelf,
+        *,
+        served: str,
+        name: str,
+        adapters: Mapping[str, Path],
+        aliases: Mapping[str, str],
+        say: Callable[[str], None],
+        launch: Launch = LocalWorker.start,
+        save_seconds: float = SAVE_SECONDS,
+        max_stored_bytes: int = MAX_STORED_BYTES,
+    ) -> None:
+        self._lock = _lock(directory)
+        remove_partial(directory)
+        files = FileStore(directory / "files", max_stored_bytes)
+        jobs = JobStore(directory / "jobs")
+        models = JobModels(engine, shelf, served, policy.dtype, canary_tokens(policy))
+        queue = JobQueue(jobs, files, models, served, launch, say)
+        dtype = str(policy.dtype).removeprefix("torch.")
+        base = BaseModel(served, name, policy.model_name, dtype, str(policy.device), torch.get_num_threads())
+        self.service = JobService(files, jobs, queue, base, adapters, aliases, save_seconds)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Work on jobs while the body runs; then let other servers open the directory."""
+        try:
+            async with self.service.queue.running():
+                yield
+        finally:
+            os.close(self._lock)
+
+
+def _lock(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        problem = f"{directory} cannot be used ({error.strerror})"
+        raise InputError("--jobs", problem, "Choose another directory.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        problem = f"{directory} is in use by another server"
+        raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
+    return lock

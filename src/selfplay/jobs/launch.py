@@ -1,0 +1,64 @@
+"""Start the process that trains a job. On a cluster, only this file would be another."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from selfplay.jobs.spec import LOG_FILE
+
+LAST_CHARACTERS = 2000
+
+
+class Worker(Protocol):
+    """A process that trains one job and leaves ``outcome.json`` in the job's directory."""
+
+    async def wait(self) -> str | None:
+        """Wait for its end; return why it crashed, or ``None`` if it ended by itself."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+Launch = Callable[[Path], Awaitable[Worker]]
+"""Starts the worker of the job in a directory."""
+
+
+class LocalWorker:
+    """A worker on this machine; see ``worker``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, directory: Path) -> "LocalWorker":
+        """Start the worker of the job in ``directory``."""
+        log = directory / LOG_FILE
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "selfplay.jobs.worker", str(directory)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the server, which then ends this process
+            )
+        return cls(process, log)
+
+    async def wait(self) -> str | None:
+        """Wait for the end; see :class:`Worker`."""
+        status = await self._process.wait()
+        if status == 0:
+            return None
+        lines = self._log.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if status < 0:
+            return f"the process that trains was ended by signal {-status}. {said}".strip()
+        return said or f"the process that trains ended with status {status}"
+
+    def kill(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process.returncode is None:
+            self._process.kill()

@@ -1,0 +1,201 @@
+"""JobQueue: check jobs' files, train jobs one at a time in a process, and serve their models.
+
+A status is written before anything that follows from it is done, so a server that was killed continues at its
+next start: files are checked again, and a job that was running is started again and continues from its last
+saved state. If its outcome is there already, only the rest is done.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from selfplay.core import InputError
+from selfplay.core.errors import reason_of
+from selfplay.inference.adapter_check import DeliveryError
+from selfplay.inference.server_schema import ApiError
+from selfplay.jobs.files import FileStore, read_record
+from selfplay.jobs.launch import Launch, Worker
+from selfplay.jobs.lines import read_conversations, read_preferences
+from selfplay.jobs.models import JobModels
+from selfplay.jobs.records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, UNFINISHED, VALIDATING, Job
+from selfplay.jobs.spec import OUTCOME_FILE, TRAINING, JobError, Result
+from selfplay.jobs.store import JobStore
+from selfplay.learning.fine_tuning.examples import WrongLine
+from selfplay.learning.fine_tuning.job import RESULTS_FILE, Outcome
+
+
+class JobQueue:
+    """See the module. It belongs to one event loop.
+
+    Args:
+        jobs: the jobs.
+        files: their data and result files.
+        models: serves what they make.
+        base: the base model's name; jobs of another base wait until a server serves it.
+        launch: starts the process that trains a job.
+        say: prints a line for whoever runs the server.
+    """
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        files: FileStore,
+        models: JobModels,
+        base: str,
+        launch: Launch,
+        say: Callable[[str], None],
+    ) -> None:
+        self.jobs = jobs
+        self.files = files
+        self.models = models
+        self.base = base
+        self.launch = launch
+        self.say = say
+        self._checking: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+        self._worker: Worker | None = None
+        self._working_on: Job | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve the models of finished jobs, and work on the others while the body runs."""
+        own = [job for job in self.jobs.all() if job.base == self.base]
+        await self.models.serve_all(self.jobs, own, self.say)
+        for job in own:
+            if job.status == VALIDATING:
+                self.submit(job)
+        working = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            tasks = [working, *self._checking]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def submit(self, job: Job) -> None:
+        """Check the files of a new job, and queue it."""
+        task = asyncio.create_task(self._check(job))
+        self._checking.add(task)
+        task.add_done_callback(self._checking.discard)
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job.
+
+        Raises:
+            ApiError: it has ended.
+        """
+        if job.status not in UNFINISHED:
+            raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
+        self._end(job, CANCELLED, "The job was cancelled")
+        if job is self._working_on and self._worker is not None:
+            self._worker.kill()
+
+    async def _check(self, job: Job) -> None:
+        """Check the lines of a job's files, in a thread, and queue it or let it fail."""
+        error = await asyncio.to_thread(self._wrong_line, job)
+        if job.status != VALIDATING:
+            return
+        if error is not None:
+            self._end(job, FAILED, error.message, error)
+            return
+        job.status = QUEUED
+        job.say("Files validated, moving job to queued state")
+        self.jobs.save(job)
+        self._news.set()
+
+    def _wrong_line(self, job: Job) -> JobError | None:
+        spec = self.jobs.spec(job)
+        read = read_preferences if job.settings.method == "dpo" else read_conversations
+        for param in ("training_file", "validation_file"):
+            path = getattr(spec, param)
+            try:
+                if path is not None:
+                    with open(path, "rb") as file:
+                        read(file.read())
+            except WrongLine as error:
+                return JobError(f"invalid_{param}", str(error), param)
+            except OSError as error:
+                return JobError(f"invalid_{param}", reason_of(error), param)
+        return None
+
+    async def _work(self) -> None:
+        """Train jobs, oldest first, those first that were interrupted."""
+        left: set[str] = set()
+        while True:
+            self._news.clear()
+            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in left]
+            running = [job for job in waiting if job.status == RUNNING]
+            queued = [job for job in waiting if job.status == QUEUED]
+            if not running and not queued:
+                await self._news.wait()
+                continue
+            job = [*running, *queued][0]
+            try:
+                await self._train(job)
+            except Exception as error:  # noqa: BLE001 (such as a full disk; the other jobs go on)
+                left.add(job.id)
+                self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+
+    async def _train(self, job: Job) -> None:
+        started = "continues from its last saved step" if job.status == RUNNING else "started"
+        job.say(f"Fine-tuning job {started}")
+        job.status = RUNNING
+        self.jobs.save(job)
+        directory = self.jobs.place(job)
+        crash = None
+        if not (directory / OUTCOME_FILE).is_file():
+            crash = await self._run_worker(job)
+        if job.status != RUNNING:
+            return
+        if crash is not None or not (directory / OUTCOME_FILE).is_file():
+            message = f"Training crashed: {crash or 'the process left no outcome'}"
+            self._end(job, FAILED, message, JobError("server_error", message))
+            return
+        try:
+            result = read_record(directory / OUTCOME_FILE, Result)
+        except InputError as error:
+            self._end(job, FAILED, str(error), JobError("server_error", str(error)))
+            return
+        if result.outcome is None:
+            failure = result.failure or JobError("server_error", "the job has no result")
+            self._end(job, FAILED, failure.message, failure)
+            return
+        await self._finish(job, result.outcome)
+
+    async def _run_worker(self, job: Job) -> str | None:
+        """Run the process that trains a job to its end; return why it crashed, if it did."""
+        try:
+            worker = await self.launch(self.jobs.place(job))
+        except OSError as error:
+            return reason_of(error)
+        self._worker, self._working_on = worker, job
+        try:
+            if job.status != RUNNING:  # cancelled while the process started
+                worker.kill()
+            return await worker.wait()
+        finally:
+            worker.kill()
+            self._worker, self._working_on = None, None
+
+    async def _finish(self, job: Job, outcome: Outcome) -> None:
+        """Store the results, serve the models, and say so. All of it may be repeated."""
+        job.numbers, job.checkpoints = outcome.hyperparameters, outcome.checkpoints
+        job.trained_tokens = outcome.trained_tokens
+        try:
+            self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
+            done = msgspec.structs.replace(job, status=SUCCEEDED)
+            await self.models.serve(self.jobs, done)
+        except (InputError, DeliveryError, OSError) as error:
+            message = f"The model cannot be served: {reason_of(error)}"
+            self._end(job, FAILED, message, JobError("server_error", message))
+            return
+        job.status = SUCCEEDED
+        job.say(f"New fine-tuned model created: {job.model_name}")
+        self._end(job, SUCCEEDED, "The job has successfully completed")
+
+    def _end(self, job: Job, status: str, message: str, error: JobError | None = None) -> None:
+        job.end(status, message, error)
+        self.jobs.save(job)

@@ -1,0 +1,180 @@
+"""Job: all that is kept of a fine-tuning job beside its training, and the objects that clients see."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from selfplay.jobs.spec import JobError
+from selfplay.learning.fine_tuning.job import SavedModel
+from selfplay.learning.fine_tuning.metrics import Row
+from selfplay.learning.fine_tuning.settings import Hyperparameters, JobSettings
+
+ORGANIZATION = "selfplay"
+VALIDATING, QUEUED, RUNNING = "validating_files", "queued", "running"
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+UNFINISHED = (VALIDATING, QUEUED, RUNNING)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A message of a job. ``last``: it belongs after the steps of the same second."""
+
+    created: int
+    message: str
+    level: str = "info"
+    last: bool = False
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """A job; times are in nanoseconds.
+
+    Attributes:
+        base: the base model that the server served when the job was created.
+        start: the model that it starts from, as the client named it.
+        start_adapter: directory of that model's adapter; ``None`` for the base.
+        settings: what the client chose.
+        numbers: hyper-parameters as the training chose them, once it has ended.
+        model_name: name of the model that it makes.
+        result_file: id of the result file that it makes.
+        checkpoints: the adapters that it has made.
+    """
+
+    id: str
+    created: int
+    base: str
+    start: str
+    start_adapter: str | None
+    settings: JobSettings
+    training_file: str
+    validation_file: str | None
+    suffix: str | None
+    metadata: dict[str, str] | None
+    model_name: str
+    result_file: str
+    status: str = VALIDATING
+    error: JobError | None = None
+    finished: int | None = None
+    numbers: Hyperparameters | None = None
+    trained_tokens: int | None = None
+    checkpoints: list[SavedModel] = []
+    events: list[Event] = []
+
+    def say(self, message: str, level: str = "info") -> None:
+        """Add an event."""
+        last = self.status not in (VALIDATING, QUEUED)
+        self.events = [*self.events, Event(time.time_ns(), message, level, last)]
+
+    def end(self, status: str, message: str, error: JobError | None = None) -> None:
+        """Set the status in which the job ends, with an event."""
+        self.status, self.error, self.finished = status, error, time.time_ns()
+        self.say(message, "error" if error else "info")
+
+    def to_object(self) -> dict[str, Any]:
+        """Return OpenAI's ``fine_tuning.job`` object."""
+        hyperparameters = self._hyperparameters()
+        method = self.settings.method
+        without_beta = {key: value for key, value in hyperparameters.items() if key != "beta"}
+        done = self.status == SUCCEEDED
+        return {
+            "id": self.id,
+            "object": "fine_tuning.job",
+            "created_at": self.created // 10**9,
+            "finished_at": None if self.finished is None else self.finished // 10**9,
+            "estimated_finish": None,
+            "model": self.start,
+            "fine_tuned_model": self.model_name if done else None,
+            "organization_id": ORGANIZATION,
+            "status": self.status,
+            "hyperparameters": without_beta,
+            "method": {"type": method, method: {"hyperparameters": hyperparameters}},
+            "training_file": self.training_file,
+            "validation_file": self.validation_file,
+            "result_files": [self.result_file] if done else [],
+            "trained_tokens": self.trained_tokens,
+            "error": None if self.error is None else msgspec.to_builtins(self.error),
+            "seed": self.settings.seed,
+            "user_provided_suffix": self.suffix,
+            "metadata": self.metadata,
+            "integrations": [],
+        }
+
+    def checkpoint_objects(self) -> list[dict[str, Any]]:
+        """Return OpenAI's ``fine_tuning.job.checkpoint`` objects, newest first."""
+        return [self._checkpoint(one) for one in reversed(self.checkpoints)]
+
+    def names(self) -> dict[str, str]:
+        """Return the directories of the models that it has made by the names that they are served under."""
+        if self.status != SUCCEEDED:
+            return {}
+        *earlier, last = self.checkpoints
+        return {self.checkpoint_name(one): one.directory for one in earlier} | {
+            self.model_name: last.directory
+        }
+
+    def checkpoint_name(self, one: SavedModel) -> str:
+        """Return the name of a checkpoint's model; that of the last one is the job's own."""
+        last = one.step == self.checkpoints[-1].step
+        return self.model_name if last else f"{self.model_name}:ckpt-step-{one.step}"
+
+    def event_objects(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """Return OpenAI's ``fine_tuning.job.event`` objects, newest first, those of steps included."""
+        keyed = [
+            ((event.created // 10**9, 2 * event.last, index), self._message(index, event))
+            for index, event in enumerate(self.events)
+        ]
+        keyed += [((int(row["created_at"]), 1, int(row["step"])), self._metrics(row)) for row in rows]
+        return [found for _, found in sorted(keyed, key=lambda pair: pair[0], reverse=True)]
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        known = self.settings if self.numbers is None else self.numbers
+        names = ["n_epochs", "batch_size", "learning_rate_multiplier"]
+        names += ["beta"] if self.settings.method == "dpo" else []
+        values = {name: getattr(known, name) for name in names}
+        return {name: "auto" if value is None else value for name, value in values.items()}
+
+    def _checkpoint(self, one: SavedModel) -> dict[str, Any]:
+        row = one.metrics
+        token_means = self.settings.method == "supervised"
+        metrics = {
+            "step": one.step,
+            "train_loss": row.get("train_loss"),
+            "full_valid_loss": row.get("valid_loss"),
+            "train_mean_token_accuracy": row.get("train_accuracy") if token_means else None,
+            "full_valid_mean_token_accuracy": row.get("valid_accuracy") if token_means else None,
+        }
+        return {
+            "id": f"ftckpt-{self._key}-{one.step}",
+            "object": "fine_tuning.job.checkpoint",
+            "created_at": row["created_at"],
+            "fine_tuned_model_checkpoint": self.checkpoint_name(one),
+            "fine_tuning_job_id": self.id,
+            "step_number": one.step,
+            "metrics": {key: value for key, value in metrics.items() if value is not None},
+        }
+
+    def _message(self, index: int, event: Event) -> dict[str, Any]:
+        return {
+            "id": f"ftevent-{self._key}-m{index}",
+            "object": "fine_tuning.job.event",
+            "created_at": event.created // 10**9,
+            "level": event.level,
+            "message": event.message,
+            "type": "message",
+            "data": {},
+        }
+
+    def _metrics(self, row: Row) -> dict[str, Any]:
+        data = {key: value for key, value in row.items() if key != "created_at"}
+        return {
+            "id": f"ftevent-{self._key}-s{row['step']}",
+            "object": "fine_tuning.job.event",
+            "created_at": row["created_at"],
+            "level": "info",
+            "message": f"Step {row['step']}: training loss={row['train_loss']:.4f}",
+            "type": "metrics",
+            "data": data,
+        }
+
+    @property
+    def _key(self) -> str:
+        return self.id.removeprefix("ftjob-")

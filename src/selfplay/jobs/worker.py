@@ -1,0 +1,111 @@
+"""The process that trains one job: ``python -m selfplay.jobs.worker DIRECTORY``.
+
+It has a copy of the base model of its own, so the server goes on answering. It ends with the server: its
+standard input is a pipe that nobody writes to, and which the system closes when the server ends in any way.
+``outcome.json`` is its last file; it holds the result, or why there can be none. If the process ends without
+one, it crashed, and the last line of ``worker.log`` is the reason.
+"""
+
+import fcntl
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from selfplay.core import InputError, SelfplayError, derive_seed
+from selfplay.core.errors import reason_of
+from selfplay.core.files import LOCK, write_file
+from selfplay.jobs.lines import read_conversations, read_preferences
+from selfplay.jobs.spec import OUTCOME_FILE, SPEC_FILE, TRAINING, JobError, JobSpec, Result
+from selfplay.learning.checkpoints import EVERY_LINEAR_LAYER, load_adapter
+from selfplay.learning.fine_tuning.examples import Renderer, WrongLine, families, opening
+from selfplay.learning.fine_tuning.job import Data, FineTuningJob, Outcome
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+
+
+def main(directory: Path) -> None:
+    """Train the job in ``directory`` and write its outcome."""
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
+    spec = msgspec.json.decode((directory / SPEC_FILE).read_bytes(), type=JobSpec)
+    try:
+        result = Result(outcome=_train(spec, directory / TRAINING))
+    except _WrongFile as error:
+        result = Result(failure=JobError(f"invalid_{error.param}", str(error), error.param))
+    except SelfplayError as error:
+        result = Result(failure=JobError("training_failed", reason_of(error)))
+    write_file(directory / OUTCOME_FILE, msgspec.json.encode(result))
+
+
+class _WrongFile(SelfplayError):
+    """A file cannot be trained on."""
+
+    def __init__(self, param: str, error: WrongLine) -> None:
+        self.param = param
+        super().__init__(str(error))
+
+
+def _end_with_the_server() -> None:
+    os.read(sys.stdin.fileno(), 1)  # unbuffered: a lock of sys.stdin would be held when the process ends
+    os._exit(1)
+
+
+def _train(spec: JobSpec, directory: Path) -> Outcome:
+    torch.set_num_threads(spec.threads)
+    weights, lora = _start(spec)
+    policy = PolicyModel(
+        spec.model,
+        lora,
+        dtype=getattr(torch, spec.dtype),
+        device=spec.device,
+        seed=derive_seed(spec.settings.seed, "adapter"),
+    )
+    if weights is not None:
+        policy.load_adapter_state(weights, TRAINED)
+    renderer = Renderer(policy.tokens, policy.context_length)
+    train, numbers = _examples(spec, "training_file", spec.training_file, renderer)
+    validation: list[Any] = []
+    if spec.validation_file is not None:
+        validation, _ = _examples(spec, "validation_file", spec.validation_file, renderer)
+    directory.mkdir(exist_ok=True)
+    data = Data(train, numbers, validation)
+    job = FineTuningJob(
+        policy, spec.base_name, directory, spec.settings, data, save_seconds=spec.save_seconds
+    )
+    return job.run()
+
+
+def _start(spec: JobSpec) -> tuple[dict[str, Tensor] | None, LoraSettings]:
+    """Return the weights that a job starts from, if it starts from an adapter, and the adapter's shape."""
+    if spec.start_adapter is None:
+        return None, LoraSettings()
+    weights, config = load_adapter(Path(spec.start_adapter))
+    if config["target_modules"] == EVERY_LINEAR_LAYER:
+        raise InputError("model", "its adapter does not list its layers", "Start from another model.")
+    return weights, LoraSettings(config["r"], config["lora_alpha"], list(config["target_modules"]))
+
+
+def _examples(spec: JobSpec, param: str, path: str, renderer: Renderer) -> tuple[list[Any], list[int]]:
+    """Return the rendered examples of a file and the numbers of their families."""
+    content = Path(path).read_bytes()
+    try:
+        if spec.settings.method == "dpo":
+            pairs = read_preferences(content)
+            tokens = [renderer.preference(one) for one in pairs]
+            return tokens, families([opening(one.messages) for one in pairs])
+        talks = read_conversations(content)
+        return [renderer.conversation(one) for one in talks], families(
+            [opening(one.messages) for one in talks]
+        )
+    except WrongLine as error:
+        raise _WrongFile(param, error) from error
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

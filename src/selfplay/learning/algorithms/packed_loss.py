@@ -1,0 +1,61 @@
+"""PackedLoss: gradients of a loss on given answers, over prefix trees.
+
+:class:`BaseAlgo` weights sampled tokens by advantages and by the probabilities with which they were drawn.
+Losses on answers that were given as text need neither; this is what they share.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfplay.learning.memory import KeptMemory
+from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.trie import TreePlan, build_plan, cut_plan
+
+Example = TypeVar("Example")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The tokens of a prompt and of the answer to it."""
+
+    prompt: list[int]
+    completion: list[int]
+
+
+class PackedLoss(ABC, Generic[Example]):
+    """A loss on a mini-batch of examples.
+
+    Args:
+        policy: the model.
+        adapter: name of the policy that receives the gradients.
+        max_batch_tokens: maximum number of tokens in one forward pass.
+    """
+
+    def __init__(self, policy: PolicyModel, *, adapter: str = TRAINED, max_batch_tokens: int = 2048) -> None:
+        self.policy = policy
+        self.adapter = adapter
+        self.max_batch_tokens = max_batch_tokens
+        self.memory = KeptMemory(policy, adapter)
+
+    @abstractmethod
+    def update(self, examples: Sequence[Example]) -> dict[str, float]:
+        """Accumulate the gradients of the mean loss over a mini-batch into the adapter; return metrics."""
+
+    @abstractmethod
+    def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
+        """Return the metrics of :meth:`update` over any number of examples, without gradients."""
+
+    def plans(self, samples: Sequence[Sample]) -> list[TreePlan]:
+        """Pack samples into plans of at most ``max_batch_tokens`` tokens."""
+        whole = build_plan([one.prompt for one in samples], [one.completion for one in samples])
+        return cut_plan(whole, self.max_batch_tokens)
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """Return an array on the model's device."""
+        return torch.from_numpy(array).to(self.policy.device)

@@ -1,0 +1,105 @@
+"""Examples of a fine-tuning job: as messages, and as token ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from selfplay.core import InputError, Message, Messages, SelfplayError
+from selfplay.core.chat_tokens import ChatTokens
+from selfplay.learning.algorithms.dpo import Pair
+from selfplay.learning.algorithms.packed_loss import Sample
+
+
+class WrongLine(SelfplayError):
+    """A line of a training file that cannot be trained on.
+
+    Args:
+        line: its number, from 1.
+        problem: what is wrong with it, in one line.
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line, self.problem = line, problem
+        super().__init__(f"line {line}: {problem}")
+
+    def __reduce__(self) -> tuple[type["WrongLine"], tuple[int, str]]:
+        """Rebuild the error from its two parts in another process; Python would use only its message."""
+        return type(self), (self.line, self.problem)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation, and the indices of the assistant's messages in it that are trained on."""
+
+    line: int
+    messages: Messages
+    trained: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A conversation that ends before an assistant's turn, a preferred and a rejected answer to it."""
+
+    line: int
+    messages: Messages
+    preferred: Message
+    rejected: Message
+
+
+class Renderer:
+    """Turns examples into token ids as the engine does for a request: nothing in a content is a control
+    token.
+
+    Args:
+        tokens: the model's tokenizer and chat template.
+        context_length: maximum number of tokens of a prompt and its answer.
+    """
+
+    def __init__(self, tokens: ChatTokens, context_length: int) -> None:
+        self.tokens = tokens
+        self.context_length = context_length
+
+    def conversation(self, example: Conversation) -> list[Sample]:
+        """Return a sample for each answer that is trained on.
+
+        Raises:
+            WrongLine: the template rejects the messages, or they exceed the context.
+        """
+        messages = example.messages
+        samples = [(messages[:index], messages[index]["content"]) for index in example.trained]
+        return [self._sample(example.line, prompt, answer) for prompt, answer in samples]
+
+    def preference(self, example: Preference) -> Pair:
+        """Return the tokens of a pair, without a reference.
+
+        Raises:
+            WrongLine: as :meth:`conversation`, or the two answers are the same tokens.
+        """
+        answers = (example.preferred["content"], example.rejected["content"])
+        good, bad = (self._sample(example.line, example.messages, answer) for answer in answers)
+        if good.completion == bad.completion:
+            raise WrongLine(example.line, "the preferred and the rejected answer are the same")
+        return Pair(good.prompt, good.completion, bad.completion)
+
+    def _sample(self, line: int, prompt: Messages, answer: str) -> Sample:
+        try:
+            sample = Sample(self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer))
+        except InputError as error:
+            raise WrongLine(line, error.problem) from error
+        length = len(sample.prompt) + len(sample.completion)
+        if length > self.context_length:
+            limit = self.context_length
+            raise WrongLine(line, f"it has {length} tokens, but the model's context has {limit}")
+        return sample
+
+
+def families(openings: Sequence[Messages]) -> list[int]:
+    """Number examples by what comes before the first answer: equal openings have equal numbers."""
+    numbers: dict[tuple[tuple[str, str], ...], int] = {}
+    keys = [tuple((one["role"], one["content"]) for one in opening) for opening in openings]
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def opening(messages: Messages) -> Messages:
+    """Return the messages before the assistant's first."""
+    roles = [message["role"] for message in messages]
+    return messages[: roles.index("assistant")] if "assistant" in roles else messages

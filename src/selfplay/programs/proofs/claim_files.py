@@ -1,0 +1,157 @@
+"""Claims from rows: of a JSON Lines file, of a Hugging Face dataset, and the bundled ones on code."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from selfplay.core import InputError
+from selfplay.programs.proofs.claims import Claim
+
+BUGGY_APPS_NAME = "lrhammond/buggy-apps"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a row are which.
+
+    Args:
+        question: the question.
+        claim: the claim.
+        y: the truth: 1 or true, 0 or false.
+        right: in place of ``claim`` and ``y``, a column with a list of right claims: texts, or tables with
+            the text in ``entry``.
+        wrong: the same for wrong claims.
+        entry: see ``right``.
+        where: only rows in which these columns have these values are read.
+    """
+
+    question: str = "question"
+    claim: str = "claim"
+    y: str = "y"
+    right: str | None = None
+    wrong: str | None = None
+    entry: str = "solution"
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+BUGGY_APPS = Columns(
+    right="solutions", wrong="buggy_solutions", where={"difficulty": "interview", "flags": ""}
+)
+"""The columns of lrhammond/buggy-apps: programming problems with right solutions and ones with subtle bugs.
+
+As in the original, problems of interview difficulty are read and those with a flag are not. The original
+counts the buggy solutions by the right ones; here all of both lists are read.
+"""
+
+
+def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
+    """Return the claims of a JSON Lines file.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not a claim.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("claims", f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
+    except OSError as error:
+        raise InputError("claims", f"{path} cannot be read ({error.strerror})", "Name a file") from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append((f"line {number} of {path}", json.loads(line)))
+            except json.JSONDecodeError as error:
+                problem = f"line {number} of {path} is not JSON: {error.msg}"
+                raise InputError("claims", problem, "Write one object in each line") from error
+    return claims_of_rows(rows, columns or Columns(), path)
+
+
+def claims_of_dataset(name: str, split: str = "train", columns: Columns | None = None) -> list[Claim]:
+    """Return the claims of a dataset: one of the Hugging Face Hub, or a directory of files.
+
+    Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
+    and ``y``.
+
+    Raises:
+        InputError: the package is not installed, the dataset cannot be loaded, or a row is not a claim.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError(
+            "claims", "the package datasets is not installed", "Run: pip install 'selfplay-rl[datasets]'"
+        ) from error
+    try:
+        rows = load_dataset(name, split=split)
+    except Exception as error:  # it raises many kinds: of the network, of files, of its own
+        reason = " ".join(str(error).split())
+        raise InputError(
+            "claims", f"the dataset {name} cannot be loaded: {reason}", "Name another"
+        ) from error
+    columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else Columns())
+    numbered = ((f"row {number} of {name}", dict(row)) for number, row in enumerate(rows))
+    return claims_of_rows(numbered, columns, name)
+
+
+def code_claims() -> list[Claim]:
+    """Return the bundled claims on 72 small Python functions, half of them mutants that fail a test.
+
+    ``benchmarks/make_code_claims.py`` makes them.
+    """
+    data = files("selfplay.programs.proofs").joinpath("code_claims.jsonl").read_text(encoding="utf-8")
+    return [Claim(**json.loads(line)) for line in data.splitlines()]
+
+
+def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: Columns, source: str) -> list[Claim]:
+    """Return the claims of rows, each given with its place for errors.
+
+    Raises:
+        InputError: a row lacks a column or has another kind of value in it, or no row is left.
+    """
+    claims: list[Claim] = []
+    for place, row in rows:
+        if not isinstance(row, dict):
+            raise InputError("claims", f"{place} is not an object", 'Write {"question": ..., ...}')
+        if all(_value(row, column, place) == value for column, value in columns.where.items()):
+            claims += _claims_of_row(row, columns, place)
+    if not claims:
+        raise InputError("claims", f"{source} has no claim", "Give rows of question, claim and y")
+    return claims
+
+
+def _claims_of_row(row: dict[str, Any], columns: Columns, place: str) -> list[Claim]:
+    question = _text(_value(row, columns.question, place), columns.question, place)
+    if columns.right is None or columns.wrong is None:
+        claim = _text(_value(row, columns.claim, place), columns.claim, place)
+        return [Claim(question, claim, _truth(_value(row, columns.y, place), columns.y, place), place)]
+    found = []
+    for y, column in ((1, columns.right), (0, columns.wrong)):
+        entries = _value(row, column, place)
+        if not isinstance(entries, list):
+            raise InputError("claims", f"{column} in {place} is not a list", "Give a list of claims")
+        for number, entry in enumerate(entries):
+            text = entry.get(columns.entry) if isinstance(entry, dict) else entry
+            found.append(Claim(question, _text(text, column, place), y, f"{place}, {column} {number}"))
+    return found
+
+
+def _value(row: dict[str, Any], column: str, place: str) -> Any:
+    if column not in row:
+        raise InputError("claims", f"{place} has no column {column}", f"It has: {', '.join(map(str, row))}")
+    return row[column]
+
+
+def _text(value: Any, column: str, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError("claims", f"{column} in {place} is not text", "Give a text that is not empty")
+    return value
+
+
+def _truth(value: Any, column: str, place: str) -> int:
+    if isinstance(value, bool | int) and value in (0, 1):
+        return int(value)
+    raise InputError("claims", f"{column} in {place} is neither 1 nor 0", "Give 1 for a right claim, else 0")

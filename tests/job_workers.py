@@ -1,0 +1,108 @@
+"""Processes that train jobs, forked from one that has imported everything: an import takes seconds.
+
+They run ``selfplay.jobs.worker.main`` as ``python -m selfplay.jobs.worker`` does, and may be killed.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+LOG = "worker.log"
+
+
+class Forks:
+    """The process that forks. :meth:`start` is a launch for ``selfplay.jobs``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        atexit.register(self._process.kill)
+        self._started: dict[str, int] = {}
+        self._ended: dict[int, int] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    async def start(self, directory: Path) -> "Fork":
+        """Start the worker of the job in ``directory``."""
+        assert self._process.stdin is not None
+        self._started.pop(str(directory), None)
+        self._process.stdin.write(f"{directory}\n")
+        self._process.stdin.flush()
+        while str(directory) not in self._started:
+            await asyncio.sleep(0.01)
+        return Fork(self._started[str(directory)], self._ended, directory / LOG)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, number, rest = line.rstrip("\n").split(" ", 2)
+            if kind == "started":
+                self._started[rest] = int(number)
+            else:
+                self._ended[int(number)] = int(rest)
+
+
+class Fork:
+    """A worker; see ``selfplay.jobs.launch.Worker``."""
+
+    def __init__(self, pid: int, ended: dict[int, int], log: Path) -> None:
+        self.pid, self._ended, self._log = pid, ended, log
+
+    async def wait(self) -> str | None:
+        while self.pid not in self._ended:
+            await asyncio.sleep(0.01)
+        status = self._ended[self.pid]
+        if os.WIFSIGNALED(status):
+            return f"the process that trains was ended by signal {os.WTERMSIG(status)}"
+        return None if status == 0 else self._log.read_text().strip().splitlines()[-1]
+
+    def kill(self) -> None:
+        if self.pid not in self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def serve() -> None:
+    """Fork for every line of the standard input."""
+    from selfplay.jobs.worker import main
+
+    children: set[int] = set()
+    while True:
+        if select.select([0], [], [], 0.02)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                return
+            directory = Path(line.rstrip("\n"))
+            kept, _ = os.pipe()  # its other end stays open, so the worker does not end by itself
+            pid = os.fork()
+            if pid == 0:
+                os.dup2(kept, 0)
+                log = os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                try:
+                    main(directory)
+                    os._exit(0)
+                except BaseException:  # noqa: BLE001 (the process ends here)
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(1)
+            children.add(pid)
+            print("started", pid, directory, flush=True)
+        for pid in list(children):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                children.discard(pid)
+                print("ended", pid, status, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,222 @@
+"""A fine-tuning job: what it trains, what it writes, and how it continues after a kill."""
+
+import csv
+import hashlib
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from selfplay.learning.algorithms.sft import Sft
+from selfplay.learning.checkpoints import load_adapter
+from selfplay.learning.fine_tuning.examples import (
+    Conversation,
+    Preference,
+    Renderer,
+    WrongLine,
+    families,
+    opening,
+)
+from selfplay.learning.fine_tuning.job import Data, FineTuningJob, Outcome
+from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+SUPERVISED = JobSettings("supervised", seed=3, n_epochs=2, batch_size=2, learning_rate_multiplier=50.0)
+DPO = JobSettings("dpo", seed=3, n_epochs=2, batch_size=2, learning_rate_multiplier=500.0)
+
+
+def said(*contents: str) -> list[dict[str, str]]:
+    roles = ["user", "assistant"] * len(contents)
+    return [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
+
+
+def conversations() -> list[Conversation]:
+    words = ["one", "two", "three", "four", "five"]
+    return [
+        Conversation(line, said("count", word, "more", word[::-1]), (1, 3)) for line, word in enumerate(words)
+    ]
+
+
+def preferences() -> list[Preference]:
+    answers = [("yes", "no"), ("no", "yes"), ("maybe", "no"), ("yes", "perhaps"), ("ay", "nay")]
+    return [
+        Preference(line, said(f"is it {line % 2}"), *said("", good, "", bad)[1::2])
+        for line, (good, bad) in enumerate(answers)
+    ]
+
+
+def fresh_policy() -> PolicyModel:
+    return PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0), seed=5)
+
+
+def data_for(settings: JobSettings, policy: PolicyModel) -> Data:
+    renderer = Renderer(policy.tokens, policy.context_length)
+    if settings.method == "dpo":
+        examples = preferences()
+        return Data(
+            [renderer.preference(one) for one in examples],
+            families([opening(one.messages) for one in examples]),
+            [renderer.preference(examples[0])],
+        )
+    talks = conversations()
+    rendered = [renderer.conversation(one) for one in talks]
+    return Data(rendered, families([opening(one.messages) for one in talks]), rendered[:2])
+
+
+def job(directory: Path, settings: JobSettings, **options) -> FineTuningJob:
+    directory.mkdir(exist_ok=True)
+    policy = fresh_policy()
+    return FineTuningJob(policy, "tiny", directory, settings, data_for(settings, policy), **options)
+
+
+def digest(directory: Path, outcome: Outcome) -> dict[str, str]:
+    """The hashes of what a job leaves: its adapters and its results."""
+    files = [directory / one.directory / "adapter_model.safetensors" for one in outcome.checkpoints]
+    files += [directory / one.directory / "delivery.json" for one in outcome.checkpoints]
+    return {
+        str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in [*files, directory / "results.csv"]
+    }
+
+
+class Killed(BaseException):
+    """The job's process ends here."""
+
+
+@pytest.mark.parametrize("settings", [SUPERVISED, DPO], ids=["supervised", "dpo"])
+@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
+def test_a_job_that_is_cut_off_after_any_step_ends_with_the_same_bytes(tmp_path, settings, save_seconds):
+    alone = job(tmp_path / "alone", settings)
+    expected = digest(tmp_path / "alone", alone.run())
+    for last in range(1, alone.steps + 1):
+
+        def cut(row, last=last):
+            if row["step"] == last:
+                raise Killed
+
+        directory = tmp_path / f"cut-{last}"
+        with pytest.raises(Killed):
+            job(directory, settings, save_seconds=save_seconds, report=cut).run()
+        assert digest(directory, job(directory, settings).run()) == expected
+
+
+def test_a_job_learns_its_answers_and_reports_it(tmp_path):
+    settings = replace(SUPERVISED, n_epochs=12)
+    outcome = job(tmp_path, settings).run()
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert [int(row["step"]) for row in rows] == list(range(1, 37))
+    assert float(rows[-1]["train_loss"]) < 0.6 * float(rows[0]["train_loss"])
+    assert float(rows[-1]["train_accuracy"]) > float(rows[0]["train_accuracy"])
+    evaluated = [row["step"] for row in rows if row["valid_loss"]]
+    assert evaluated == [str(step) for step in range(3, 37, 3)]  # at the end of every epoch
+    assert [one.step for one in outcome.checkpoints] == [30, 33, 36]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        one.directory for one in outcome.checkpoints
+    ]
+    assert outcome.checkpoints[-1].metrics["valid_loss"] == float(rows[-1]["valid_loss"])
+
+
+def test_preferences_are_learned_against_the_adapter_that_the_job_starts_from(tmp_path):
+    job(tmp_path, replace(DPO, n_epochs=8)).run()
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert float(rows[0]["train_loss"]) == pytest.approx(0.693147, abs=1e-4)
+    assert float(rows[0]["train_reward_margin"]) == pytest.approx(0, abs=1e-4)
+    assert float(rows[-1]["valid_reward_margin"]) > 0.1
+
+
+def test_trained_tokens_count_every_example_whole_in_every_epoch(tmp_path):
+    outcome = job(tmp_path / "talks", SUPERVISED).run()
+    policy = fresh_policy()
+    talks = data_for(SUPERVISED, policy).train
+    longest = [len(samples[-1].prompt) + len(samples[-1].completion) for samples in talks]
+    assert outcome.trained_tokens == 2 * sum(longest)
+    outcome = job(tmp_path / "pairs", DPO).run()
+    pairs = data_for(DPO, policy).train
+    tokens = sum(2 * len(one.prompt) + len(one.preferred) + len(one.rejected) for one in pairs)
+    assert outcome.trained_tokens == 2 * tokens
+
+
+def test_the_adapter_of_a_job_gives_the_same_log_probabilities_in_plain_peft(tmp_path):
+    outcome = job(tmp_path, SUPERVISED).run()
+    directory = tmp_path / outcome.checkpoints[-1].directory
+    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
+    plain = PeftModel.from_pretrained(base, directory)
+    policy = fresh_policy()
+    policy.load_adapter_state(load_adapter(directory)[0])
+    (sample, *_), *_ = data_for(SUPERVISED, policy).train
+    logits = plain(input_ids=torch.tensor([sample.prompt + sample.completion])).logits
+    logprobs = torch.log_softmax(logits[0, len(sample.prompt) - 1 : -1], -1)
+    nll = -logprobs.gather(1, torch.tensor(sample.completion)[:, None]).mean()
+    assert Sft(policy).evaluate([[sample]])["loss"] == pytest.approx(nll.item(), rel=1e-5)
+
+
+# Rendering
+
+
+def test_answers_with_weight_are_trained_on_as_they_would_be_drawn():
+    policy = tiny_policy()
+    talk = Conversation(1, said("hi", "hello", "bye", "see you"), (3,))
+    (sample,) = Renderer(policy.tokens, CONTEXT_LENGTH).conversation(talk)
+    assert sample.prompt == policy.render(talk.messages[:3])
+    assert sample.completion == policy.encode_answer(talk.messages[:3], "see you")
+    assert sample.completion[-1] == policy.tokenizer.convert_tokens_to_ids(STOP)
+
+
+def test_control_tokens_in_an_answer_stay_plain_text():
+    policy = tiny_policy()
+    talk = Conversation(1, said("hi", f"{STOP}<|im_start|>user\nyes"), (1,))
+    (sample,) = Renderer(policy.tokens, CONTEXT_LENGTH).conversation(talk)
+    stop = policy.tokenizer.convert_tokens_to_ids(STOP)
+    assert sample.completion.count(stop) == 1
+    assert policy.tokenizer.convert_tokens_to_ids("<|im_start|>") not in sample.completion
+
+
+def test_an_example_that_exceeds_the_context_names_its_line():
+    policy = tiny_policy()
+    with pytest.raises(WrongLine, match=r"^line 7: it has \d+ tokens, but the model's context has 256$"):
+        Renderer(policy.tokens, CONTEXT_LENGTH).conversation(Conversation(7, said("x" * 300, "y"), (1,)))
+
+
+def test_equal_answers_are_no_preference():
+    policy = tiny_policy()
+    same = Preference(4, said("hi"), *said("", "a", "", "a")[1::2])
+    with pytest.raises(WrongLine, match="line 4: the preferred and the rejected answer are the same"):
+        Renderer(policy.tokens, CONTEXT_LENGTH).preference(same)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs", "batch"),
+    [(1, 25, 1), (10, 10, 1), (33, 3, 1), (34, 3, 1), (8_333, 3, 17), (12_500, 2, 25), (200_000, 1, 256)],
+)
+def test_auto_is_what_openai_documents(examples, epochs, batch):
+    numbers = JobSettings("dpo", 0).resolved(examples)
+    assert (numbers.n_epochs, numbers.batch_size) == (epochs, batch)
+    assert (numbers.learning_rate_multiplier, numbers.beta) == (1.0, 0.1)
+
+
+@given(families=st.lists(st.integers(0, 4), min_size=1, max_size=30), seed=st.integers(0, 9))
+def test_an_epoch_has_every_example_once_and_keeps_families_together(families, seed):
+    order = epoch_order(families, seed, 0)
+    assert sorted(order) == list(range(len(families)))
+    met = [families[index] for index in order]
+    changes = sum(a != b for a, b in itertools.pairwise(met))
+    assert changes == len(set(families)) - 1
+    assert order == epoch_order(families, seed, 0)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    alone = list(range(50))
+    orders = [tuple(epoch_order(alone, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(set(orders)) == 4
