@@ -11,6 +11,7 @@ from selfplay.cli.compare import compare
 from selfplay.cli.environments import envs
 from selfplay.cli.evaluate import evaluate
 from selfplay.cli.export import export
+from selfplay.cli.finetune import finetune
 from selfplay.cli.play import play
 from selfplay.cli.report import report
 from selfplay.cli.runs import runs
@@ -30,6 +31,7 @@ app.command("train", context_settings={"ignore_unknown_options": True})(train)
 app.command("eval")(evaluate)
 app.command("envs")(envs)
 app.command("export")(export)
+app.command("finetune", context_settings={"ignore_unknown_options": True})(finetune)
 app.command("play")(play)
 app.command("report")(report)
 app.command("runs")(runs)

@@ -8,6 +8,7 @@ Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``en
 from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
+from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import CollectionSettings, EnvSettings, Games
@@ -78,6 +79,8 @@ class Config(Settings):
     """The run's directory, its checkpoints and its runtime."""
     ray: RaySettings = RaySettings()
     """How the run is spread over a Ray cluster."""
+    finetune: FinetuneSettings | None = None
+    """Training through fine-tuning jobs: `selfplay finetune`. Other commands do not use it."""
 
     @property
     def play(self) -> Games | Program:

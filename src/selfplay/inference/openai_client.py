@@ -384,6 +384,15 @@ def _checked(base_url: str) -> SplitResult:
     raise InputError("base_url", "is not an http address", "Give one such as http://127.0.0.1:8000/v1")
 
 
+def key_of(base_url: str) -> str:
+    """Return the key for the API at an address, from the environment as :class:`OpenAIClient` does.
+
+    Raises:
+        InputError: the address is not valid, or there is no key for its host.
+    """
+    return _key_for(_checked(base_url).hostname or "")[1]
+
+
 def is_sendable(key: str) -> bool:
     """Return whether a key or token has only characters that a header can contain unchanged."""
     return key.isascii() and key.isprintable() and " " not in key

@@ -1,0 +1,49 @@
+"""``selfplay finetune``: train models behind an API through fine-tuning jobs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from selfplay.cli.train import split_arguments
+from selfplay.core import InputError
+
+_HELP = "A .toml file or a preset with [finetune]; any field follows as --finetune.rl.num_iterations 4."
+
+
+def finetune(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Continue although what decides results has changed.")
+    ] = False,
+) -> None:
+    """Train models behind an API into runs/NAME through fine-tuning jobs, or continue such a run."""
+    words, overrides = split_arguments(arguments or [])
+    if seed is not None:
+        overrides["seed"] = str(seed)
+    if resume is not None:
+        if words or name is not None:
+            raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")
+        from selfplay.commands.finetune import resume_finetune
+        from selfplay.training.run_names import find_run
+
+        run = find_run(resume, "--resume")
+        resume_finetune(run, overrides, Console(), accept_changes=accept_changes)
+        return
+    if len(words) != 1:
+        problem = "is missing" if not words else "one configuration is enough"
+        raise InputError("CONFIG", problem, "Try: selfplay finetune CONFIG.toml")
+    from selfplay.commands.finetune import finetune as finetune_run
+    from selfplay.config import load_config
+    from selfplay.training.run_names import named_run_directory, new_run_directory
+
+    config = load_config(words[0], overrides)
+    parent = Path(config.run.directory)
+    directory = named_run_directory(parent, name) if name else new_run_directory(parent, Path(words[0]).stem)
+    finetune_run(config, directory, Console())

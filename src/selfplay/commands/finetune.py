@@ -1,0 +1,222 @@
+"""Train through fine-tuning jobs: build the experiment of a configuration, and run it in its directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from selfplay.commands.finetune_view import ConsoleView
+from selfplay.config import Config
+from selfplay.config.finetune import AgentParameters, FinetuneSettings
+from selfplay.config.loading import dump_config, load_config
+from selfplay.config.programs import ProofsSettings
+from selfplay.core import InputError, SelfplayError
+from selfplay.finetune.environment import PureTextEnvironment
+from selfplay.finetune.expert_iteration import PureTextEiTrainer
+from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
+from selfplay.finetune.job_records import JobRecords
+from selfplay.finetune.malt import PureTextMaltTrainer
+from selfplay.finetune.model_groups import PureTextSharedModelGroup
+from selfplay.finetune.providers.dry_run import DryRunJobs
+from selfplay.finetune.providers.job import JobProvider
+from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.run_files import RunFiles
+from selfplay.finetune.scenario import ScenarioInstance, agents_of
+from selfplay.finetune.trainer import PureTextRlTrainer
+from selfplay.inference.openai_client import OpenAIClient, key_of
+from selfplay.programs.proofs.arena import ProofArena
+from selfplay.programs.proofs.claims import Claim
+from selfplay.programs.proofs.episode import ProofEpisode
+from selfplay.training.programs import build_program
+from selfplay.training.run_directory import RunDirectory
+
+
+def finetune(config: Config, directory: Path, console: Console) -> None:
+    """Train a new run into a directory.
+
+    Raises:
+        InputError: the configuration has no fine-tuning, or the directory is taken.
+        SelfplayError: the run had to stop; it can be resumed.
+    """
+    build_scenario(config, directory)
+    _train(config, RunDirectory.create(directory), console)
+
+
+def resume_finetune(
+    directory: Path, overrides: dict[str, str], console: Console, *, accept_changes: bool
+) -> None:
+    """Continue a run.
+
+    Args:
+        directory: the run's directory.
+        overrides: fields of the configuration that change.
+        console: where progress is shown.
+        accept_changes: continue although parameters that change results have changed.
+
+    Raises:
+        InputError: there is no such run, or its parameters have changed.
+        SelfplayError: the run had to stop again.
+    """
+    run = RunDirectory.open(directory)
+    run.lock()
+    config = load_config(str(run.config_file), overrides)
+    _train(config, run, console, accept_changes=accept_changes)
+
+
+def _train(config: Config, run: RunDirectory, console: Console, *, accept_changes: bool = False) -> None:
+    try:
+        trainer = build_trainer(config, run.path, console, accept_changes=accept_changes)
+        run.write_config(dump_config(config))
+        trainer.train()
+    except ExceptionGroup as group:
+        reasons = "; ".join(str(error) for error in group.exceptions)
+        raise SelfplayError(f"{reasons}. {_continue(run.path)}") from group
+    except InputError:
+        raise
+    except SelfplayError as error:
+        raise SelfplayError(f"{error}. {_continue(run.path)}") from error
+    except OSError as error:
+        raise SelfplayError(f"{run.path} cannot be written ({error}). {_continue(run.path)}") from error
+    finally:
+        run.unlock()
+
+
+def _continue(path: Path) -> str:
+    return f"What was sampled and trained is kept; continue with: selfplay finetune --resume {path}"
+
+
+def build_trainer(
+    config: Config, directory: Path, console: Console, *, accept_changes: bool = False
+) -> PureTextRlTrainer:
+    """Build the trainer of a configuration.
+
+    Raises:
+        InputError: the configuration does not fit.
+    """
+    given = _settings_of(config)
+    program = _proofs_of(config)
+    params = HyperParameters(
+        trainer=given.trainer,
+        interaction_protocol=program.protocol,
+        seed=config.seed,
+        program=program.model_dump(),
+        **{name: getattr(given, name) for name in _SHARED},
+    )
+    settings = ExperimentSettings(
+        run_dir=directory,
+        num_rollout_workers=config.collection.concurrency,
+        accept_changes=accept_changes,
+        poll_seconds=given.provider.poll_seconds,
+        job_timeout=given.provider.job_timeout,
+        recreate_failed_jobs=given.provider.recreate_failed_jobs,
+    )
+    kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
+    view = ConsoleView(console, RunFiles(directory).metrics)
+    return kind(params, build_scenario(config, directory), settings, view)
+
+
+_SHARED = ("agents", "rl", "text_rl", "pure_text_ei", "pure_text_malt", "base_run")
+
+
+def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
+    """Build the components of an experiment: the claims, the protocol, the agents and their models.
+
+    Raises:
+        InputError: the configuration does not fit.
+    """
+    given = _settings_of(config)
+    _proofs_of(config)
+    arena = build_program(config)
+    assert isinstance(arena, ProofArena)
+    provider = given.provider
+    arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
+    groups = _groups(given, [agent.name for agent in arena.protocol.agents], directory)
+    temperatures = {agent: _agent(given, agent).temperature for agent in arena.roles}
+
+    def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
+        return PureTextEnvironment(
+            *(arena, arena.protocol, claims, count, lambda: agents_of(groups, temperatures)),
+            seed=config.seed,
+            train=train,
+        )
+
+    claims = list(arena.claims.values())
+    rows = given.rl.rollouts_per_iteration or len(claims)
+    tests = len(arena.held_out) if given.text_rl.test_on_whole_dataset else rows
+    episode = arena.episodes["proof"]
+    assert isinstance(episode, ProofEpisode)
+    return ScenarioInstance(
+        arena.protocol,
+        episode,
+        environment(claims, rows, train=True),
+        environment(arena.held_out, tests * given.rl.num_test_iterations, train=False),
+        groups,
+    )
+
+
+def _groups(
+    given: FinetuneSettings, agents: list[str], directory: Path
+) -> dict[str, PureTextSharedModelGroup]:
+    """Return the groups of agents that share a model.
+
+    Raises:
+        InputError: agents of a group differ in what the group needs, or an agent is unknown.
+    """
+    unknown = given.agents.keys() - {*agents, "_default"}
+    if unknown:
+        raise InputError(
+            "finetune.agents", f"the protocol has no agent {min(unknown)}", f"It has: {', '.join(agents)}"
+        )
+    members: dict[str, list[str]] = {}
+    for name in agents:
+        members.setdefault(_agent(given, name).shared_model_group or name, []).append(name)
+    provider, groups = _provider(given), {}
+    for group, names in members.items():
+        first = _agent(given, names[0])
+        same = {"shared_model_group": None, "temperature": None}
+        if any(_agent(given, n).model_copy(update=same) != first.model_copy(update=same) for n in names):
+            raise InputError(
+                "finetune.agents",
+                f"the agents of {group} share a model but differ: {', '.join(names)}",
+                "Give them the same model, beta, hyperparameters and freezing",
+            )
+        groups[group] = PureTextSharedModelGroup(
+            group,
+            tuple(names),
+            first.model_name,
+            provider,
+            JobRecords(RunFiles(directory).jobs),
+            first.freeze_agent,
+            first.fine_tune_from_scratch,
+            first.dpo_beta,
+            first.hyperparameters,
+        )
+    return groups
+
+
+def _agent(given: FinetuneSettings, name: str) -> AgentParameters:
+    return given.agents.get(name) or given.agents.get("_default") or AgentParameters()
+
+
+def _provider(given: FinetuneSettings) -> JobProvider:
+    if given.provider.type == "dry_run":
+        return DryRunJobs()
+    return OpenAIJobs(
+        key_of(given.provider.base_url),
+        given.provider.base_url,
+        least_examples=given.provider.least_examples,
+        fields=given.provider.fields,
+        states=dict(given.provider.states),
+    )
+
+
+def _settings_of(config: Config) -> FinetuneSettings:
+    if config.finetune is None:
+        raise InputError("finetune", "is missing", "Add [finetune]; see docs/howto-finetune.md")
+    return config.finetune
+
+
+def _proofs_of(config: Config) -> ProofsSettings:
+    if not isinstance(config.play, ProofsSettings):
+        raise InputError("program", "is not an interactive proof", 'Set program.type = "proofs"')
+    return config.play

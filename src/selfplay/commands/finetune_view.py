@@ -1,0 +1,96 @@
+"""ConsoleView: the stages, rollouts and jobs of a fine-tuning run in a terminal, and its metrics.jsonl."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.core.files import write_file
+from selfplay.core.text import one_line
+from selfplay.finetune.providers.job import Job
+from selfplay.finetune.state import Stage
+from selfplay.training.progress_views import print_line
+
+SHOWN = (
+    "mean_accuracy",
+    "mean_0_accuracy",
+    "mean_1_accuracy",
+    "no_decision_proportion",
+    "mean_episode_length",
+)
+TITLES: Mapping[Stage, str] = {
+    "create_fine_tune_jobs": "making fine-tuning jobs",
+    "await_fine_tune_jobs": "waiting for fine-tuning jobs",
+    "recreate_fine_tune_jobs": "making the jobs that failed again",
+}
+
+
+class ConsoleView:
+    """Shows a run on a console, and writes a line of metrics for each iteration.
+
+    A line is written once: statistics that are logged again after a kill replace those of the iteration.
+
+    Args:
+        console: where progress is shown.
+        metrics_file: JSON lines with ``iteration`` and statistics.
+    """
+
+    def __init__(self, console: Console, metrics_file: Path) -> None:
+        self.console = console
+        self.metrics_file = metrics_file
+        self._jobs: dict[str, tuple[str, str]] = {}
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        print_line(self.console, line)
+
+    def stage(self, stage: Stage, iteration: int) -> None:
+        """Show the stages that nothing else shows."""
+        if stage in TITLES:
+            self.say(TITLES[stage])
+
+    @contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show a bar in a terminal, else a line at the end."""
+        if not title:
+            yield lambda: None
+            return
+        if not self.console.is_terminal:
+            yield lambda: None
+            self.say(f"{title}: {total} rollouts")
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as bars:
+            task = bars.add_task(title, total=total)
+            yield lambda: bars.advance(task)
+
+    def job(self, group: str, job: Job) -> None:
+        """Show a job whose state has changed."""
+        if self._jobs.get(group) != (job.id, job.status):
+            self._jobs[group] = (job.id, job.status)
+            model = f": {job.model}" if job.model else ""
+            self.say(f"job of {group}: {one_line(job.id)} {job.status.replace('_', ' ')}{one_line(model)}")
+
+    def log(self, iteration: int, stats: Mapping[str, float]) -> None:
+        """Write the statistics, and show those that matter most."""
+        lines = self._lines()
+        lines[iteration] = {**lines.get(iteration, {}), "iteration": iteration, **stats}
+        content = b"".join(msgspec.json.encode(lines[number]) + b"\n" for number in sorted(lines))
+        write_file(self.metrics_file, content)
+        split = "test_" if any(name.startswith("test_") for name in stats) else ""
+        table = Table("", "test" if split else "train")
+        for name in SHOWN:
+            if f"{split}{name}" in stats:
+                table.add_row(Text(name.replace("_", " ")), f"{stats[f'{split}{name}']:.3f}")
+        self.console.print(table)
+
+    def _lines(self) -> dict[int, dict[str, float]]:
+        if not self.metrics_file.exists():
+            return {}
+        lines = map(msgspec.json.decode, self.metrics_file.read_bytes().splitlines())
+        return {line["iteration"]: line for line in lines}
