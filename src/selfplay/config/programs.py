@@ -106,8 +106,8 @@ class ProofsSettings(ProgramSettings, ProtocolSettings):
     type: Literal["proofs"]
     """Names this kind of program."""
     protocol: str = "nip"
-    """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a function
-    of your own, such as `court.py:court`."""
+    """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a
+    function of your own, such as `court.py:court`."""
     claims: Claims
     """What is judged."""
     batch_size: int = Field(default=32, ge=1)

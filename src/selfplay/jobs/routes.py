@@ -14,7 +14,7 @@ from selfplay.jobs.records import Job
 from selfplay.jobs.schema import CreateJob
 from selfplay.jobs.service import JobService
 
-FILES, JOBS = "/v1/files", "/v1/fine_tuning/jobs"
+FILES, JOBS, FINE_TUNING = "/v1/files", "/v1/fine_tuning/jobs", "/v1/fine_tuning/{rest:path}"
 OPTION = "This server has no fine-tuning jobs. Start it with: selfplay serve MODEL --jobs DIR"
 METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
 MAX_UPLOAD_BYTES = MAX_FILE_BYTES + 2**16
@@ -24,9 +24,13 @@ Limit = Annotated[int, Query(ge=1, le=10_000)]
 
 
 def add_job_routes(app: FastAPI, service: JobService) -> None:
-    """Add the routes for files and jobs."""
+    """Add the routes for files and jobs; the rest of OpenAI's fine-tuning API is not supported."""
     _add_files(app, service)
     _add_jobs(app, service)
+
+    @app.api_route(FINE_TUNING, methods=["GET", "POST", "DELETE"])
+    async def refuse(rest: str) -> Response:
+        raise ApiError(400, f"This server has no {rest:.100}", code="not_supported")
 
 
 def refuse_job_routes(app: FastAPI) -> None:
@@ -34,9 +38,9 @@ def refuse_job_routes(app: FastAPI) -> None:
 
     @app.api_route(FILES, methods=["GET", "POST"])
     @app.api_route(FILES + "/{rest:path}", methods=["GET", "POST", "DELETE"])
-    @app.api_route("/v1/fine_tuning/{rest:path}", methods=["GET", "POST", "DELETE"])
+    @app.api_route(FINE_TUNING, methods=["GET", "POST", "DELETE"])
     async def refuse(rest: str = "") -> Response:
-        raise ApiError(501, OPTION, code="not_supported")
+        raise ApiError(400, OPTION, code="not_supported")
 
 
 def _add_files(app: FastAPI, service: JobService) -> None:
