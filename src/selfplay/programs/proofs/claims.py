@@ -49,12 +49,14 @@ def split(claims: Iterable[Claim], test_size: float, seed: int) -> tuple[list[Cl
         seed: decides which.
 
     Raises:
-        InputError: a part has no right or no wrong claims.
+        InputError: there are no two questions, or a part has no right or no wrong claims.
     """
     by_question: dict[str, list[Claim]] = {}
     for claim in claims:
         by_question.setdefault(question_key(claim.question), []).append(claim)
     questions = sorted(by_question)
+    if len(questions) < 2:
+        raise InputError("claims", "there are no two questions, so none can be held out", "Give more")
     random.Random(derive_seed(seed, "split")).shuffle(questions)
     tests = max(1, round(test_size * len(questions)))
     parts = questions[tests:], questions[:tests]
