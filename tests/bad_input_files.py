@@ -21,6 +21,22 @@ ADAPTER = {
     "base_model_name_or_path": "tiny-model",
 }
 
+COURT = """
+from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
+
+number = 3
+
+def numbers(given):
+    return 3
+
+def unheard(given):
+    room = Channel("room", ("ann",))
+    return Protocol("unheard", (Agent("ann", "prover"),), (room,), ((Turn("ann", ("room",)),),), 2)
+
+def broken(given):
+    return given.rounds
+"""
+
 
 def make_files(folder: Path) -> None:
     """Write what docs/errors.md describes as the files of its examples."""
@@ -38,6 +54,7 @@ def make_files(folder: Path) -> None:
     _make_adapter(folder / "cut-adapter")
     _cut(folder / "cut-adapter" / "adapter_model.safetensors")
     _make_runs(folder / "runs")
+    _make_proofs(folder)
 
 
 def hold_run(path: Path) -> int:
@@ -45,6 +62,15 @@ def hold_run(path: Path) -> int:
     lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return lock
+
+
+def _make_proofs(folder: Path) -> None:
+    right = json.dumps({"question": "2 + 2?", "claim": "4", "y": 1})
+    (folder / "cut.jsonl").write_text(f'{right}\n{{"question": "2 + 3?", "cla')
+    (folder / "yes.jsonl").write_text(right.replace("1}", '"yes"}'))
+    (folder / "right.jsonl").write_text("\n".join(right.replace("2 +", f"{n} +") for n in range(5)))
+    (folder / "nothing.jsonl").write_text("")
+    (folder / "court.py").write_text(COURT)
 
 
 def _make_runs(runs: Path) -> None:

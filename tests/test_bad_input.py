@@ -17,7 +17,7 @@ ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<
 ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
 BEGINNINGS += ("run directory: ",)
-PACKAGES = ("wandb", "tensorboard", "fastapi", "uvicorn", "textual", "vllm")
+PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "textual", "vllm")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_parts_are_balanced_and_share_no_question(drawn, seed):
     except InputError:
         return
     for part in parts:
-        assert sum(claim.y for claim in part) * 2 == len(part) > 0
+        assert [claim.y for claim in part] == [1, 0] * (len(part) // 2)
         assert all(claim in claims for claim in part)
     train, test = ({question_key(claim.question) for claim in part} for part in parts)
     assert not train & test
@@ -60,6 +60,8 @@ def test_the_same_question_in_another_spelling_is_not_split():
 def test_claims_of_one_kind_are_refused():
     with pytest.raises(InputError, match="no claim is wrong"):
         balanced(claims_of([1, 1], [1, 2]), 0)
+    with pytest.raises(InputError, match="there are no two questions"):
+        split(claims_of([1, 0], [1, 1]), 0.5, 0)
 
 
 def test_a_file_has_a_claim_in_each_line(tmp_path):

@@ -133,8 +133,8 @@ def test_stances_are_drawn_where_the_protocol_allows_it(name):
     ("given", "words"),
     [
         ({"min_message_rounds": 9}, "9 rounds are more than max_message_rounds, 8"),
-        ({"verifier_first": False, "max_message_rounds": 1}, "no verifier gets a turn to decide"),
-        ({"min_message_rounds": 8, "verifier_first": True}, "no verifier gets a turn to decide"),
+        ({"verifier_first": False, "max_message_rounds": 1}, "leaves the verifier of nip no turn to decide"),
+        ({"min_message_rounds": 8, "verifier_first": True}, "leaves the verifier of nip no turn to decide"),
         ({"verifier_decision_spectrum": "stars"}, "there is no scale stars"),
     ],
 )

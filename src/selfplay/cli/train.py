@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from selfplay.config import Config
 
 _HELP = (
-    "A .toml file or a preset (quickstart, tictactoe, proposer-solver, debate); "
+    "A .toml file or a preset (quickstart, tictactoe, proposer-solver, debate, nip, debate-proof); "
     "any field follows as --learning.steps 20."
 )
 

@@ -48,7 +48,7 @@ class Config(Settings):
     envs: list[EnvSettings] = []
     """Each game draws one of the environments by weight."""
     program: Program | None = None
-    """A program that replaces games: a debate, a proposer and its solvers, or one of your own."""
+    """A program that replaces games: a debate, a proposer and its solvers, proofs, or one of your own."""
     roles: dict[str, RoleSettings] = {}
     """Settings of a program's roles, by role."""
     start: Adapters = {}

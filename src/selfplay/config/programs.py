@@ -100,7 +100,7 @@ class ProposerSolverSettings(ProgramSettings):
     """Maximum number of stored questions."""
 
 
-class ProofsSettings(ProgramSettings, ProtocolSettings):
+class ProofsSettings(ProtocolSettings, ProgramSettings):
     """A verifier judges claims by questioning provers that want to convince it."""
 
     type: Literal["proofs"]
@@ -137,5 +137,5 @@ class ProofsSettings(ProgramSettings, ProtocolSettings):
 
 
 Program = Annotated[
-    DebateSettings | ProposerSolverSettings | ProofsSettings | PythonProgram, Field(discriminator="type")
+    DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings, Field(discriminator="type")
 ]

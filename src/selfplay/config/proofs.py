@@ -29,6 +29,8 @@ class ColumnSettings(Settings):
 class _Claims(Settings):
     """Base of all kinds of claims."""
 
+    type: str
+    """Names the kind of claims."""
     test_size: float = Field(default=0.2, gt=0, lt=1)
     """The share of the questions that is held out for evaluations."""
     seed: int = Field(default=0, ge=0)

@@ -1,1 +1,1 @@
-"""Episodes that are conversations: debates, proposers with solvers."""
+"""Episodes that are conversations: debates, proposers with solvers, interactive proofs."""

@@ -24,7 +24,7 @@ class Claim:
 
 
 def balanced(claims: Iterable[Claim], seed: int) -> list[Claim]:
-    """Return as many right as wrong claims, in an order drawn by the seed; the surplus is left out.
+    """Return right and wrong claims in turn, in an order drawn by the seed; the surplus is left out.
 
     Raises:
         InputError: there are no right claims, or no wrong ones.
@@ -32,14 +32,10 @@ def balanced(claims: Iterable[Claim], seed: int) -> list[Claim]:
     drawn = list(claims)
     random.Random(derive_seed(seed, "balance")).shuffle(drawn)
     right, wrong = [[claim for claim in drawn if claim.y == y] for y in (1, 0)]
-    count = min(len(right), len(wrong))
-    if count == 0:
-        missing = "right" if not right else "wrong"
-        raise InputError(
-            "claims", f"no claim is {missing}, so a verdict says nothing", "Give claims of both kinds"
-        )
-    kept = {claim.id for claim in right[:count] + wrong[:count]}
-    return [claim for claim in drawn if claim.id in kept]
+    if not right or not wrong:
+        missing = "wrong" if right else "right"
+        raise InputError("claims", f"no claim is {missing}", "Give enough claims of both kinds")
+    return [claim for pair in zip(right, wrong, strict=False) for claim in pair]
 
 
 def split(claims: Iterable[Claim], test_size: float, seed: int) -> tuple[list[Claim], list[Claim]]:
@@ -53,12 +49,14 @@ def split(claims: Iterable[Claim], test_size: float, seed: int) -> tuple[list[Cl
         seed: decides which.
 
     Raises:
-        InputError: a part has no right or no wrong claims.
+        InputError: there are no two questions, or a part has no right or no wrong claims.
     """
     by_question: dict[str, list[Claim]] = {}
     for claim in claims:
         by_question.setdefault(question_key(claim.question), []).append(claim)
     questions = sorted(by_question)
+    if len(questions) < 2:
+        raise InputError("claims", "there are no two questions, so none can be held out", "Give more")
     random.Random(derive_seed(seed, "split")).shuffle(questions)
     tests = max(1, round(test_size * len(questions)))
     parts = questions[tests:], questions[:tests]

@@ -99,7 +99,7 @@ class Protocol:
         if not self.deciding_rounds:
             raise InputError(
                 "max_message_rounds",
-                f"in {self.max_rounds} rounds of {self.name}, no verifier gets a turn to decide",
+                f"{self.max_rounds} leaves the verifier of {self.name} no turn to decide",
                 "Allow more rounds, or lower min_message_rounds",
             )
 
