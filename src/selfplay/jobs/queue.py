@@ -16,7 +16,7 @@ from selfplay.core.errors import reason_of
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.files import FileStore, read_record
-from selfplay.jobs.launch import Launch, Worker
+from selfplay.jobs.launch import Crash, Launch, Worker
 from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.models import JobModels
 from selfplay.jobs.records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, UNFINISHED, VALIDATING, Job
@@ -24,6 +24,9 @@ from selfplay.jobs.spec import OUTCOME_FILE, TRAINING, JobError, Result
 from selfplay.jobs.store import JobStore
 from selfplay.learning.fine_tuning.examples import WrongLine
 from selfplay.learning.fine_tuning.job import RESULTS_FILE, Outcome
+
+MAX_STARTS = 4
+"""How often a process that is killed, for example for lack of memory, is started by one server."""
 
 
 class JobQueue:
@@ -144,18 +147,22 @@ class JobQueue:
         job.say(f"Fine-tuning job {started}")
         job.status = RUNNING
         self.jobs.save(job)
-        directory = self.jobs.place(job)
+        outcome = self.jobs.place(job) / OUTCOME_FILE
         crash = None
-        if not (directory / OUTCOME_FILE).is_file():
+        for _ in range(MAX_STARTS):
+            if job.status != RUNNING or outcome.is_file():
+                break
             crash = await self._run_worker(job)
+            if crash is None or not crash.killed:
+                break
         if job.status != RUNNING:
             return
-        if crash is not None or not (directory / OUTCOME_FILE).is_file():
-            message = f"Training crashed: {crash or 'the process left no outcome'}"
+        if not outcome.is_file():
+            message = f"Training crashed: {crash.reason if crash else 'the process left no outcome'}"
             self._end(job, FAILED, message, JobError("server_error", message))
             return
         try:
-            result = read_record(directory / OUTCOME_FILE, Result)
+            result = read_record(outcome, Result)
         except InputError as error:
             self._end(job, FAILED, str(error), JobError("server_error", str(error)))
             return
@@ -165,12 +172,12 @@ class JobQueue:
             return
         await self._finish(job, result.outcome)
 
-    async def _run_worker(self, job: Job) -> str | None:
+    async def _run_worker(self, job: Job) -> Crash | None:
         """Run the process that trains a job to its end; return why it crashed, if it did."""
         try:
             worker = await self.launch(self.jobs.place(job))
         except OSError as error:
-            return reason_of(error)
+            return Crash(reason_of(error))
         self._worker, self._working_on = worker, job
         try:
             if job.status != RUNNING:  # cancelled while the process started
