@@ -28,8 +28,9 @@ from selfplay.inference.server import create_app
 from selfplay.jobs.assembly import OpenJobs
 from selfplay.jobs.queue import MAX_STARTS
 from selfplay.jobs.routes import FILES, add_job_routes, refuse_job_routes
+from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
-from tiny_models import tiny_model
+from tiny_models import perturb_adapter, tiny_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto-fine-tuning-jobs.md"
 RESOURCES = (
@@ -70,11 +71,10 @@ def serving(
         shelf,
         served=base,
         name=policy.model_name,
-        adapters={},
         aliases={"base": base},
         say=(notes if notes is not None else []).append,
         launch=forks().start,
-        **{"save_seconds": 0.0, **options},
+        **{"save_seconds": 0.0, "adapters": {}, **options},
     )
     app: FastAPI = create_app(
         engine,
@@ -352,6 +352,50 @@ def test_clients_cannot_take_the_names_of_fine_tuned_models(live, finished):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lora_name")
 
 
+def test_a_deleted_model_is_gone_also_after_a_restart(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        job = client.fine_tuning.jobs.create(
+            model="tiny", training_file=upload(client, [talk("a", "b")]), method=supervised(n_epochs=2)
+        )
+        model = ended(client, job.id).fine_tuned_model
+        earlier = f"{model}:ckpt-step-1"
+        first, second = start_many(client), start_short(client, model)
+        with pytest.raises(openai.ConflictError, match=f"is in use by {second.id}"):
+            client.models.delete(model)
+        for one in (first, second.id):
+            client.fine_tuning.jobs.cancel(one)
+        assert client.models.delete(model).deleted
+        assert [one.id for one in client.models.list()] == ["tiny", earlier]
+        found = client.fine_tuning.jobs.checkpoints.list(job.id).data
+        assert [one.fine_tuned_model_checkpoint for one in found] == [earlier]
+        for name in (model, "nobody"):
+            with pytest.raises(openai.NotFoundError):
+                client.models.delete(name)
+        with pytest.raises(openai.BadRequestError, match="was not made by a fine-tuning job"):
+            client.models.delete("tiny")
+    notes: list[str] = []
+    with serving(tmp_path, notes=notes) as live:
+        assert [one.id for one in live.client().models.list()] == ["tiny", earlier]
+    assert notes == []
+
+
+def test_a_job_starts_from_an_adapter_of_the_server_with_its_shape(tmp_path):
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(3, 5.0, ["q_proj", "v_proj"]))
+    perturb_adapter(policy)
+    save_adapter(tmp_path / "mine", policy, "tiny")
+    with serving(tmp_path / "jobs", adapters={"mine": tmp_path / "mine"}) as live:
+        client = live.client()
+        job = ended(client, start_short(client, "mine").id)
+        assert (job.status, job.model) == ("succeeded", "mine")
+    (made,) = tmp_path.glob("jobs/jobs/*/training/step-*")
+    weights, config = load_adapter(made)
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (3, 5.0, ["q_proj", "v_proj"])
+    before = policy.adapter_state()
+    moved = sum(float((weights[key] - before[key]).norm()) for key in before)
+    assert 0 < moved < 0.1 * sum(float(one.norm()) for one in before.values())
+
+
 # Refusals
 
 
@@ -447,9 +491,8 @@ REFUSED = {
 def test_the_table_of_calls_is_complete_and_the_rest_is_answered_not_supported(live, finished):
     client = live.client()
     rows = re.findall(r"^\| `client\.([\w.]+)` \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
-    assert {name for name, _ in rows} == {
-        f"{path}.{name}" for path in RESOURCES for name in calls_of(client, path)
-    }
+    calls = {f"{path}.{name}" for path in RESOURCES for name in calls_of(client, path)}
+    assert {name for name, _ in rows} == {*calls, "models.delete"}
     assert {name for name, answer in rows if answer.startswith("not supported")} == set(REFUSED)
     for name, call in REFUSED.items():
         with pytest.raises(openai.BadRequestError) as caught:

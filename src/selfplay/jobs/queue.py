@@ -8,6 +8,7 @@ saved state. If its outcome is there already, only the rest is done.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -57,6 +58,7 @@ class JobQueue:
         self.launch = launch
         self.say = say
         self._checking: set[asyncio.Task[None]] = set()
+        self._left: set[str] = set()
         self._news = asyncio.Event()
         self._worker: Worker | None = None
         self._working_on: Job | None = None
@@ -82,7 +84,7 @@ class JobQueue:
         """Check the files of a new job, and queue it."""
         task = asyncio.create_task(self._check(job))
         self._checking.add(task)
-        task.add_done_callback(self._checking.discard)
+        task.add_done_callback(partial(self._checked, job))
 
     def cancel(self, job: Job) -> None:
         """Cancel a job.
@@ -109,6 +111,17 @@ class JobQueue:
         self.jobs.save(job)
         self._news.set()
 
+    def _checked(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._checking.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._leave(job, error)
+
+    def _leave(self, job: Job, error: Exception) -> None:
+        """Go on with other jobs after an error that is no fault of this job, such as a full disk."""
+        self._left.add(job.id)
+        self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+
     def _wrong_line(self, job: Job) -> JobError | None:
         spec = self.jobs.spec(job)
         read = read_preferences if job.settings.method == "dpo" else read_conversations
@@ -126,10 +139,9 @@ class JobQueue:
 
     async def _work(self) -> None:
         """Train jobs, oldest first, those first that were interrupted."""
-        left: set[str] = set()
         while True:
             self._news.clear()
-            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in left]
+            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in self._left]
             running = [job for job in waiting if job.status == RUNNING]
             queued = [job for job in waiting if job.status == QUEUED]
             if not running and not queued:
@@ -138,9 +150,8 @@ class JobQueue:
             job = [*running, *queued][0]
             try:
                 await self._train(job)
-            except Exception as error:  # noqa: BLE001 (such as a full disk; the other jobs go on)
-                left.add(job.id)
-                self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+            except Exception as error:  # noqa: BLE001 (the other jobs go on)
+                self._leave(job, error)
 
     async def _train(self, job: Job) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
@@ -196,8 +207,13 @@ class JobQueue:
             done = msgspec.structs.replace(job, status=SUCCEEDED)
             await self.models.serve(self.jobs, done)
         except (InputError, DeliveryError, OSError) as error:
+            if job.status != RUNNING:
+                return
             message = f"The model cannot be served: {reason_of(error)}"
             self._end(job, FAILED, message, JobError("server_error", message))
+            return
+        if job.status != RUNNING:  # cancelled meanwhile
+            self.models.withdraw(done.names())
             return
         job.status = SUCCEEDED
         job.say(f"New fine-tuned model created: {job.model_name}")
