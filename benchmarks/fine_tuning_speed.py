@@ -206,7 +206,10 @@ def check(names: list[str], batch_size: int) -> None:
         ours()
         theirs()
         whole = _difference(ours.change(), theirs.change())
-        print(f"{name}: gradients differ by {error:.0e} of their norm, adapters after a job by {whole:.0e}")
+        print(
+            f"{name}: gradients differ by {error:.0e} of their norm, adapters after a job by {whole:.0e}",
+            flush=True,
+        )
         if error > TOLERANCE:
             raise SystemExit("the gradients differ, so there is nothing to compare")
 

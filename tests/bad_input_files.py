@@ -53,12 +53,20 @@ def make_files(folder: Path) -> None:
     _make_adapter(folder / "other-adapter")
     _make_adapter(folder / "cut-adapter")
     _cut(folder / "cut-adapter" / "adapter_model.safetensors")
+    (folder / "busy-jobs").mkdir()
+    _write(folder / "torn-jobs" / "jobs" / "ftjob-1" / "job.json", '{"id": "ftjob-1"')
+    _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
     _make_runs(folder / "runs")
     _make_proofs(folder)
 
 
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
 def hold_run(path: Path) -> int:
-    """Lock a run as another process would; returns the open file."""
+    """Lock a directory as another process would; returns the open file."""
     lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return lock

@@ -15,39 +15,44 @@ import threading
 import traceback
 from pathlib import Path
 
+from selfplay.jobs.launch import Crash
+
 LOG = "worker.log"
 
 
 class Forks:
-    """The process that forks. :meth:`start` is a launch for ``selfplay.jobs``."""
+    """The process that forks. :meth:`start` is a launch for ``selfplay.jobs``.
+
+    ``started`` are the ids of all processes, oldest first.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         atexit.register(self._process.kill)
-        self._started: dict[str, int] = {}
+        self.started: list[int] = []
         self._ended: dict[int, int] = {}
         threading.Thread(target=self._read, daemon=True).start()
 
     async def start(self, directory: Path) -> "Fork":
         """Start the worker of the job in ``directory``."""
         assert self._process.stdin is not None
-        self._started.pop(str(directory), None)
+        before = len(self.started)
         self._process.stdin.write(f"{directory}\n")
         self._process.stdin.flush()
-        while str(directory) not in self._started:
+        while len(self.started) == before:
             await asyncio.sleep(0.01)
-        return Fork(self._started[str(directory)], self._ended, directory / LOG)
+        return Fork(self.started[before], self._ended, directory / LOG)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            kind, number, rest = line.rstrip("\n").split(" ", 2)
+            kind, pid, status = line.split()
             if kind == "started":
-                self._started[rest] = int(number)
+                self.started.append(int(pid))
             else:
-                self._ended[int(number)] = int(rest)
+                self._ended[int(pid)] = int(status)
 
 
 class Fork:
@@ -56,13 +61,13 @@ class Fork:
     def __init__(self, pid: int, ended: dict[int, int], log: Path) -> None:
         self.pid, self._ended, self._log = pid, ended, log
 
-    async def wait(self) -> str | None:
+    async def wait(self) -> Crash | None:
         while self.pid not in self._ended:
             await asyncio.sleep(0.01)
         status = self._ended[self.pid]
         if os.WIFSIGNALED(status):
-            return f"the process that trains was ended by signal {os.WTERMSIG(status)}"
-        return None if status == 0 else self._log.read_text().strip().splitlines()[-1]
+            return Crash(f"the process that trains was ended by signal {os.WTERMSIG(status)}", killed=True)
+        return None if status == 0 else Crash(self._log.read_text().strip().splitlines()[-1])
 
     def kill(self) -> None:
         if self.pid not in self._ended:
@@ -96,7 +101,7 @@ def serve() -> None:
                     sys.stderr.flush()
                     os._exit(1)
             children.add(pid)
-            print("started", pid, directory, flush=True)
+            print("started", pid, 0, flush=True)
         for pid in list(children):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:

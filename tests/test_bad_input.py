@@ -17,16 +17,17 @@ ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<
 ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
 BEGINNINGS += ("run directory: ",)
-PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "textual", "vllm")
+PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch, loopback):
     monkeypatch.chdir(tmp_path)
     make_files(tmp_path)
-    lock = hold_run(tmp_path / "runs" / "busy")
+    locks = [hold_run(tmp_path / name) for name in ("runs/busy", "busy-jobs")]
     yield tmp_path
-    os.close(lock)
+    for lock in locks:
+        os.close(lock)
 
 
 def test_the_page_has_rows_enough_and_no_line_that_is_not_a_row():

@@ -1,6 +1,8 @@
 """The lines of training files: OpenAI's two forms, and what is wrong with other lines."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +161,10 @@ def test_what_is_not_json_lines_is_refused(content, line, problem):
 def test_a_whole_prompt_of_a_base_model_may_precede_an_answer():
     (found,) = read_conversations(as_file({"messages": [{"role": "text", "content": "Once"}, YES]}))
     assert found.messages[0] == {"role": "text", "content": "Once"}
+
+
+def test_the_examples_of_the_page_are_read():
+    page = Path(__file__).parents[1] / "docs" / "howto-fine-tuning-jobs.md"
+    conversation, preference = re.findall(r"^```json\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(read_conversations(conversation.encode())) == 1
+    assert len(read_preferences(preference.encode())) == 1

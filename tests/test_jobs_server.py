@@ -26,9 +26,11 @@ from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
 from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.queue import MAX_STARTS
 from selfplay.jobs.routes import FILES, add_job_routes, refuse_job_routes
+from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
-from tiny_models import tiny_model
+from tiny_models import perturb_adapter, tiny_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto-fine-tuning-jobs.md"
 RESOURCES = (
@@ -39,9 +41,9 @@ RESOURCES = (
     "fine_tuning.alpha.graders",
 )
 ASK = [{"role": "user", "content": "what is up"}]
-STEPS = 60
-MANY = {"n_epochs": 3, "batch_size": 2, "learning_rate_multiplier": 20}
-"""Hyper-parameters with which 40 examples make 60 steps."""
+STEPS = 30
+MANY = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 20}
+"""Hyper-parameters with which 40 examples make 30 steps."""
 
 
 @functools.cache
@@ -69,11 +71,10 @@ def serving(
         shelf,
         served=base,
         name=policy.model_name,
-        adapters={},
         aliases={"base": base},
         say=(notes if notes is not None else []).append,
         launch=forks().start,
-        **{"save_seconds": 0.0, **options},
+        **{"save_seconds": 0.0, "adapters": {}, **options},
     )
     app: FastAPI = create_app(
         engine,
@@ -351,6 +352,50 @@ def test_clients_cannot_take_the_names_of_fine_tuned_models(live, finished):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lora_name")
 
 
+def test_a_deleted_model_is_gone_also_after_a_restart(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        job = client.fine_tuning.jobs.create(
+            model="tiny", training_file=upload(client, [talk("a", "b")]), method=supervised(n_epochs=2)
+        )
+        model = ended(client, job.id).fine_tuned_model
+        earlier = f"{model}:ckpt-step-1"
+        first, second = start_many(client), start_short(client, model)
+        with pytest.raises(openai.ConflictError, match=f"is in use by {second.id}"):
+            client.models.delete(model)
+        for one in (first, second.id):
+            client.fine_tuning.jobs.cancel(one)
+        assert client.models.delete(model).deleted
+        assert [one.id for one in client.models.list()] == ["tiny", earlier]
+        found = client.fine_tuning.jobs.checkpoints.list(job.id).data
+        assert [one.fine_tuned_model_checkpoint for one in found] == [earlier]
+        for name in (model, "nobody"):
+            with pytest.raises(openai.NotFoundError):
+                client.models.delete(name)
+        with pytest.raises(openai.BadRequestError, match="was not made by a fine-tuning job"):
+            client.models.delete("tiny")
+    notes: list[str] = []
+    with serving(tmp_path, notes=notes) as live:
+        assert [one.id for one in live.client().models.list()] == ["tiny", earlier]
+    assert notes == []
+
+
+def test_a_job_starts_from_an_adapter_of_the_server_with_its_shape(tmp_path):
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(3, 5.0, ["q_proj", "v_proj"]))
+    perturb_adapter(policy)
+    save_adapter(tmp_path / "mine", policy, "tiny")
+    with serving(tmp_path / "jobs", adapters={"mine": tmp_path / "mine"}) as live:
+        client = live.client()
+        job = ended(client, start_short(client, "mine").id)
+        assert (job.status, job.model) == ("succeeded", "mine")
+    (made,) = tmp_path.glob("jobs/jobs/*/training/step-*")
+    weights, config = load_adapter(made)
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (3, 5.0, ["q_proj", "v_proj"])
+    before = policy.adapter_state()
+    moved = sum(float((weights[key] - before[key]).norm()) for key in before)
+    assert 0 < moved < 0.1 * sum(float(one.norm()) for one in before.values())
+
+
 # Refusals
 
 
@@ -446,9 +491,8 @@ REFUSED = {
 def test_the_table_of_calls_is_complete_and_the_rest_is_answered_not_supported(live, finished):
     client = live.client()
     rows = re.findall(r"^\| `client\.([\w.]+)` \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
-    assert {name for name, _ in rows} == {
-        f"{path}.{name}" for path in RESOURCES for name in calls_of(client, path)
-    }
+    calls = {f"{path}.{name}" for path in RESOURCES for name in calls_of(client, path)}
+    assert {name for name, _ in rows} == {*calls, "models.delete"}
     assert {name for name, answer in rows if answer.startswith("not supported")} == set(REFUSED)
     for name, call in REFUSED.items():
         with pytest.raises(openai.BadRequestError) as caught:
@@ -509,6 +553,15 @@ def test_without_the_option_every_route_names_it():
             assert caught.value.code == "not_supported"
 
 
+def test_the_example_of_the_page_runs(live, tmp_path):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    (tmp_path / "data.jsonl").write_text(json.dumps(talk("2 + 2 = 5", "reject")) + "\n")
+    model = names["fine_tune"](live.client(), tmp_path / "data.jsonl")
+    assert re.fullmatch("ft:tiny:selfplay:verifier:[0-9a-f]{8}", model)
+
+
 # While a job runs
 
 
@@ -556,14 +609,29 @@ def test_cancelling_a_running_job_ends_its_process_and_the_next_one_is_trained(b
     assert len(rows) < STEPS
 
 
-def test_a_process_that_crashes_fails_the_job_with_the_reason(busy):
-    live, job = busy
-    client = live.client()
-    os.kill(max(forks()._started.values()), signal.SIGKILL)
-    failed = ended(client, job)
-    assert (failed.status, failed.error.code) == ("failed", "server_error")
-    assert "was ended by signal 9" in failed.error.message
-    assert client.chat.completions.create(model="tiny", messages=ASK).choices
+def test_a_process_that_crashes_fails_the_job_with_the_reason(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        first, second = start_many(client), start_short(client)
+        when(client, second.id, lambda job: job.status == "queued")
+        (tmp_path / "files" / second.training_file / "content").unlink()
+        client.fine_tuning.jobs.cancel(first)
+        failed = ended(client, second.id)
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert failed.error.message.startswith("Training crashed: FileNotFoundError")
+        assert client.chat.completions.create(model="tiny", messages=ASK).choices
+
+
+def test_a_process_that_is_killed_again_and_again_fails_the_job(tmp_path):
+    with serving(tmp_path) as live:
+        client, before = live.client(), len(forks().started)
+        job = start_many(client)
+        for number in range(MAX_STARTS):
+            when(client, job, lambda _, wanted=before + number: len(forks().started) > wanted)
+            os.kill(forks().started[-1], signal.SIGKILL)
+        failed = ended(client, job)
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert failed.error.message == "Training crashed: the process that trains was ended by signal 9"
 
 
 # Restarts
@@ -576,21 +644,38 @@ def bytes_of(directory: Path) -> dict[str, str]:
     return {str(file.relative_to(training)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_a_job_that_is_interrupted_several_times_ends_with_the_same_bytes(tmp_path):
-    with serving(tmp_path / "alone") as live:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> dict[str, str]:
+    """The hashes of a job of many steps that nothing interrupts."""
+    directory = tmp_path_factory.mktemp("alone")
+    with serving(directory) as live:
         assert ended(live.client(), start_many(live.client())).status == "succeeded"
-    with serving(tmp_path / "cut") as live:
+    return bytes_of(directory)
+
+
+def test_a_job_that_is_interrupted_several_times_ends_with_the_same_bytes(tmp_path, alone):
+    with serving(tmp_path) as live:
         job = start_many(live.client())
-    for step in (1, 17, 40):
-        with serving(tmp_path / "cut") as live:  # ends with a kill of the worker
+    for step in (1, 9, 20):
+        with serving(tmp_path) as live:  # ends with a kill of the process that trains
             wait_for_step(live.client(), job, step)
-    with serving(tmp_path / "cut") as live:
+    with serving(tmp_path) as live:
         done = ended(live.client(), job)
         assert done.status == "succeeded"
         assert live.client().fine_tuning.jobs.list().data == [done]
         messages = [e.message for e in live.client().fine_tuning.jobs.list_events(job, limit=1000)]
     assert "Fine-tuning job continues from its last saved step" in messages
-    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "alone")
+    assert bytes_of(tmp_path) == alone
+
+
+def test_a_job_whose_process_is_killed_several_times_ends_with_the_same_bytes(tmp_path, alone):
+    with serving(tmp_path) as live:
+        job = start_many(live.client())
+        for step in (1, 9, 20):
+            wait_for_step(live.client(), job, step)
+            os.kill(forks().started[-1], signal.SIGKILL)
+        assert ended(live.client(), job).status == "succeeded"
+    assert bytes_of(tmp_path) == alone
 
 
 def test_models_are_served_again_after_a_restart_unless_the_base_is_another(tmp_path):

@@ -60,9 +60,13 @@ class OpenJobs:
         max_stored_bytes: int = MAX_STORED_BYTES,
     ) -> None:
         self._lock = _lock(directory)
-        remove_partial(directory)
-        files = FileStore(directory / "files", max_stored_bytes)
-        jobs = JobStore(directory / "jobs")
+        try:
+            remove_partial(directory)
+            files = FileStore(directory / "files", max_stored_bytes)
+            jobs = JobStore(directory / "jobs")
+        except BaseException:
+            os.close(self._lock)
+            raise
         models = JobModels(engine, shelf, served, policy.dtype, canary_tokens(policy))
         queue = JobQueue(jobs, files, models, served, launch, say)
         dtype = str(policy.dtype).removeprefix("torch.")

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -11,11 +12,19 @@ from selfplay.jobs.spec import LOG_FILE
 LAST_CHARACTERS = 2000
 
 
+@dataclass(frozen=True)
+class Crash:
+    """Why a process that trains crashed, and whether something killed it."""
+
+    reason: str
+    killed: bool = False
+
+
 class Worker(Protocol):
     """A process that trains one job and leaves ``outcome.json`` in the job's directory."""
 
-    async def wait(self) -> str | None:
-        """Wait for its end; return why it crashed, or ``None`` if it ended by itself."""
+    async def wait(self) -> Crash | None:
+        """Wait for its end; return why it crashed, if it did."""
 
     def kill(self) -> None:
         """End it at once."""
@@ -47,16 +56,16 @@ class LocalWorker:
             )
         return cls(process, log)
 
-    async def wait(self) -> str | None:
+    async def wait(self) -> Crash | None:
         """Wait for the end; see :class:`Worker`."""
         status = await self._process.wait()
         if status == 0:
             return None
+        if status < 0:
+            return Crash(f"the process that trains was ended by signal {-status}", killed=True)
         lines = self._log.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if status < 0:
-            return f"the process that trains was ended by signal {-status}. {said}".strip()
-        return said or f"the process that trains ended with status {status}"
+        return Crash(said or f"the process that trains ended with status {status}")
 
     def kill(self) -> None:
         """End the process, if it has not ended."""

@@ -1,7 +1,7 @@
 """Serve the models of finished jobs, after a proof that the engine answers with them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -59,14 +59,26 @@ class JobModels:
         self.canary = canary
 
     async def serve(self, store: JobStore, job: Job) -> None:
-        """Serve every model of a job.
+        """Serve every model of a job, or none.
 
         Raises:
             InputError: an adapter is missing, damaged or of another base model.
             DeliveryError: the engine does not answer with it.
         """
-        for name, directory in job.names().items():
-            await self._load(name, store.place(job) / TRAINING / directory)
+        loaded: list[str] = []
+        try:
+            for name, directory in job.names().items():
+                await self._load(name, store.place(job) / TRAINING / directory)
+                loaded.append(name)
+        except BaseException:
+            self.withdraw(loaded)
+            raise
+
+    def withdraw(self, names: Iterable[str]) -> None:
+        """Stop serving models; those that are not served are passed over."""
+        for name in names:
+            if name in self.engine.names():
+                self.shelf.unload(name)
 
     async def serve_all(self, store: JobStore, jobs: list[Job], say: Callable[[str], None]) -> None:
         """Serve the models of several jobs; ``say`` is told about those that cannot be served."""

@@ -8,6 +8,7 @@ saved state. If its outcome is there already, only the rest is done.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from selfplay.core.errors import reason_of
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.files import FileStore, read_record
-from selfplay.jobs.launch import Launch, Worker
+from selfplay.jobs.launch import Crash, Launch, Worker
 from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.models import JobModels
 from selfplay.jobs.records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, UNFINISHED, VALIDATING, Job
@@ -24,6 +25,9 @@ from selfplay.jobs.spec import OUTCOME_FILE, TRAINING, JobError, Result
 from selfplay.jobs.store import JobStore
 from selfplay.learning.fine_tuning.examples import WrongLine
 from selfplay.learning.fine_tuning.job import RESULTS_FILE, Outcome
+
+MAX_STARTS = 4
+"""How often a process that is killed, for example for lack of memory, is started by one server."""
 
 
 class JobQueue:
@@ -54,6 +58,7 @@ class JobQueue:
         self.launch = launch
         self.say = say
         self._checking: set[asyncio.Task[None]] = set()
+        self._left: set[str] = set()
         self._news = asyncio.Event()
         self._worker: Worker | None = None
         self._working_on: Job | None = None
@@ -79,7 +84,7 @@ class JobQueue:
         """Check the files of a new job, and queue it."""
         task = asyncio.create_task(self._check(job))
         self._checking.add(task)
-        task.add_done_callback(self._checking.discard)
+        task.add_done_callback(partial(self._checked, job))
 
     def cancel(self, job: Job) -> None:
         """Cancel a job.
@@ -106,6 +111,17 @@ class JobQueue:
         self.jobs.save(job)
         self._news.set()
 
+    def _checked(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._checking.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._leave(job, error)
+
+    def _leave(self, job: Job, error: Exception) -> None:
+        """Go on with other jobs after an error that is no fault of this job, such as a full disk."""
+        self._left.add(job.id)
+        self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+
     def _wrong_line(self, job: Job) -> JobError | None:
         spec = self.jobs.spec(job)
         read = read_preferences if job.settings.method == "dpo" else read_conversations
@@ -123,10 +139,9 @@ class JobQueue:
 
     async def _work(self) -> None:
         """Train jobs, oldest first, those first that were interrupted."""
-        left: set[str] = set()
         while True:
             self._news.clear()
-            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in left]
+            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in self._left]
             running = [job for job in waiting if job.status == RUNNING]
             queued = [job for job in waiting if job.status == QUEUED]
             if not running and not queued:
@@ -135,27 +150,30 @@ class JobQueue:
             job = [*running, *queued][0]
             try:
                 await self._train(job)
-            except Exception as error:  # noqa: BLE001 (such as a full disk; the other jobs go on)
-                left.add(job.id)
-                self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+            except Exception as error:  # noqa: BLE001 (the other jobs go on)
+                self._leave(job, error)
 
     async def _train(self, job: Job) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
         job.say(f"Fine-tuning job {started}")
         job.status = RUNNING
         self.jobs.save(job)
-        directory = self.jobs.place(job)
+        outcome = self.jobs.place(job) / OUTCOME_FILE
         crash = None
-        if not (directory / OUTCOME_FILE).is_file():
+        for _ in range(MAX_STARTS):
+            if job.status != RUNNING or outcome.is_file():
+                break
             crash = await self._run_worker(job)
+            if crash is None or not crash.killed:
+                break
         if job.status != RUNNING:
             return
-        if crash is not None or not (directory / OUTCOME_FILE).is_file():
-            message = f"Training crashed: {crash or 'the process left no outcome'}"
+        if not outcome.is_file():
+            message = f"Training crashed: {crash.reason if crash else 'the process left no outcome'}"
             self._end(job, FAILED, message, JobError("server_error", message))
             return
         try:
-            result = read_record(directory / OUTCOME_FILE, Result)
+            result = read_record(outcome, Result)
         except InputError as error:
             self._end(job, FAILED, str(error), JobError("server_error", str(error)))
             return
@@ -165,12 +183,12 @@ class JobQueue:
             return
         await self._finish(job, result.outcome)
 
-    async def _run_worker(self, job: Job) -> str | None:
+    async def _run_worker(self, job: Job) -> Crash | None:
         """Run the process that trains a job to its end; return why it crashed, if it did."""
         try:
             worker = await self.launch(self.jobs.place(job))
         except OSError as error:
-            return reason_of(error)
+            return Crash(reason_of(error))
         self._worker, self._working_on = worker, job
         try:
             if job.status != RUNNING:  # cancelled while the process started
@@ -189,8 +207,13 @@ class JobQueue:
             done = msgspec.structs.replace(job, status=SUCCEEDED)
             await self.models.serve(self.jobs, done)
         except (InputError, DeliveryError, OSError) as error:
+            if job.status != RUNNING:
+                return
             message = f"The model cannot be served: {reason_of(error)}"
             self._end(job, FAILED, message, JobError("server_error", message))
+            return
+        if job.status != RUNNING:  # cancelled meanwhile
+            self.models.withdraw(done.names())
             return
         job.status = SUCCEEDED
         job.say(f"New fine-tuned model created: {job.model_name}")

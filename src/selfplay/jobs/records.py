@@ -37,6 +37,7 @@ class Job(msgspec.Struct, kw_only=True):
         model_name: name of the model that it makes.
         result_file: id of the result file that it makes.
         checkpoints: the adapters that it has made.
+        deleted: names of those that a client has deleted.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Job(msgspec.Struct, kw_only=True):
     numbers: Hyperparameters | None = None
     trained_tokens: int | None = None
     checkpoints: list[SavedModel] = []
+    deleted: list[str] = []
     events: list[Event] = []
 
     def say(self, message: str, level: str = "info") -> None:
@@ -100,16 +102,15 @@ class Job(msgspec.Struct, kw_only=True):
 
     def checkpoint_objects(self) -> list[dict[str, Any]]:
         """Return OpenAI's ``fine_tuning.job.checkpoint`` objects, newest first."""
-        return [self._checkpoint(one) for one in reversed(self.checkpoints)]
+        kept = [one for one in self.checkpoints if self.checkpoint_name(one) not in self.deleted]
+        return [self._checkpoint(one) for one in reversed(kept)]
 
     def names(self) -> dict[str, str]:
         """Return the directories of the models that it has made by the names that they are served under."""
         if self.status != SUCCEEDED:
             return {}
-        *earlier, last = self.checkpoints
-        return {self.checkpoint_name(one): one.directory for one in earlier} | {
-            self.model_name: last.directory
-        }
+        found = {self.checkpoint_name(one): one.directory for one in self.checkpoints}
+        return {name: directory for name, directory in found.items() if name not in self.deleted}
 
     def checkpoint_name(self, one: SavedModel) -> str:
         """Return the name of a checkpoint's model; that of the last one is the job's own."""

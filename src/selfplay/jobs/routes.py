@@ -28,6 +28,11 @@ def add_job_routes(app: FastAPI, service: JobService) -> None:
     _add_files(app, service)
     _add_jobs(app, service)
 
+    @app.delete("/v1/models/{name:path}")
+    async def delete_model(name: str) -> Response:
+        service.delete_model(name)
+        return JSONResponse({"id": name, "object": "model", "deleted": True})
+
     @app.api_route(FINE_TUNING, methods=["GET", "POST", "DELETE"])
     async def refuse(rest: str) -> Response:
         raise ApiError(400, f"This server has no {rest:.100}", code="not_supported")

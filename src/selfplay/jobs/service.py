@@ -1,6 +1,7 @@
 """JobService: what the routes for files and jobs do."""
 
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,6 +83,30 @@ class JobService:
             if job.status in UNFINISHED and file_id in (job.training_file, job.validation_file):
                 raise ApiError(409, f"{file_id} is in use by {job.id}. Cancel that job, or wait", param="id")
         self.files.delete(file_id)
+
+    def delete_model(self, name: str) -> None:
+        """Delete a model that a job made, and stop serving it.
+
+        Raises:
+            ApiError: no job made such a model, or a job that has not ended starts from it.
+        """
+        for job in self.jobs.all():
+            directory = job.names().get(name)
+            if directory is None:
+                continue
+            for other in self.jobs.all():
+                if other.status in UNFINISHED and other.start == name:
+                    problem = f"{name} is in use by {other.id}. Cancel that job, or wait"
+                    raise ApiError(409, problem, param="model")
+            job.deleted = [*job.deleted, name]
+            self.jobs.save(job)
+            self.queue.models.withdraw([name])
+            shutil.rmtree(self.jobs.place(job) / TRAINING / directory, ignore_errors=True)
+            return
+        served = self.queue.models.engine.names()
+        if name in served:
+            raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
+        raise model_not_found(name, served)
 
     def create(self, request: CreateJob) -> Job:
         """Store a new job and begin to check its files.

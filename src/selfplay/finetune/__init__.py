@@ -1,0 +1,1 @@
+"""Training through fine-tuning jobs: stages, providers, expert iteration, MALT."""
