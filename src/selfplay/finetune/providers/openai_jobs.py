@@ -6,6 +6,7 @@ which such a server differs.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast, get_args
@@ -231,7 +232,7 @@ class OpenAIJobs:
                         raise InputError("the API's key", problem, "Set a key that the API accepts") from None
                     if error.status_code not in (408, 409, 429) and error.status_code < 500:
                         raise refused(f"{what}: {problem}") from None
-                except (openai.APIConnectionError, openai.APIResponseValidationError, _Unreadable) as error:
+                except _UNREADABLE as error:
                     problem = _reason(error)
                 if attempt < self.retries:
                     await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
@@ -240,6 +241,12 @@ class OpenAIJobs:
 
 class _Unreadable(Exception):
     """A reply that is not what it should be; another try may give a better one."""
+
+
+_UNREADABLE = (
+    *(openai.APIConnectionError, openai.APIResponseValidationError),
+    *(json.JSONDecodeError, UnicodeDecodeError, _Unreadable),
+)
 
 
 def _entries(reply: object) -> list[Reply]:

@@ -1,0 +1,129 @@
+"""Fine-tuning jobs at an API that misbehaves: nothing hangs, no job is made twice, every end is clear."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faulty_jobs import FAULTS, FaultyJobs
+from selfplay.core import InputError, SelfplayError
+from selfplay.finetune.job_records import JobRecords
+from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
+from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+
+REQUEST = JobRequest("run_iter_0_verifier", "base", "dpo", {"beta": 0.3}, seed=5)
+EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]
+
+
+def provider(url, **options):
+    return OpenAIJobs("key", url, **{"wait": 0.0, "timeout": 5.0, "retries": 3, **options})
+
+
+async def ended(jobs, job):
+    while job.status not in ENDED:
+        job = await jobs.status(job.id)
+    return job
+
+
+async def test_a_job_is_asked_for_in_openais_words(tmp_path):
+    server = FaultyJobs()
+    async with server.running() as url:
+        jobs = provider(url)
+        job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
+    assert job.model == "ft:ftjob-0"
+    (made,) = server.jobs
+    assert made["model"] == "base"
+    assert made["training_file"] == "file-0"
+    assert made["method"] == {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.3}}}
+    assert (made["seed"], made["suffix"]) == (5, "run_iter_0_verifier")
+
+
+async def test_names_of_an_api_that_differs_are_translated(tmp_path):
+    server = FaultyJobs(ends=("working", "complete"))
+
+    def renamed(method, path, body, do=server._do):
+        status, reply = do(method, path, body)
+        if reply.get("status") == "complete":
+            reply["output_model"] = "theirs"
+        return status, reply
+
+    server._do = renamed
+    async with server.running() as url:
+        names = {"training_file": "data", "fine_tuned_model": "output_model"}
+        jobs = provider(url, fields=names, states={"working": "running", "complete": "succeeded"})
+        job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
+    assert server.jobs[0]["data"] == "file-0"
+    assert job.model == "theirs"
+
+
+@given(st.lists(st.sampled_from(FAULTS), max_size=12))
+@settings(max_examples=60)
+def test_whatever_goes_wrong_a_job_is_made_once_or_the_end_is_one_clear_error(tmp_path_factory, faults):
+    directory = tmp_path_factory.mktemp("records")
+    server, said = FaultyJobs(faults), []
+
+    async def submit():
+        async with server.running() as url:
+            jobs = provider(url)
+            for _ in range(5):
+                try:
+                    return await ended(jobs, await JobRecords(directory).submit(jobs, REQUEST, EXAMPLES))
+                except SelfplayError as error:
+                    said.append(str(error))
+            raise AssertionError("faults end before the tries do")
+
+    assert asyncio.run(submit()).model == "ft:ftjob-0"
+    assert len(server.jobs) == 1
+    assert len(server.files) == 1
+    assert all("\n" not in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "reason"),
+    [("failed", "failed", "line 3 is wrong"), ("cancelled", "cancelled", ""), ("vanished", "not_found", "")],
+)
+async def test_a_job_that_ends_without_a_model_says_how(tmp_path, end, status, reason):
+    async with FaultyJobs(ends=("queued", end)).running() as url:
+        jobs = provider(url)
+        job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
+    assert (job.status, job.model, job.error) == (status, None, reason)
+
+
+async def test_a_server_that_is_gone_is_one_error_in_limited_time(tmp_path):
+    async with FaultyJobs().running() as url:
+        pass
+    with pytest.raises(SelfplayError, match=r"the file cannot be uploaded: .*tries: 4"):
+        await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
+
+
+async def test_another_job_of_the_same_name_is_refused(tmp_path):
+    async with FaultyJobs().running() as url:
+        await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
+        with pytest.raises(SelfplayError, match="another job"):
+            await JobRecords(tmp_path).submit(provider(url), REQUEST, [*EXAMPLES, *EXAMPLES])
+
+
+async def test_a_refused_job_is_an_error_of_its_own(tmp_path):
+    server = FaultyJobs()
+    refusal = 400, {"error": {"message": "the model is unknown"}}
+    do = server._do
+    server._do = lambda method, path, body: (
+        refusal if path.endswith("jobs") and method == "POST" else do(method, path, body)
+    )
+    async with server.running() as url:
+        with pytest.raises(FineTuneJobError, match="the model is unknown"):
+            await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
+
+
+def test_a_state_that_openai_does_not_have_is_refused():
+    with pytest.raises(InputError, match=r"finetune\.states"):
+        OpenAIJobs("key", "http://127.0.0.1:1/v1", states={"working": "busy"})
+
+
+def test_a_damaged_record_names_its_file(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"name": 3}))
+    with pytest.raises(InputError, match=r"a\.json: is damaged"):
+        JobRecords(Path(tmp_path)).read("a")
