@@ -13,7 +13,7 @@ from rich.text import Text
 from selfplay.core.files import write_file
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import Job
-from selfplay.finetune.state import Stage
+from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, Stage
 from selfplay.training.progress_views import print_line
 
 SHOWN = (
@@ -71,8 +71,12 @@ class ConsoleView:
 
     def job(self, group: str, job: Job) -> None:
         """Show a job whose state has changed."""
-        if self._jobs.get(group) != (job.id, job.status):
-            self._jobs[group] = (job.id, job.status)
+        if self._jobs.get(group) == (job.id, job.status):
+            return
+        self._jobs[group] = (job.id, job.status)
+        if job.id == INSUFFICIENT_DATA_JOB:
+            self.say(f"{group} keeps its model: there are fewer examples than the API accepts")
+        else:
             model = f": {job.model}" if job.model else ""
             self.say(f"job of {group}: {one_line(job.id)} {job.status.replace('_', ' ')}{one_line(model)}")
 
