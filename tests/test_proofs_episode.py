@@ -283,5 +283,5 @@ def test_no_text_breaks_an_episode_or_speaks_for_another(text):
 
 def quoted(content):
     """The lines of a user message that other agents wrote."""
-    heard = content.split("\n\n")[:-1]
+    heard = content.removeprefix("Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n").split("\n\n")[:-1]
     return [line for part in heard for line in part.splitlines() if line.strip()]
