@@ -251,6 +251,7 @@ async def test_an_episode_goes_on_from_any_of_its_rounds():
     played = (await arena.run_episode("proof", CLAIM, {"seed": 11})).rollout.extras
     for count in range(len(played["rounds"]) + 1):
         state = first_rounds(played, count)
+        assert state.keys() == episode.begin(CLAIM, 0).keys()
         assert episode.is_over(state) == (count == len(played["rounds"]))
         while not episode.is_over(state):
             state, _ = await episode.play_round(arena, state)

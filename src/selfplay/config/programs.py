@@ -128,7 +128,7 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
     examples: bool = True
     """Whether prompts begin with two short proofs, which show small models the form of answers."""
     evaluation_claims: int = Field(default=64, ge=1)
-    """Number of held-out claims in each evaluation."""
+    """Number of held-out claims in each evaluation, or all of them if there are fewer."""
     evaluation_proofs: int = Field(default=2, ge=1)
     """Number of proofs of each of them."""
 

@@ -47,7 +47,8 @@ class ProofArena(Arena):
         examples: whether prompts begin with two short proofs, which show small models the form.
         verifier_policy: the policy of verifiers.
         prover_policy: the policy of provers.
-        evaluation_claims: number of held-out claims in an evaluation, always the same.
+        evaluation_claims: number of held-out claims in an evaluation, always the same; all of them if there
+            are fewer.
         evaluation_proofs: number of proofs of each of them.
         seed: seed of episodes and draws.
         credit_assigner, verbose, logger: see Arena.
