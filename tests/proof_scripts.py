@@ -16,7 +16,7 @@ def agent_of(messages):
 
 
 def turn_of(messages):
-    """How many turns it has had."""
+    """How many turns it has had, if there are no examples."""
     return sum(message["role"] == "assistant" for message in messages)
 
 
@@ -47,14 +47,19 @@ class Script(MockInferenceClient):
         return [messages for name, messages, _ in self.prompts if name == agent]
 
 
-def make(client, name="nip", *, rewards=None, words=20, retries=20, protocol=None, **parameters):
+def make(client, name="nip", *, rewards=None, words=20, retries=20, examples=False, **parameters):
     """An arena with the protocol's agents, and the episode."""
     given = ProtocolParameters(rewards=RewardParameters(**(rewards or {})), **parameters)
-    protocol = protocol or build_protocol(name, given)
+    protocol = build_protocol(name, given)
     arena = Arena(client)
     for agent in protocol.agents:
         arena.add_role(Role(agent.name, policy=agent.kind))
-    episode = ProofEpisode(protocol, max_response_words=words, num_invalid_generation_retries=retries)
+    episode = ProofEpisode(
+        protocol,
+        max_response_words=words,
+        num_invalid_generation_retries=retries,
+        examples=examples,
+    )
     arena.add_episode("proof", episode)
     return arena, episode
 

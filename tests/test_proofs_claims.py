@@ -121,9 +121,9 @@ def test_the_columns_of_buggy_apps_are_known():
     found = claims_of_rows(rows, BUGGY_APPS, "buggy-apps")
     assert [(one.claim, one.y) for one in found] == [("a+b", 1), ("b+a", 1), ("a-b", 0)]
     assert len({one.id for one in found}) == 3
-    with pytest.raises(InputError, match="solutions in row 0 is not a list"):
+    with pytest.raises(InputError, match="solutions in row 0 of buggy-apps is not a list"):
         claims_of_rows([("row 0", row | {"solutions": "a+b"})], BUGGY_APPS, "buggy-apps")
-    with pytest.raises(InputError, match="row 0 has no column flags"):
+    with pytest.raises(InputError, match="row 0 of buggy-apps has no column flags"):
         claims_of_rows([("row 0", {"difficulty": "interview"})], BUGGY_APPS, "buggy-apps")
 
 

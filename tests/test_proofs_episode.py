@@ -251,6 +251,7 @@ async def test_an_episode_goes_on_from_any_of_its_rounds():
     played = (await arena.run_episode("proof", CLAIM, {"seed": 11})).rollout.extras
     for count in range(len(played["rounds"]) + 1):
         state = first_rounds(played, count)
+        assert state.keys() == episode.begin(CLAIM, 0).keys()
         assert episode.is_over(state) == (count == len(played["rounds"]))
         while not episode.is_over(state):
             state, _ = await episode.play_round(arena, state)
@@ -283,5 +284,5 @@ def test_no_text_breaks_an_episode_or_speaks_for_another(text):
 
 def quoted(content):
     """The lines of a user message that other agents wrote."""
-    heard = content.split("\n\n")[:-1]
+    heard = content.removeprefix("Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n").split("\n\n")[:-1]
     return [line for part in heard for line in part.splitlines() if line.strip()]

@@ -5,8 +5,13 @@ import itertools
 import pytest
 
 from proof_scripts import CLAIM, Script, play
+from selfplay.programs.proofs.decisions import SCALES
+from selfplay.programs.proofs.examples import example_proofs
+from selfplay.programs.proofs.parameters import ProtocolParameters
+from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 REJECT = "Decision: reject"
+SUBJECT = "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n"
 TO_BOTH = "prover0_channel: Why?\nprover1_channel: Why not?"
 
 
@@ -22,14 +27,13 @@ async def test_the_whole_conversation_of_a_verifier():
     assert last == [
         {
             "role": "system",
-            "content": "You are verifier. Decide whether the claim below is right. "
-            "Half of all claims are wrong. prover argues that it is right.\n\n"
-            "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n"
-            "You may ask at most 1 question. Write at most 9 words.",
+            "content": "You are verifier. Decide whether a claim is right. Half of all claims are wrong. "
+            "prover argues that it is right. You may ask at most 1 question. Write at most 9 words.",
         },
         {
             "role": "user",
-            "content": "Ask a question.\nOr decide. Then write one line and nothing else:\n"
+            "content": "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n"
+            "Ask a question.\nOr decide. Then write one line and nothing else:\n"
             "Decision: accept\nor\nDecision: reject",
         },
         {"role": "assistant", "content": "Why?"},
@@ -46,11 +50,14 @@ async def test_the_whole_conversation_of_a_prover():
     assert prompt == [
         {
             "role": "system",
-            "content": "You are prover. verifier will decide whether the claim below is right. "
-            "Convince verifier that it is right.\n\n"
-            "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\nWrite at most 9 words.",
+            "content": "You are prover. verifier will decide whether a claim is right. "
+            "Convince verifier that it is right. Write at most 9 words.",
         },
-        {"role": "user", "content": "verifier: Why?\n\nArgue in at most 9 words that the claim is right."},
+        {
+            "role": "user",
+            "content": "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\nverifier: Why?\n\n"
+            "Argue in at most 9 words that the claim is right.",
+        },
     ]
 
 
@@ -68,14 +75,14 @@ async def test_debaters_read_their_own_channel_last_and_know_the_other_side():
     (first,) = await prompts("debate", "prover0", lines=both)
     (second,) = await prompts("debate", "prover1", lines=both)
     to_first, to_second = "verifier (prover0_channel): Why?", "verifier (prover1_channel): Why not?"
-    assert first[1]["content"].startswith(f"{to_second}\n\n{to_first}\n\n")
-    assert second[1]["content"].startswith(f"{to_first}\n\n{to_second}\n\n")
+    assert first[1]["content"].startswith(f"{SUBJECT}{to_second}\n\n{to_first}\n\n")
+    assert second[1]["content"].startswith(f"{SUBJECT}{to_first}\n\n{to_second}\n\n")
     assert "Convince verifier that it is wrong. prover1 argues that it is right." in first[0]["content"]
 
 
 async def test_a_prover_of_its_own_channel_sees_only_that():
     (prompt,) = await prompts("mnip", "prover1", lines={"verifier": [TO_BOTH, REJECT]})
-    assert prompt[1]["content"].startswith("verifier: Why not?\n\nArgue")
+    assert prompt[1]["content"].startswith(f"{SUBJECT}verifier: Why not?\n\nArgue")
 
 
 async def test_the_verifier_reads_the_channels_in_an_order_that_the_seed_decides():
@@ -92,7 +99,7 @@ async def test_the_verifier_reads_the_channels_in_an_order_that_the_seed_decides
 async def test_messages_to_several_channels_have_a_form():
     first, last = await prompts("debate", lines={"verifier": [TO_BOTH, REJECT]})
     form = "Ask a question in each channel, in this form:\nprover0_channel: ...\nprover1_channel: ..."
-    assert first[-1]["content"].startswith(form)
+    assert first[-1]["content"].startswith(SUBJECT + form)
     assert last[2] == {"role": "assistant", "content": TO_BOTH}
 
 
@@ -119,7 +126,7 @@ async def test_drawn_stances_are_told():
 
 async def test_a_verifier_is_asked_for_a_decision_only_where_one_counts():
     first, last = await prompts(min_message_rounds=3, max_message_rounds=3)
-    assert first[-1]["content"] == "Ask a question."
+    assert first[-1]["content"] == f"{SUBJECT}Ask a question."
     assert "Decide now." in last[-1]["content"]
 
 
@@ -142,8 +149,8 @@ async def test_the_scale_is_told(scale, words):
 async def test_code_is_not_escaped_and_nothing_is_filled_in():
     code = "def f(a, b):\n    return a < b & \"$x {y} {{z}}\" + '%s'"
     claim = CLAIM | {"claim": code, "question": "Is <b>a</b> & b > c?"}
-    system = (await prompts(claim=claim))[0][0]["content"]
-    assert f"Question: Is <b>a</b> & b > c?\n\nClaim: {code}\n\n" in system
+    asked = (await prompts(claim=claim))[0][1]["content"]
+    assert asked.startswith(f"Question: Is <b>a</b> & b > c?\n\nClaim: {code}\n\nAsk a question.")
 
 
 async def test_what_others_say_cannot_imitate_a_speaker_or_a_request():
@@ -161,3 +168,45 @@ async def test_an_empty_answer_does_not_become_an_empty_message():
 async def test_prompts_have_no_trace_of_the_truth():
     for agent in ("verifier", "prover"):
         assert await prompts(agent=agent) == await prompts(agent=agent, claim=CLAIM | {"y": 1})
+
+
+async def test_examples_are_proofs_in_the_form_of_the_protocol():
+    (prompt,) = await prompts("adp", lines={"verifier": [REJECT]}, examples=True)
+    asked = "Decide now. Write one line and nothing else:\nDecision: accept\nor\nDecision: reject"
+    asked = f"You cannot ask any more questions. {asked}"
+    said = ["prover: 3 and 4 make 7, so the claim is right.", "prover: 9 less 5 is 3, so the claim is right."]
+    assert prompt[1:] == [
+        {"role": "user", "content": f"Question: What is 3 + 4?\n\nClaim: 3 + 4 = 7.\n\n{said[0]}\n\n{asked}"},
+        {"role": "assistant", "content": "Decision: accept"},
+        {"role": "user", "content": f"Question: What is 9 - 5?\n\nClaim: 9 - 5 = 3.\n\n{said[1]}\n\n{asked}"},
+        {"role": "assistant", "content": "Decision: reject"},
+        {"role": "user", "content": f"{SUBJECT}prover: It is.\n\n{asked}"},
+    ]
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_examples_of_every_protocol_are_valid_and_right(name, first, sequential, scale):
+    given = ProtocolParameters(verifier_first=first, sequential=sequential, verifier_decision_spectrum=scale)
+    protocol = build_protocol(name, given)
+    stances = {agent.name: agent.stance for agent in protocol.agents if agent.stance}
+    for agent in protocol.agents:
+        right, wrong = example_proofs(protocol, agent.name, stances)
+        for example, verdict in ((right, "accept"), (wrong, "reject")):
+            answers = [one for played in example["rounds"] for one in played["answers"].values()]
+            assert all(answer["valid"] for answer in answers)
+            assert answers[-1]["decision"]["verdict"] == verdict
+        assert any(agent.name in played["answers"] for played in right["rounds"])
+        questions = [name for played in right["rounds"] for name in played["answers"]].count("verifier")
+        assert questions == (2 if protocol.max_verifier_questions > 1 else 1)
+
+
+async def test_examples_are_the_same_for_all_claims():
+    beginnings = []
+    for claim in (CLAIM, CLAIM | {"question": "Why?", "y": 1}):
+        seen = await prompts("debate", lines={"verifier": [REJECT]}, claim=claim, examples=True)
+        beginnings.append(seen[0][:-1])
+    assert beginnings[0] == beginnings[1]
+    assert len(beginnings[0]) > 3

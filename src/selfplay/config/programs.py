@@ -125,8 +125,10 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
     num_invalid_generation_retries: int = Field(default=20, ge=0)
     """How often an invalid answer is asked for again. Training by tokens never sees those answers; with 0,
     agents learn to avoid them."""
+    examples: bool = True
+    """Whether prompts begin with two short proofs, which show small models the form of answers."""
     evaluation_claims: int = Field(default=64, ge=1)
-    """Number of held-out claims in each evaluation."""
+    """Number of held-out claims in each evaluation, or all of them if there are fewer."""
     evaluation_proofs: int = Field(default=2, ge=1)
     """Number of proofs of each of them."""
 

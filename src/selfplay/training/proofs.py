@@ -31,6 +31,7 @@ def build_proofs(settings: ProofsSettings, client: InferenceClient, seed: int) -
         max_response_words=settings.max_response_words,
         max_tokens_per_message=settings.max_tokens_per_message,
         num_invalid_generation_retries=settings.num_invalid_generation_retries,
+        examples=settings.examples,
         verifier_policy=settings.verifier_policy,
         prover_policy=settings.prover_policy,
         evaluation_claims=settings.evaluation_claims,

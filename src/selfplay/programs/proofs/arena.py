@@ -44,9 +44,11 @@ class ProofArena(Arena):
         max_response_words: the word limit that agents are told.
         max_tokens_per_message: token limit of an answer; one and a half times the words if not given.
         num_invalid_generation_retries: how often an invalid answer is asked for again.
+        examples: whether prompts begin with two short proofs, which show small models the form.
         verifier_policy: the policy of verifiers.
         prover_policy: the policy of provers.
-        evaluation_claims: number of held-out claims in an evaluation, always the same.
+        evaluation_claims: number of held-out claims in an evaluation, always the same; all of them if there
+            are fewer.
         evaluation_proofs: number of proofs of each of them.
         seed: seed of episodes and draws.
         credit_assigner, verbose, logger: see Arena.
@@ -67,6 +69,7 @@ class ProofArena(Arena):
         max_response_words: int = 150,
         max_tokens_per_message: int | None = None,
         num_invalid_generation_retries: int = 20,
+        examples: bool = True,
         verifier_policy: str = "verifier",
         prover_policy: str = "prover",
         evaluation_claims: int = 64,
@@ -92,6 +95,7 @@ class ProofArena(Arena):
             protocol,
             max_response_words=max_response_words,
             num_invalid_generation_retries=num_invalid_generation_retries,
+            examples=examples,
         )
         self.add_episode("proof", episode)
         store = self.add_store("claims", ArtifactStore(seed=derive_seed(seed, "claims")))

@@ -63,7 +63,7 @@ def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                rows.append((f"line {number} of {path}", json.loads(line)))
+                rows.append((f"line {number}", json.loads(line)))
             except json.JSONDecodeError as error:
                 problem = f"line {number} of {path} is not JSON: {error.msg}"
                 raise InputError("claims", problem, "Write one object in each line") from error
@@ -93,7 +93,7 @@ def claims_of_dataset(name: str, split: str = "train", columns: Columns | None =
             "claims", f"the dataset {name} cannot be loaded: {reason}", "Name another"
         ) from error
     columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else Columns())
-    numbered = ((f"row {number} of {name}", dict(row)) for number, row in enumerate(rows))
+    numbered = ((f"row {number}", dict(row)) for number, row in enumerate(rows))
     return claims_of_rows(numbered, columns, name)
 
 
@@ -107,27 +107,28 @@ def code_claims() -> list[Claim]:
 
 
 def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: Columns, source: str) -> list[Claim]:
-    """Return the claims of rows, each given with its place for errors.
+    """Return the claims of rows, each given with its place in the source, which is also the claim's id.
 
     Raises:
         InputError: a row lacks a column or has another kind of value in it, or no row is left.
     """
     claims: list[Claim] = []
-    for place, row in rows:
+    for claim_id, row in rows:
+        place = f"{claim_id} of {source}"
         if not isinstance(row, dict):
             raise InputError("claims", f"{place} is not an object", 'Write {"question": ..., ...}')
         if all(_value(row, column, place) == value for column, value in columns.where.items()):
-            claims += _claims_of_row(row, columns, place)
+            claims += _claims_of_row(row, columns, claim_id, place)
     if not claims:
         raise InputError("claims", f"{source} has no claim", "Give rows of question, claim and y")
     return claims
 
 
-def _claims_of_row(row: dict[str, Any], columns: Columns, place: str) -> list[Claim]:
+def _claims_of_row(row: dict[str, Any], columns: Columns, claim_id: str, place: str) -> list[Claim]:
     question = _text(_value(row, columns.question, place), columns.question, place)
     if columns.right is None or columns.wrong is None:
         claim = _text(_value(row, columns.claim, place), columns.claim, place)
-        return [Claim(question, claim, _truth(_value(row, columns.y, place), columns.y, place), place)]
+        return [Claim(question, claim, _truth(_value(row, columns.y, place), columns.y, place), claim_id)]
     found = []
     for y, column in ((1, columns.right), (0, columns.wrong)):
         entries = _value(row, column, place)
@@ -135,7 +136,7 @@ def _claims_of_row(row: dict[str, Any], columns: Columns, place: str) -> list[Cl
             raise InputError("claims", f"{column} in {place} is not a list", "Give a list of claims")
         for number, entry in enumerate(entries):
             text = entry.get(columns.entry) if isinstance(entry, dict) else entry
-            found.append(Claim(question, _text(text, column, place), y, f"{place}, {column} {number}"))
+            found.append(Claim(question, _text(text, column, place), y, f"{claim_id}, {column} {number}"))
     return found
 
 

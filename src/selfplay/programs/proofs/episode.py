@@ -28,6 +28,7 @@ class ProofEpisode(Episode):
         protocol: who speaks when, and what they earn.
         max_response_words: the word limit that the agents are told.
         num_invalid_generation_retries: how often an invalid answer is asked for again.
+        examples: whether prompts begin with two short proofs, which show small models the form.
     """
 
     episode_type = "proof"
@@ -38,10 +39,12 @@ class ProofEpisode(Episode):
         *,
         max_response_words: int = 150,
         num_invalid_generation_retries: int = 20,
+        examples: bool = True,
     ) -> None:
         self.protocol = protocol
         self.max_response_words = max_response_words
         self.num_invalid_generation_retries = num_invalid_generation_retries
+        self.examples = examples
         self._rubric = make_proof_rubric(protocol)
 
     @property
@@ -127,7 +130,8 @@ class ProofEpisode(Episode):
         self, arena: Arena, state: ProofState, turn: Turn, branches: list[int]
     ) -> tuple[Answer, Step]:
         number = len(state["rounds"])
-        messages = messages_for(self.protocol, state, turn, self.max_response_words)
+        words = self.max_response_words
+        messages = messages_for(self.protocol, state, turn, words, with_examples=self.examples)
         retries = 0
         while True:
             seed = derive_seed(state["seed"], "turn", number, *branches, turn.agent, retries)

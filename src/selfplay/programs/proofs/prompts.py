@@ -10,50 +10,61 @@ from selfplay.core import Messages, derive_seed
 from selfplay.core.text import speech
 from selfplay.programs.proofs.answers import is_last_turn
 from selfplay.programs.proofs.decisions import choices_text
+from selfplay.programs.proofs.examples import example_proofs
 from selfplay.programs.proofs.protocol import Agent, Protocol, Stance, Turn
 from selfplay.programs.proofs.state import ProofState
 
 _SAYS: dict[Stance, str] = {"accept": "right", "reject": "wrong"}
 
 
-def messages_for(protocol: Protocol, state: ProofState, turn: Turn, max_words: int) -> Messages:
+def messages_for(
+    protocol: Protocol, state: ProofState, turn: Turn, max_words: int, *, with_examples: bool = True
+) -> Messages:
     """Return the prompt of an agent's next turn.
 
-    The system message has the question, the claim and the rules. The agent's own turns are assistant
-    messages, exactly as it wrote them. What it heard since its last turn is a user message: each message of
-    another agent after its name, with further lines indented, so that no text can imitate another agent.
+    The system message has the rules, and the agent's first user message the question and the claim. The
+    agent's own turns are assistant messages, exactly as it wrote them. What it heard since its last turn is a
+    user message: each message of another agent after its name, with further lines indented, so that no text
+    can imitate another agent.
 
     Args:
         protocol: the protocol.
         state: the rounds so far; the turn is in the next one.
         turn: the agent and the channels that it may write to.
         max_words: the word limit that the agent is told.
+        with_examples: whether two short proofs precede the conversation, as if the agent had taken part in
+            them; models of some hundred million parameters do not find the form without.
     """
-    agent = protocol.agent(turn.agent)
-    messages: Messages = [{"role": "system", "content": system_prompt(protocol, state, agent, max_words)}]
-    heard_from = 0
+    messages = [{"role": "system", "content": system_prompt(protocol, state, turn.agent, max_words)}]
+    if with_examples:
+        for example in example_proofs(protocol, turn.agent, state["stances"]):
+            messages += _taken_turns(protocol, example, turn.agent, max_words)
+    taken = _taken_turns(protocol, state, turn.agent, max_words)
+    asked = _asked(protocol, state, turn, len(state["rounds"]), max_words)
+    return [*messages, *taken, {"role": "user", "content": asked}]
+
+
+def system_prompt(protocol: Protocol, state: ProofState, agent: str, max_words: int) -> str:
+    """Return an agent's system message."""
+    task = _verifier_task if protocol.is_verifier(agent) else _prover_task
+    return f"{task(protocol, state, protocol.agent(agent))} {_rules(protocol, agent, max_words)}"
+
+
+def _taken_turns(protocol: Protocol, state: ProofState, agent: str, max_words: int) -> Messages:
+    """Return what an agent was asked in its turns so far, and what it answered."""
+    messages: Messages = []
     for number, played in enumerate(state["rounds"]):
-        if agent.name in played["answers"]:
-            earlier = next(one for one in protocol.turns(number, state["seed"]) if one.agent == agent.name)
-            asked = _asked(protocol, state, earlier, range(heard_from, number), max_words)
-            raw = played["answers"][agent.name]["raw"]
+        if agent in played["answers"]:
+            turn = next(one for one in protocol.turns(number, state["seed"]) if one.agent == agent)
+            asked = _asked(protocol, state, turn, number, max_words)
+            raw = played["answers"][agent]["raw"]
             messages.append({"role": "user", "content": asked})
             messages.append({"role": "assistant", "content": raw if raw.strip() else "..."})
-            heard_from = number
-    asked = _asked(protocol, state, turn, range(heard_from, len(state["rounds"])), max_words)
-    messages.append({"role": "user", "content": asked})
     return messages
 
 
-def system_prompt(protocol: Protocol, state: ProofState, agent: Agent, max_words: int) -> str:
-    """Return an agent's system message."""
-    task = _verifier_task if agent.kind == "verifier" else _prover_task
-    subject = f"Question: {state['question']}\n\nClaim: {state['claim']}"
-    return "\n\n".join([task(protocol, state, agent), subject, _rules(protocol, agent, max_words)])
-
-
 def _verifier_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
-    text = f"You are {agent.name}. Decide whether the claim below is right. Half of all claims are wrong."
+    text = f"You are {agent.name}. Decide whether a claim is right. Half of all claims are wrong."
     provers = [name for name in protocol.provers if name in state["stances"]]
     if not provers:
         return text
@@ -69,7 +80,7 @@ def _sides(state: ProofState, provers: list[str]) -> list[str]:
 
 def _prover_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
     judges = " and ".join(protocol.verifiers)
-    text = f"You are {agent.name}. {judges} will decide whether the claim below is right."
+    text = f"You are {agent.name}. {judges} will decide whether a claim is right."
     stance = state["stances"].get(agent.name)
     if stance is not None:
         text += f" Convince {judges} that it is {_SAYS[stance]}."
@@ -81,22 +92,27 @@ def _prover_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
     )
 
 
-def _rules(protocol: Protocol, agent: Agent, max_words: int) -> str:
+def _rules(protocol: Protocol, agent: str, max_words: int) -> str:
     limit = f"Write at most {max_words} words."
-    if agent.kind == "prover":
+    if not protocol.is_verifier(agent):
         return limit
-    questions = len(protocol.rounds_of(agent.name)) - 1
+    questions = len(protocol.rounds_of(agent)) - 1
     if questions == 0:
         return "You cannot ask questions."
     plural = "question" if questions == 1 else "questions"
     return f"You may ask at most {questions} {plural}. {limit}"
 
 
-def _asked(protocol: Protocol, state: ProofState, turn: Turn, rounds: range, max_words: int) -> str:
-    """Return the user message of a turn: what the agent heard in ``rounds``, and the request."""
-    number = rounds.stop
-    heard = _heard(protocol, state, turn, rounds)
-    return "\n\n".join([*heard, _request(protocol, state, turn, number, max_words)])
+def _asked(protocol: Protocol, state: ProofState, turn: Turn, number: int, max_words: int) -> str:
+    """Return the user message of a turn in round ``number``.
+
+    It has the subject if it is the agent's first, what the agent has heard since its last turn, and the
+    request.
+    """
+    taken = [n for n in range(number) if turn.agent in state["rounds"][n]["answers"]]
+    subject = [] if taken else [f"Question: {state['question']}\n\nClaim: {state['claim']}"]
+    heard = _heard(protocol, state, turn, range(taken[-1] if taken else 0, number))
+    return "\n\n".join([*subject, *heard, _request(protocol, state, turn, number, max_words)])
 
 
 def _heard(protocol: Protocol, state: ProofState, turn: Turn, rounds: range) -> list[str]:

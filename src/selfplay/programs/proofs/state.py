@@ -1,6 +1,6 @@
 """The state of an episode: plain JSON values, which are kept in the rollout's ``extras``."""
 
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from selfplay.core import InputError
 from selfplay.programs.proofs.protocol import Stance
@@ -68,19 +68,23 @@ def is_right(state: ProofState) -> bool:
 def first_rounds(state: ProofState, count: int) -> ProofState:
     """Return the state after the first ``count`` rounds, from which the episode can go on differently.
 
+    ``state`` may be the ``extras`` of a finished rollout.
+
     Raises:
         InputError: fewer rounds were played.
     """
     if not 0 <= count <= len(state["rounds"]):
         raise InputError("count", f"{len(state['rounds'])} rounds were played, not {count}", "Give fewer")
-    ended = count == len(state["rounds"])
+    kept = cast(ProofState, {key: state[key] for key in ProofState.__annotations__})  # type: ignore[literal-required]
+    if count == len(state["rounds"]):
+        return kept
     return {
-        **state,
+        **kept,
         "branches": state["branches"][:count],
         "rounds": state["rounds"][:count],
-        "decision": state["decision"] if ended else _UNDECIDED,
-        "decided_by": state["decided_by"] if ended else None,
-        "terminated": state["terminated"] and ended,
+        "decision": _UNDECIDED,
+        "decided_by": None,
+        "terminated": False,
     }
 
 
