@@ -45,6 +45,10 @@ from selfplay.learning.policy import PolicyModel
 
 Weights = dict[str, Tensor]
 TOLERANCE = 1e-4
+TOLERANCE_OF_JOBS = 1e-2
+"""Adam divides gradients by their size, so the rounding of the smallest ones counts."""
+CHECKED = 4
+"""Size of the mini-batches that are compared before anything is timed."""
 
 
 class Job:
@@ -192,17 +196,16 @@ def settings_of(name: str, batch_size: int) -> JobSettings:
     return JobSettings(method, 0, n_epochs=1, batch_size=batch_size)  # type: ignore[arg-type]
 
 
-def check(names: list[str], batch_size: int) -> None:
-    """Check in float32 that gradients and whole jobs agree."""
+def check(names: list[str]) -> None:
+    """Check in float32 that gradients and whole jobs of two steps agree."""
     policy, model = load_both(torch.float32)
     start = policy.adapter_state()
     for name in names:
-        data, settings = make_data(name, policy, 1), settings_of(name, batch_size)
-        data = Data(data.train[:batch_size], data.families[:batch_size])
+        data, settings = make_data(name, policy, 2), settings_of(name, CHECKED)
+        data = Data(data.train[: 2 * CHECKED], data.families[: 2 * CHECKED])
         ours = Job(policy, start, settings, data)
         theirs = Trl(model, start, settings, data, policy.tokenizer, 1)
-        number = min(4, len(data.train))
-        error = _difference(ours.gradient(number), theirs.gradient(number))
+        error = _difference(ours.gradient(CHECKED), theirs.gradient(CHECKED))
         ours()
         theirs()
         whole = _difference(ours.change(), theirs.change())
@@ -210,7 +213,7 @@ def check(names: list[str], batch_size: int) -> None:
             f"{name}: gradients differ by {error:.0e} of their norm, adapters after a job by {whole:.0e}",
             flush=True,
         )
-        if error > TOLERANCE:
+        if error > TOLERANCE or whole > TOLERANCE_OF_JOBS:
             raise SystemExit("the gradients differ, so there is nothing to compare")
 
 
@@ -251,7 +254,7 @@ def main() -> None:
     parser.add_argument("--check-only", action="store_true")
     arguments = parser.parse_args()
     pin_one_thread()
-    check(list(arguments.data), arguments.batch_size)
+    check(list(arguments.data))
     if arguments.check_only:
         return
     policy, model = load_both(auto_dtype())

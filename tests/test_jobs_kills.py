@@ -21,7 +21,11 @@ from tiny_models import tiny_model
 pytestmark = pytest.mark.slow
 
 TOKEN = "the-token"
-SERVE = "import sys; from selfplay.cli.main import run; sys.argv[0] = 'selfplay'; run()"
+SERVE = (
+    "import selfplay.learning.fine_tuning.job as job; job.SAVE_SECONDS = 0.0; "
+    "from selfplay.cli.main import run; run()"
+)
+"""The command, with a saved state after every step: the jobs of these tests take seconds."""
 METHODS = {
     "supervised": {"n_epochs": 30, "batch_size": 2, "learning_rate_multiplier": 20},
     "dpo": {"n_epochs": 30, "batch_size": 2, "learning_rate_multiplier": 100},

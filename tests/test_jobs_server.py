@@ -1,33 +1,34 @@
 """Files and fine-tuning jobs of the server, as the ``openai`` package sees them."""
 
-import asyncio
-import contextlib
 import csv
 import functools
-import hashlib
 import inspect
 import json
-import os
 import re
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from fastapi import FastAPI
 
-from job_workers import Forks
+from job_server import (
+    ASK,
+    base_policy,
+    dpo,
+    ended,
+    preference,
+    serving,
+    start_many,
+    start_short,
+    supervised,
+    talk,
+    upload,
+)
 from live_server import TOKEN, Live, running
-from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
-from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
-from selfplay.jobs.assembly import OpenJobs
-from selfplay.jobs.queue import MAX_STARTS
-from selfplay.jobs.routes import FILES, add_job_routes, refuse_job_routes
+from selfplay.jobs.routes import refuse_job_routes
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, tiny_model
@@ -40,53 +41,6 @@ RESOURCES = (
     "fine_tuning.checkpoints.permissions",
     "fine_tuning.alpha.graders",
 )
-ASK = [{"role": "user", "content": "what is up"}]
-STEPS = 30
-MANY = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 20}
-"""Hyper-parameters with which 40 examples make 30 steps."""
-
-
-@functools.cache
-def forks() -> Forks:
-    return Forks()
-
-
-def base_policy(architecture: str = "llama") -> PolicyModel:
-    return PolicyModel(str(tiny_model(architecture)), LoraSettings(1))
-
-
-@contextlib.contextmanager
-def serving(
-    directory: Path, *, base: str = "tiny", notes: list[str] | None = None, **options
-) -> Iterator[Live]:
-    """A server over ``directory`` whose workers are forked."""
-    policy = base_policy("qwen3" if base == "other" else "llama")
-    engine = EmbeddedEngine(policy, max_tokens=8)
-    engine.publish(base, BASE, 0)
-    shelf = ServedAdapters(policy, engine)
-    opened = OpenJobs(
-        directory,
-        engine,
-        policy,
-        shelf,
-        served=base,
-        name=policy.model_name,
-        aliases={"base": base},
-        say=(notes if notes is not None else []).append,
-        launch=forks().start,
-        **{"save_seconds": 0.0, "adapters": {}, **options},
-    )
-    app: FastAPI = create_app(
-        engine,
-        token=TOKEN,
-        aliases={"base": base},
-        adapters=ClientAdapters(shelf, directory, frozenset([base])),
-        larger_bodies={FILES: 8 * 2**20},
-        running=opened.running,
-    )
-    add_job_routes(app, opened.service)
-    with running(app, engine) as live:
-        yield live
 
 
 @pytest.fixture(scope="module")
@@ -95,65 +49,11 @@ def live(tmp_path_factory) -> Iterator[Live]:
         yield live
 
 
-def talk(question: str, answer: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
-
-
-def preference(question: str, good: str, bad: str) -> dict[str, Any]:
-    return {
-        "input": {"messages": [{"role": "user", "content": question}]},
-        "preferred_output": [{"role": "assistant", "content": good}],
-        "non_preferred_output": [{"role": "assistant", "content": bad}],
-    }
-
-
 def calls_of(client: openai.OpenAI, path: str) -> list[str]:
     """Return the names of the calls of one of the package's resources."""
     resource = functools.reduce(getattr, path.split("."), client)
     own = [name for name in vars(type(resource)) if not name.startswith(("_", "with_"))]
     return [name for name in own if inspect.isfunction(vars(type(resource))[name])]
-
-
-def upload(client: openai.OpenAI, lines: list[Any], name: str = "data.jsonl") -> str:
-    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    return client.files.create(file=(name, content), purpose="fine-tune").id
-
-
-def ended(client: openai.OpenAI, job_id: str) -> Any:
-    """Wait for the end of a job."""
-    return when(client, job_id, lambda job: job.status in ("succeeded", "failed", "cancelled"))
-
-
-def when(client: openai.OpenAI, job_id: str, condition: Any) -> Any:
-    while not condition(job := client.fine_tuning.jobs.retrieve(job_id)):
-        time.sleep(0.02)
-    return job
-
-
-def wait_for_step(client: openai.OpenAI, job_id: str, step: int) -> None:
-    def metrics(job: Any) -> list[Any]:
-        events = client.fine_tuning.jobs.list_events(job_id, limit=1000).data
-        return [event for event in events if event.type == "metrics"]
-
-    when(client, job_id, lambda job: len(metrics(job)) >= step or job.status == "succeeded")
-
-
-def supervised(**hyperparameters) -> dict[str, Any]:
-    return {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}}
-
-
-def dpo(**hyperparameters) -> dict[str, Any]:
-    return {"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
-
-
-def many_talks() -> list[dict[str, Any]]:
-    return [talk(f"question {index % 7}", f"answer {index}") for index in range(40)]
-
-
-def start_short(client: openai.OpenAI, model: str = "tiny") -> Any:
-    """Create a job of one step."""
-    file = upload(client, [talk("a", "b")])
-    return client.fine_tuning.jobs.create(model=model, training_file=file, method=supervised(n_epochs=1))
 
 
 # Files
@@ -560,179 +460,3 @@ def test_the_example_of_the_page_runs(live, tmp_path):
     (tmp_path / "data.jsonl").write_text(json.dumps(talk("2 + 2 = 5", "reject")) + "\n")
     model = names["fine_tune"](live.client(), tmp_path / "data.jsonl")
     assert re.fullmatch("ft:tiny:selfplay:verifier:[0-9a-f]{8}", model)
-
-
-# While a job runs
-
-
-@pytest.fixture
-def busy(tmp_path) -> Iterator[tuple[Live, str]]:
-    """A server that works on a job of many steps."""
-    with serving(tmp_path) as live:
-        client = live.client()
-        job = start_many(client)
-        wait_for_step(client, job, 1)
-        yield live, job
-
-
-def start_many(client: openai.OpenAI) -> str:
-    file = upload(client, many_talks())
-    return client.fine_tuning.jobs.create(
-        model="tiny", training_file=file, seed=5, method=supervised(**MANY)
-    ).id
-
-
-def test_other_requests_are_answered_while_a_job_runs_and_a_second_job_waits(busy):
-    live, job = busy
-    client = live.client()
-    second = start_short(client)
-    assert client.chat.completions.create(model="tiny", messages=ASK).choices
-    when(client, second.id, lambda one: one.status == "queued")
-    with pytest.raises(openai.ConflictError, match=f"is in use by {second.id}"):
-        client.files.delete(second.training_file)
-    assert client.fine_tuning.jobs.retrieve(job).status == "running"
-    cancelled = client.fine_tuning.jobs.cancel(second.id)
-    assert cancelled.status == "cancelled"
-    assert client.files.delete(second.training_file).deleted
-    client.fine_tuning.jobs.cancel(job)
-
-
-def test_cancelling_a_running_job_ends_its_process_and_the_next_one_is_trained(busy):
-    live, job = busy
-    client = live.client()
-    second = start_short(client)
-    cancelled = client.fine_tuning.jobs.cancel(job)
-    assert (cancelled.status, cancelled.fine_tuned_model) == ("cancelled", None)
-    assert ended(client, second.id).status == "succeeded"
-    assert client.fine_tuning.jobs.retrieve(job).status == "cancelled"
-    rows = [e for e in client.fine_tuning.jobs.list_events(job, limit=1000) if e.type == "metrics"]
-    assert len(rows) < STEPS
-
-
-def test_a_process_that_crashes_fails_the_job_with_the_reason(tmp_path):
-    with serving(tmp_path) as live:
-        client = live.client()
-        first, second = start_many(client), start_short(client)
-        when(client, second.id, lambda job: job.status == "queued")
-        (tmp_path / "files" / second.training_file / "content").unlink()
-        client.fine_tuning.jobs.cancel(first)
-        failed = ended(client, second.id)
-        assert (failed.status, failed.error.code) == ("failed", "server_error")
-        assert failed.error.message.startswith("Training crashed: FileNotFoundError")
-        assert client.chat.completions.create(model="tiny", messages=ASK).choices
-
-
-def test_a_process_that_is_killed_again_and_again_fails_the_job(tmp_path):
-    with serving(tmp_path) as live:
-        client, before = live.client(), len(forks().started)
-        job = start_many(client)
-        for number in range(MAX_STARTS):
-            when(client, job, lambda _, wanted=before + number: len(forks().started) > wanted)
-            os.kill(forks().started[-1], signal.SIGKILL)
-        failed = ended(client, job)
-        assert (failed.status, failed.error.code) == ("failed", "server_error")
-        assert failed.error.message == "Training crashed: the process that trains was ended by signal 9"
-
-
-# Restarts
-
-
-def bytes_of(directory: Path) -> dict[str, str]:
-    """The hashes of all adapters and results of the only job."""
-    (training,) = directory.glob("jobs/*/training")
-    files = [*training.glob("step-*/*"), training / "results.csv", training / "state" / "learner.safetensors"]
-    return {str(file.relative_to(training)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> dict[str, str]:
-    """The hashes of a job of many steps that nothing interrupts."""
-    directory = tmp_path_factory.mktemp("alone")
-    with serving(directory) as live:
-        assert ended(live.client(), start_many(live.client())).status == "succeeded"
-    return bytes_of(directory)
-
-
-def test_a_job_that_is_interrupted_several_times_ends_with_the_same_bytes(tmp_path, alone):
-    with serving(tmp_path) as live:
-        job = start_many(live.client())
-    for step in (1, 9, 20):
-        with serving(tmp_path) as live:  # ends with a kill of the process that trains
-            wait_for_step(live.client(), job, step)
-    with serving(tmp_path) as live:
-        done = ended(live.client(), job)
-        assert done.status == "succeeded"
-        assert live.client().fine_tuning.jobs.list().data == [done]
-        messages = [e.message for e in live.client().fine_tuning.jobs.list_events(job, limit=1000)]
-    assert "Fine-tuning job continues from its last saved step" in messages
-    assert bytes_of(tmp_path) == alone
-
-
-def test_a_job_whose_process_is_killed_several_times_ends_with_the_same_bytes(tmp_path, alone):
-    with serving(tmp_path) as live:
-        job = start_many(live.client())
-        for step in (1, 9, 20):
-            wait_for_step(live.client(), job, step)
-            os.kill(forks().started[-1], signal.SIGKILL)
-        assert ended(live.client(), job).status == "succeeded"
-    assert bytes_of(tmp_path) == alone
-
-
-def test_models_are_served_again_after_a_restart_unless_the_base_is_another(tmp_path):
-    with serving(tmp_path) as live:
-        client = live.client()
-        job = start_short(client)
-        model = ended(client, job.id).fine_tuned_model
-    with serving(tmp_path) as live:
-        client = live.client()
-        assert model in [one.id for one in client.models.list()]
-        assert client.chat.completions.create(model=model, messages=ASK).choices
-        assert client.fine_tuning.jobs.retrieve(job.id).status == "succeeded"
-    with serving(tmp_path, base="other") as live:
-        client = live.client()
-        assert [one.id for one in client.models.list()] == ["other"]
-        with pytest.raises(openai.BadRequestError, match=f"{model} is a model of tiny, but this server has"):
-            client.fine_tuning.jobs.create(model=model, training_file=job.training_file)
-
-
-def test_a_model_whose_weights_were_changed_is_not_served_and_is_named(tmp_path):
-    with serving(tmp_path) as live:
-        client = live.client()
-        job = start_short(client)
-        model = ended(client, job.id).fine_tuned_model
-    (weights,) = tmp_path.glob("jobs/*/training/step-*/adapter_model.safetensors")
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    notes: list[str] = []
-    with serving(tmp_path, notes=notes) as live:
-        assert model not in [one.id for one in live.client().models.list()]
-    (note,) = notes
-    assert note.startswith(f"note: {model} is not served (")
-    assert "have hash" in note
-
-
-def test_a_directory_belongs_to_one_server(tmp_path):
-    with serving(tmp_path), pytest.raises(InputError, match="is in use by another server"), serving(tmp_path):
-        pass
-
-
-def test_a_damaged_record_is_named_at_the_start(tmp_path):
-    with serving(tmp_path) as live:
-        file = upload(live.client(), [talk("a", "b")])
-    (tmp_path / "files" / file / "file.json").write_text("{")
-    with pytest.raises(InputError, match=r"file\.json is missing or damaged"), serving(tmp_path):
-        pass
-
-
-def test_jobs_made_at_once_are_all_kept(tmp_path):
-    async def create(live: Live) -> list[str]:
-        async with live.async_client() as client:
-            file = upload(live.client(), [{"messages": "wrong"}])
-            made = (client.fine_tuning.jobs.create(model="tiny", training_file=file) for _ in range(8))
-            return [job.id for job in await asyncio.gather(*made)]
-
-    with serving(tmp_path) as live:
-        ids = asyncio.run(create(live))
-        assert {ended(live.client(), one).status for one in ids} == {"failed"}
-        assert {one.id for one in live.client().fine_tuning.jobs.list()} == set(ids)

@@ -1,0 +1,131 @@
+"""A server with fine-tuning jobs on tiny models, and what tests ask of it."""
+
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+from fastapi import FastAPI
+
+from job_workers import Forks
+from live_server import TOKEN, Live, running
+from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.server import create_app
+from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.routes import FILES, add_job_routes
+from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from tiny_models import tiny_model
+
+ASK = [{"role": "user", "content": "what is up"}]
+STEPS = 30
+MANY = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 20}
+"""Hyper-parameters with which 40 examples make 30 steps."""
+
+
+@functools.cache
+def forks() -> Forks:
+    return Forks()
+
+
+def base_policy(architecture: str = "llama") -> PolicyModel:
+    return PolicyModel(str(tiny_model(architecture)), LoraSettings(1))
+
+
+@contextlib.contextmanager
+def serving(
+    directory: Path, *, base: str = "tiny", notes: list[str] | None = None, **options
+) -> Iterator[Live]:
+    """A server over ``directory`` whose workers are forked."""
+    policy = base_policy("qwen3" if base == "other" else "llama")
+    engine = EmbeddedEngine(policy, max_tokens=8)
+    engine.publish(base, BASE, 0)
+    shelf = ServedAdapters(policy, engine)
+    opened = OpenJobs(
+        directory,
+        engine,
+        policy,
+        shelf,
+        served=base,
+        name=policy.model_name,
+        aliases={"base": base},
+        say=(notes if notes is not None else []).append,
+        launch=forks().start,
+        **{"save_seconds": 0.0, "adapters": {}, **options},
+    )
+    app: FastAPI = create_app(
+        engine,
+        token=TOKEN,
+        aliases={"base": base},
+        adapters=ClientAdapters(shelf, directory, frozenset([base])),
+        larger_bodies={FILES: 8 * 2**20},
+        running=opened.running,
+    )
+    add_job_routes(app, opened.service)
+    with running(app, engine) as live:
+        yield live
+
+
+def talk(question: str, answer: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def preference(question: str, good: str, bad: str) -> dict[str, Any]:
+    return {
+        "input": {"messages": [{"role": "user", "content": question}]},
+        "preferred_output": [{"role": "assistant", "content": good}],
+        "non_preferred_output": [{"role": "assistant", "content": bad}],
+    }
+
+
+def upload(client: openai.OpenAI, lines: list[Any], name: str = "data.jsonl") -> str:
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return client.files.create(file=(name, content), purpose="fine-tune").id
+
+
+def ended(client: openai.OpenAI, job_id: str) -> Any:
+    """Wait for the end of a job."""
+    return when(client, job_id, lambda job: job.status in ("succeeded", "failed", "cancelled"))
+
+
+def when(client: openai.OpenAI, job_id: str, condition: Any) -> Any:
+    while not condition(job := client.fine_tuning.jobs.retrieve(job_id)):
+        time.sleep(0.02)
+    return job
+
+
+def wait_for_step(client: openai.OpenAI, job_id: str, step: int) -> None:
+    def metrics(job: Any) -> list[Any]:
+        events = client.fine_tuning.jobs.list_events(job_id, limit=1000).data
+        return [event for event in events if event.type == "metrics"]
+
+    when(client, job_id, lambda job: len(metrics(job)) >= step or job.status == "succeeded")
+
+
+def supervised(**hyperparameters) -> dict[str, Any]:
+    return {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}}
+
+
+def dpo(**hyperparameters) -> dict[str, Any]:
+    return {"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
+
+
+def many_talks() -> list[dict[str, Any]]:
+    return [talk(f"question {index % 7}", f"answer {index}") for index in range(40)]
+
+
+def start_short(client: openai.OpenAI, model: str = "tiny") -> Any:
+    """Create a job of one step."""
+    file = upload(client, [talk("a", "b")])
+    return client.fine_tuning.jobs.create(model=model, training_file=file, method=supervised(n_epochs=1))
+
+
+def start_many(client: openai.OpenAI) -> str:
+    file = upload(client, many_talks())
+    return client.fine_tuning.jobs.create(
+        model="tiny", training_file=file, seed=5, method=supervised(**MANY)
+    ).id

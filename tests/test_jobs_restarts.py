@@ -1,0 +1,196 @@
+"""Fine-tuning jobs that wait, are cancelled, crash, are killed or are interrupted by a restart."""
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from job_server import (
+    ASK,
+    STEPS,
+    ended,
+    forks,
+    serving,
+    start_many,
+    start_short,
+    talk,
+    upload,
+    wait_for_step,
+    when,
+)
+from live_server import Live
+from selfplay.core import InputError
+from selfplay.jobs.queue import MAX_STARTS
+
+# While a job runs
+
+
+@pytest.fixture
+def busy(tmp_path) -> Iterator[tuple[Live, str]]:
+    """A server that works on a job of many steps."""
+    with serving(tmp_path) as live:
+        client = live.client()
+        job = start_many(client)
+        wait_for_step(client, job, 1)
+        yield live, job
+
+
+def test_other_requests_are_answered_while_a_job_runs_and_a_second_job_waits(busy):
+    live, job = busy
+    client = live.client()
+    second = start_short(client)
+    assert client.chat.completions.create(model="tiny", messages=ASK).choices
+    when(client, second.id, lambda one: one.status == "queued")
+    with pytest.raises(openai.ConflictError, match=f"is in use by {second.id}"):
+        client.files.delete(second.training_file)
+    assert client.fine_tuning.jobs.retrieve(job).status == "running"
+    cancelled = client.fine_tuning.jobs.cancel(second.id)
+    assert cancelled.status == "cancelled"
+    assert client.files.delete(second.training_file).deleted
+    client.fine_tuning.jobs.cancel(job)
+
+
+def test_cancelling_a_running_job_ends_its_process_and_the_next_one_is_trained(busy):
+    live, job = busy
+    client = live.client()
+    second = start_short(client)
+    cancelled = client.fine_tuning.jobs.cancel(job)
+    assert (cancelled.status, cancelled.fine_tuned_model) == ("cancelled", None)
+    assert ended(client, second.id).status == "succeeded"
+    assert client.fine_tuning.jobs.retrieve(job).status == "cancelled"
+    rows = [e for e in client.fine_tuning.jobs.list_events(job, limit=1000) if e.type == "metrics"]
+    assert len(rows) < STEPS
+
+
+def test_a_process_that_crashes_fails_the_job_with_the_reason(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        first, second = start_many(client), start_short(client)
+        when(client, second.id, lambda job: job.status == "queued")
+        (tmp_path / "files" / second.training_file / "content").unlink()
+        client.fine_tuning.jobs.cancel(first)
+        failed = ended(client, second.id)
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert failed.error.message.startswith("Training crashed: FileNotFoundError")
+        assert client.chat.completions.create(model="tiny", messages=ASK).choices
+
+
+def test_a_process_that_is_killed_again_and_again_fails_the_job(tmp_path):
+    with serving(tmp_path) as live:
+        client, before = live.client(), len(forks().started)
+        job = start_many(client)
+        for number in range(MAX_STARTS):
+            when(client, job, lambda _, wanted=before + number: len(forks().started) > wanted)
+            os.kill(forks().started[-1], signal.SIGKILL)
+        failed = ended(client, job)
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert failed.error.message == "Training crashed: the process that trains was ended by signal 9"
+
+
+# Restarts
+
+
+def bytes_of(directory: Path) -> dict[str, str]:
+    """The hashes of all adapters and results of the only job."""
+    (training,) = directory.glob("jobs/*/training")
+    files = [*training.glob("step-*/*"), training / "results.csv", training / "state" / "learner.safetensors"]
+    return {str(file.relative_to(training)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> dict[str, str]:
+    """The hashes of a job of many steps that nothing interrupts."""
+    directory = tmp_path_factory.mktemp("alone")
+    with serving(directory) as live:
+        assert ended(live.client(), start_many(live.client())).status == "succeeded"
+    return bytes_of(directory)
+
+
+def test_a_job_that_is_interrupted_several_times_ends_with_the_same_bytes(tmp_path, alone):
+    with serving(tmp_path) as live:
+        job = start_many(live.client())
+    for step in (1, 9, 20):
+        with serving(tmp_path) as live:  # ends with a kill of the process that trains
+            wait_for_step(live.client(), job, step)
+    with serving(tmp_path) as live:
+        done = ended(live.client(), job)
+        assert done.status == "succeeded"
+        assert live.client().fine_tuning.jobs.list().data == [done]
+        messages = [e.message for e in live.client().fine_tuning.jobs.list_events(job, limit=1000)]
+    assert "Fine-tuning job continues from its last saved step" in messages
+    assert bytes_of(tmp_path) == alone
+
+
+def test_a_job_whose_process_is_killed_several_times_ends_with_the_same_bytes(tmp_path, alone):
+    with serving(tmp_path) as live:
+        job = start_many(live.client())
+        for step in (1, 9, 20):
+            wait_for_step(live.client(), job, step)
+            os.kill(forks().started[-1], signal.SIGKILL)
+        assert ended(live.client(), job).status == "succeeded"
+    assert bytes_of(tmp_path) == alone
+
+
+def test_models_are_served_again_after_a_restart_unless_the_base_is_another(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        job = start_short(client)
+        model = ended(client, job.id).fine_tuned_model
+    with serving(tmp_path) as live:
+        client = live.client()
+        assert model in [one.id for one in client.models.list()]
+        assert client.chat.completions.create(model=model, messages=ASK).choices
+        assert client.fine_tuning.jobs.retrieve(job.id).status == "succeeded"
+    with serving(tmp_path, base="other") as live:
+        client = live.client()
+        assert [one.id for one in client.models.list()] == ["other"]
+        with pytest.raises(openai.BadRequestError, match=f"{model} is a model of tiny, but this server has"):
+            client.fine_tuning.jobs.create(model=model, training_file=job.training_file)
+
+
+def test_a_model_whose_weights_were_changed_is_not_served_and_is_named(tmp_path):
+    with serving(tmp_path) as live:
+        client = live.client()
+        job = start_short(client)
+        model = ended(client, job.id).fine_tuned_model
+    (weights,) = tmp_path.glob("jobs/*/training/step-*/adapter_model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    notes: list[str] = []
+    with serving(tmp_path, notes=notes) as live:
+        assert model not in [one.id for one in live.client().models.list()]
+    (note,) = notes
+    assert note.startswith(f"note: {model} is not served (")
+    assert "have hash" in note
+
+
+def test_a_directory_belongs_to_one_server(tmp_path):
+    with serving(tmp_path), pytest.raises(InputError, match="is in use by another server"), serving(tmp_path):
+        pass
+
+
+def test_a_damaged_record_is_named_at_the_start(tmp_path):
+    with serving(tmp_path) as live:
+        file = upload(live.client(), [talk("a", "b")])
+    (tmp_path / "files" / file / "file.json").write_text("{")
+    with pytest.raises(InputError, match=r"file\.json is missing or damaged"), serving(tmp_path):
+        pass
+
+
+def test_jobs_made_at_once_are_all_kept(tmp_path):
+    async def create(live: Live) -> list[str]:
+        async with live.async_client() as client:
+            file = upload(live.client(), [{"messages": "wrong"}])
+            made = (client.fine_tuning.jobs.create(model="tiny", training_file=file) for _ in range(8))
+            return [job.id for job in await asyncio.gather(*made)]
+
+    with serving(tmp_path) as live:
+        ids = asyncio.run(create(live))
+        assert {ended(live.client(), one).status for one in ids} == {"failed"}
+        assert {one.id for one in live.client().fine_tuning.jobs.list()} == set(ids)
