@@ -31,6 +31,7 @@ def make_arena(client=None, name="nip", **options):
     claims = arithmetic_claims(24)
     client = client or Script(verifier=[ACCEPT], prover=["Yes."])
     defaults = {"batch_size": 8, "proofs_per_claim": 4, "evaluation_claims": 6, "evaluation_proofs": 3}
+    defaults["examples"] = False
     return ProofArena(client, build_protocol(name), claims[:16], claims[16:], **(defaults | options))
 
 
