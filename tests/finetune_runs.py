@@ -42,13 +42,15 @@ class Jobs(DryRunJobs):
         return self._jobs[request.name]
 
 
-def make_trainer(kind, client, directory, provider=None, *, rows=8, frozen=(), view=None, **changes):
+def make_trainer(
+    kind, client, directory, provider=None, *, rows=8, frozen=(), view=None, examples=False, **changes
+):
     """A trainer in ``directory``. ``changes`` are HyperParameters; ``settings`` are ExperimentSettings."""
     settings = ExperimentSettings(
         run_dir=directory, **{"poll_seconds": 0.0, "num_rollout_workers": 4, **changes.pop("settings", {})}
     )
     params = HyperParameters(**changes)
-    arena, episode = make(client)
+    arena, episode = make(client, examples=examples)
     provider = provider or Jobs()
     groups = {
         agent.name: PureTextSharedModelGroup(

@@ -158,3 +158,14 @@ def test_the_share_of_replaced_verdicts_falls_as_configured(tmp_path, annealing,
     )
     trainer = make_trainer(PureTextEiTrainer, guesses(), tmp_path / "run", text_rl=text_rl)
     assert trainer._get_verifier_guess_replacement_proportion(iteration) == pytest.approx(share)
+
+
+def test_turns_of_examples_are_not_imitated(tmp_path):
+    provider = Jobs()
+    run(PureTextEiTrainer, tmp_path / "run", provider, examples=True)
+    lines = provider.files["run_iter_0_verifier"].splitlines()
+    assert lines
+    for line in lines:
+        messages = json.loads(line)["messages"]
+        answers = [one for one in messages if one["role"] == "assistant"]
+        assert [one.get("weight", 1) for one in answers] == [0] * (len(answers) - 1) + [1]

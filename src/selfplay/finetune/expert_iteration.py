@@ -52,9 +52,17 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
 
 def conversation(rollout: Rollout, agent: str) -> dict[str, Any]:
-    """Return an agent's whole conversation in OpenAI's format; it ends with the agent's last answer."""
-    last = [step for step in rollout.steps if step.role_id == agent][-1]
-    return {"messages": [*last.prompt, {"role": "assistant", "content": last.completion_text}]}
+    """Return an agent's whole conversation in OpenAI's format; it ends with the agent's last answer.
+
+    The turns of examples, which precede its own in the prompt, have weight 0: they are not imitated.
+    """
+    own = [step for step in rollout.steps if step.role_id == agent]
+    messages: list[dict[str, Any]] = [dict(message) for message in own[-1].prompt]
+    messages.append({"role": "assistant", "content": own[-1].completion_text})
+    answers = [message for message in messages if message["role"] == "assistant"]
+    for example in answers[: -len(own)]:
+        example["weight"] = 0
+    return {"messages": messages}
 
 
 def select(rewards: Sequence[float], parameters: PureTextEiParameters, seed: int) -> list[int]:
