@@ -110,10 +110,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         trees = {"before": check_out(arguments.before, Path(scratch) / "before"), "after": HERE.parent}
         played = measure_all(trees, "play", arguments.in_flight)
+        if arguments.svg:
+            arguments.svg.write_text(chart(played))
         measure_all(trees, "pool", arguments.in_flight)
         measure_all(trees, "buffer", arguments.steps)
-    if arguments.svg:
-        arguments.svg.write_text(chart(played))
 
 
 if __name__ == "__main__":
