@@ -3,9 +3,9 @@
 Each run is ``selfplay train`` of a bundled configuration in a process of its own, shortened to a few updates
 without evaluations. The commits take turns, and the speed is the median over rounds of the ratio of seconds
 within a round: of playing and learning after the first update, or on Ray from the first update's end to the
-end of the last but one, whose metrics an evaluation follows. A second ratio is of the command's CPU seconds, which other work on the machine disturbs less; on Ray
-most of the work is in other processes. The gate before any speed: in one process, the rewards and losses of
-every update agree to six digits.
+end of the last but one, whose metrics an evaluation follows. A second ratio is of the command's CPU seconds,
+which other work on the machine disturbs less; on Ray most of the work is in other processes. The gate before
+any speed: in one process, the rewards and losses of every update agree to six digits.
 
 Command:  python benchmarks/run_speed.py --before COMMIT [--runs quickstart ...] [--runtimes local ray]
           [--rounds 3] [--updates 4] [--set FIELD=VALUE ...]
