@@ -3,7 +3,7 @@
     python benchmarks/kill_resume.py [--kills 10] [--seed 0] [TRAIN ARGUMENTS]
 
 The following must be equal: metrics.jsonl apart from wall-clock fields, every logged rollout apart from its
-two timestamps, every evaluation file, and the bytes of the final adapter. The accounts must balance in every
+two timestamps, every evaluation file, and the bytes of the final adapters. The accounts must balance in every
 run. The arguments after the options go to ``selfplay train``; the default is a short Kuhn poker run with
 smollm2-135m.
 """
@@ -83,7 +83,10 @@ def fingerprint(run: Path) -> dict[str, Any]:
         "metrics": [{k: v for k, v in line.items() if not is_wall_clock(k)} for line in metrics],
         "rollouts": rollouts,
         "evaluations": {p.name: p.read_text() for p in sorted((run / "evaluation").glob("*.json"))},
-        "adapter": hashlib.sha256((last / "adapter_model.safetensors").read_bytes()).hexdigest(),
+        "adapters": {
+            path.relative_to(last).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(last.rglob("adapter_model.safetensors"))
+        },
     }
 
 

@@ -205,7 +205,7 @@ def _provider(given: FinetuneSettings) -> JobProvider:
         key_of(given.provider.base_url),
         given.provider.base_url,
         least_examples=given.provider.least_examples,
-        fields=given.provider.fields,
+        fields={str(name): other for name, other in given.provider.fields.items()},
         states=dict(given.provider.states),
     )
 

@@ -7,6 +7,9 @@ from pydantic import Field
 from selfplay.config.base import Settings
 
 JobState = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
+JobField = Literal[
+    "id", "status", "fine_tuned_model", "model", "training_file", "method", "suffix", "metadata", "seed"
+]
 
 
 class RlParameters(Settings):
@@ -113,7 +116,7 @@ class ProviderSettings(Settings):
     """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
     least_examples: int = Field(default=10, ge=1)
     """The smallest number of examples that the API accepts; with fewer, an agent keeps its model."""
-    fields: dict[str, str] = {}
+    fields: dict[JobField, str] = {}
     """Names of fields in requests and replies by OpenAI's name, where an API differs."""
     states: dict[str, JobState] = {}
     """OpenAI's names of a job's states by the API's, where an API differs."""
