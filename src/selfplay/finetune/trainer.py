@@ -61,6 +61,7 @@ class PureTextRlTrainer(Experiment, ABC):
         for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
             self.load_and_set_state_from_checkpoint(from_base_run=True, version=str(iteration))
             self._go_to("test_during_training")
+            self.view.stage("test_during_training", iteration)
             await self._test_during_training()
         self._go_to("done", iteration=self.hyper_params.rl.num_iterations)
 

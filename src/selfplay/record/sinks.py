@@ -98,13 +98,7 @@ class WandbSink:
     """
 
     def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
-        wandb = _import_extra("wandb")
-        self._run: Any = wandb.init(
-            project=project,
-            name=run_name,
-            group=run_name,
-            dir=None if directory is None else str(directory),
-        )
+        self._run = start_wandb(project, run_name, directory=directory)
 
     def write(self, metrics: Metrics) -> None:
         """Log one object at its step."""
@@ -115,6 +109,17 @@ class WandbSink:
     def close(self) -> None:
         """Finish the run."""
         self._run.finish()
+
+
+def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
+    """Return a new run of Weights & Biases; for the arguments and errors see WandbSink."""
+    wandb = _import_extra("wandb")
+    return wandb.init(
+        project=project,
+        name=run_name,
+        group=run_name,
+        dir=None if directory is None else str(directory),
+    )
 
 
 class TensorBoardSink:
