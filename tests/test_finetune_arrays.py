@@ -159,7 +159,7 @@ def test_a_tree_has_a_row_for_each_end_and_rows_share_nodes(trees):
         parents[:, 1:].tolist()
         == np.where(arrays[("padding",)][:, 1:], None, nodes[:, :-1].astype(object)).tolist()
     )
-    assert {parent for parent in parents[:, 0].tolist()} == {one.id for one in rollouts}
+    assert set(parents[:, 0].tolist()) == {one.id for one in rollouts}
     assert ("agents", "is_pair_positive") not in arrays
 
 
