@@ -223,7 +223,7 @@ def test_a_run_has_its_files_where_the_paths_say(done, tmp_path):
         assert path == root / "analysis" if name == "checkpoint_analysis_dir" else path.exists(), name
     assert (done.raw_transcripts_dir / "raw_0.yaml").exists()
     nothing = fresh(tmp_path, settings={"test_run": True})
-    assert [getattr(nothing, name) for name in names if name != "checkpoint_base_dir"] == [None] * 8
+    assert [getattr(nothing, name) for name in names] == [None] * 9
 
 
 def test_a_run_is_found_by_its_name_or_path(tmp_path, monkeypatch):

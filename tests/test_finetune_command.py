@@ -50,7 +50,7 @@ async def test_the_tests_of_a_run_are_played_again_by_the_command(runs):
         assert other["test_mean_1_accuracy"] == 1
     assert "seed = 3" in (runs / "again" / "config.toml").read_text()
     (runs / "first").rename(runs / "elsewhere")
-    assert main(["finetune", "--resume", "again"]) == 0
+    assert await asyncio.to_thread(main, ["finetune", "--resume", "again"]) == 0
 
 
 async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biases_offline(runs, monkeypatch):
@@ -79,7 +79,8 @@ async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biase
             ]
         },
     }
-    logged = {item.nested_key[0] for one in records if one.HasField("history") for item in one.history.item}
+    items = [item for one in records if one.HasField("history") for item in one.history.item]
+    logged = {item.key or item.nested_key[0] for item in items}
     assert {"mean_accuracy", "test_mean_accuracy"} <= logged
 
 

@@ -205,7 +205,7 @@ class Experiment:
     @property
     def checkpoint_base_dir(self) -> Path | None:
         """The directory of the run; ``None`` if nothing is kept, as for the paths below."""
-        return self.settings.run_dir
+        return self.files.root if self.files else None
 
     @property
     def checkpoint_state_path(self) -> Path | None:
