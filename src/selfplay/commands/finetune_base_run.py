@@ -1,6 +1,7 @@
 """What a new fine-tuning run takes from an earlier one: its parameters, and maybe models to test again."""
 
 from pathlib import Path
+from typing import Any
 
 from selfplay.config import Config
 from selfplay.config.finetune import FinetuneSettings
@@ -11,45 +12,47 @@ from selfplay.finetune.state import CheckPointNotFoundError, read_state
 from selfplay.training.run_names import find_run
 
 RUN = "finetune.base_run.run_id"
+TESTS = {"rl": ["num_test_iterations"], "text_rl": ["test_scheme", "test_on_whole_dataset"]}
+"""The parameters that a run does not take from another."""
 
 
 def with_base_run(config: Config) -> Config:
     """Return the configuration with the parameters of its base run, or unchanged if it names none.
 
     What decides results is the base run's: the seed, the program and, of ``[finetune]``, everything but the
-    provider, ``rl.num_test_iterations``, ``text_rl.test_scheme`` and ``text_rl.test_on_whole_dataset``.
+    provider and ``TESTS``.
 
     Raises:
         InputError: there is no such run, or it does not fit.
     """
     given = config.finetune
-    if given is None or given.base_run.base_run_type == "none":
-        if given is not None and given.base_run.run_id is not None:
-            problem = "is none, although a base run is named"
-            raise InputError(
-                "finetune.base_run.base_run_type", problem, 'Set it to "parameters" or "rerun_tests"'
-            )
+    if given is None:
         return config
-    if given.base_run.run_id is None:
+    kind, name = given.base_run.base_run_type, given.base_run.run_id
+    if kind == "none" and name is None:
+        return config
+    if kind == "none":
+        raise InputError(
+            "finetune.base_run.base_run_type",
+            "is none, although a base run is named",
+            'Set it to "parameters" or "rerun_tests"',
+        )
+    if name is None:
         raise InputError(RUN, "is missing", "Name the earlier run")
-    path = find_run(given.base_run.run_id, RUN).absolute()
+    path = find_run(name, RUN).absolute()
     base = load_config(str(path / "config.toml"), {})
     if base.finetune is None:
         raise InputError(
             RUN, f"{path} was not trained through fine-tuning jobs", "Name a run of selfplay finetune"
         )
-    if given.base_run.base_run_type == "rerun_tests":
+    if kind == "rerun_tests":
         _check_tests(path, given, base.finetune.rl.num_iterations)
-    tests = {"test_scheme": given.text_rl.test_scheme}
-    tests["test_on_whole_dataset"] = given.text_rl.test_on_whole_dataset
-    taken = base.finetune.model_copy(
-        update={
-            "provider": given.provider,
-            "base_run": given.base_run.model_copy(update={"run_id": str(path)}),
-            "rl": base.finetune.rl.model_copy(update={"num_test_iterations": given.rl.num_test_iterations}),
-            "text_rl": base.finetune.text_rl.model_copy(update=tests),
-        }
-    )
+    base_run = given.base_run.model_copy(update={"run_id": str(path)})
+    kept: dict[str, Any] = {"provider": given.provider, "base_run": base_run}
+    for section, fields in TESTS.items():
+        new = {field: getattr(getattr(given, section), field) for field in fields}
+        kept[section] = getattr(base.finetune, section).model_copy(update=new)
+    taken = base.finetune.model_copy(update=kept)
     return config.model_copy(update={"seed": base.seed, "program": base.program, "finetune": taken})
 
 
