@@ -8,11 +8,12 @@ import pytest
 from finetune_runs import Jobs, guesses, run
 from proof_scripts import CLAIM, Script, make, play
 from selfplay.config.finetune import PureTextMaltParameters, RlParameters
-from selfplay.core import InputError, Role
+from selfplay.core import Arena, InputError, Role
 from selfplay.finetune import PureTextMaltTrainer
 from selfplay.finetune.arrays import rollout_arrays
 from selfplay.finetune.pairs import select_pairs
 from selfplay.finetune.tree import expected_rewards
+from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
 from selfplay.programs.proofs.state import ProofState
 
@@ -130,8 +131,8 @@ async def test_two_agents_in_one_channel_at_once_are_refused():
     protocol = Protocol(
         "both", (Agent("ann", "verifier"), Agent("bob", "prover")), (room,), (turns,), max_rounds=2
     )
-    arena, episode = make(Script(ann=["Hm.", "Decision: accept"], bob=["Yes."]))
-    episode.protocol = protocol
+    arena = Arena(Script(ann=["Hm.", "Decision: accept"], bob=["Yes."]))
+    arena.add_episode("proof", ProofEpisode(protocol, examples=False))
     for name in ("ann", "bob"):
         arena.add_role(Role(name))
     result = await arena.run_episode("proof", CLAIM, {"seed": 0})

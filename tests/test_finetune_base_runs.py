@@ -24,7 +24,7 @@ def base(tmp_path_factory):
     return directory
 
 
-def tested(directory):
+def played_tests(directory):
     """The tests of a run by iteration, without their times."""
     return {
         name: rollouts
@@ -48,7 +48,7 @@ def test_tests_are_played_again_with_the_models_that_each_iteration_had(base, tm
         for number in range(3)
     ]
     assert models == ["base-verifier", "ft:base_iter_0_verifier", "ft:base_iter_1_verifier"]
-    assert tested(tmp_path / "again") == tested(base)
+    assert played_tests(tmp_path / "again") == played_tests(base)
     assert trainer.state.train_loop_stage == "done"
     assert not (tmp_path / "again" / "jobs").exists()
     assert not list((tmp_path / "again" / "rollouts").glob("step-*"))
@@ -56,7 +56,9 @@ def test_tests_are_played_again_with_the_models_that_each_iteration_had(base, tm
 
 def test_only_the_tests_of_the_new_scheme_are_played_again(base, tmp_path):
     rerun(base, tmp_path / "again", scheme="first_and_last")
-    assert list(tested(tmp_path / "again")) == [f"rollouts/test-00000{number}.jsonl" for number in (0, 2)]
+    assert list(played_tests(tmp_path / "again")) == [
+        f"rollouts/test-00000{number}.jsonl" for number in (0, 2)
+    ]
 
 
 @pytest.mark.parametrize("killed_at", range(3))
@@ -64,7 +66,7 @@ def test_playing_tests_again_continues_after_a_kill(base, tmp_path, killed_at):
     with pytest.raises(Killed):
         rerun(base, tmp_path / "again", view=Stages(killed_at))
     rerun(base, tmp_path / "again")
-    assert tested(tmp_path / "again") == tested(base)
+    assert played_tests(tmp_path / "again") == played_tests(base)
     assert {path.name for path in (tmp_path / "again" / "rollouts").iterdir()} == {
         f"test-00000{number}.jsonl" for number in range(3)
     }

@@ -15,7 +15,7 @@ SMALL = {
     "finetune.provider.type": "dry_run",
     "finetune.rl.rollouts_per_iteration": "2",
     "finetune.rl.num_iterations": "2",
-    "program.claims.count": "10",
+    "program.claims.count": "40",
 }
 
 

@@ -155,7 +155,7 @@ def _histories(arrays: Arrays) -> Arrays:
         InputError: two agents wrote to one channel in the same round.
     """
     message_BRAC, raw_BRA = arrays["agents", "message"], arrays["agents", "raw_message"]
-    said_BRAC = np.not_equal(message_BRAC.astype(object), None).astype(bool)
+    said_BRAC = message_BRAC.astype(object) != np.array(None)
     if (said_BRAC.sum(axis=2) > 1).any():
         raise InputError(
             "rollouts",

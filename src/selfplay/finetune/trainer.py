@@ -9,6 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
@@ -227,7 +228,7 @@ class PureTextRlTrainer(Experiment, ABC):
         self, rollouts: list[Rollout], environment: PureTextEnvironment, iteration: int | None = None
     ) -> None:
         """Write the rollouts of an iteration, and its transcripts. A test run writes nothing."""
-        extracted = self._extract_transcripts_and_prompts(rollouts, environment)
+        extracted: tuple[list[Any], ...] = self._extract_transcripts_and_prompts(rollouts, environment)
         if self.files is None:
             return
         given, split = self.hyper_params.text_rl, environment.split
