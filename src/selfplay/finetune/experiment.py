@@ -63,17 +63,20 @@ class Experiment:
     def save_checkpoint(self, log: bool = True) -> None:
         """Write the state, unless this is a test run.
 
-        The state in which an iteration is tested is kept as well, for runs that play those tests again.
+        The state in which an iteration is tested is kept as well, for runs that play those tests again; W&B
+        gets it and the last one.
         """
         if self.files is None:
             return
         self.files.states.mkdir(parents=True, exist_ok=True)
         check_parameters(self.files, self.hyper_params, accept=True)
-        if self.state.train_loop_stage == "test_during_training":
+        stage = self.state.train_loop_stage
+        if stage == "test_during_training":
             write_state(self.files.state_of(self.state.iteration), self.state)
         write_state(self.files.state, self.state)
-        for path in (self.files.state, self.files.params):
-            self._add_file_to_wandb_artifact(f"state_{self.run_id}", "state", path)
+        if stage in ("test_during_training", "done"):
+            for path in (self.files.state, self.files.params):
+                self._add_file_to_wandb_artifact(f"state_{self.run_id}", "state", path)
         if log:
             self.view.say(f"saved {self.files.state}")
 
