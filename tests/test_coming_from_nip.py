@@ -338,6 +338,20 @@ def test_statistics_by_hand(tmp_path):
 # Algorithms and parts
 
 
+def test_more_iterations_begin_with_the_jobs_that_were_not_made(tmp_path):
+    one, two = RlParameters(num_iterations=1), RlParameters(num_iterations=2)
+    provider = Jobs()
+    run(PureTextEiTrainer, tmp_path / "run", provider, rl=one)
+    assert not provider.requests
+    assert run(PureTextEiTrainer, tmp_path / "run", provider, rl=two).state.iteration == 1
+    assert not provider.requests
+    more = {"force_more_iterations": True}
+    trainer = run(PureTextEiTrainer, tmp_path / "run", provider, rl=two, settings=more)
+    assert [request.name for request in provider.requests] == ["run_iter_0_prover", "run_iter_0_verifier"]
+    assert trainer.state.iteration == 2
+    assert [number for number, _ in trainer.view.logged] == [1]
+
+
 def test_rollouts_are_selected_by_threshold_or_by_weight(tmp_path):
     assert select([1.0, 0.0, 0.9, 0.5], PureTextEiParameters(), 0) == [0, 2]
 
