@@ -96,6 +96,14 @@ def test_a_prompt_has_the_fields_of_its_messages():
     assert arrays["agents", "prompt"][0, 2, 0].tolist() == [[None] * 3] * len(asked)
 
 
+def test_the_stance_is_that_of_the_provers():
+    claims = [CLAIM | {"claim": f"2 + 2 = {n}"} for n in range(8)]
+    played = [asyncio.run(play(DECIDES, claim=one, randomize_prover_stance=True)) for one in claims]
+    stances = rollout_arrays(make(DECIDES)[1].protocol, played)[("prover_stance",)][:, 0].tolist()
+    assert stances == [int(one.extras["stances"]["prover"] == "accept") for one in played]
+    assert set(stances) == {0, 1}
+
+
 def test_opposite_stances_are_no_stance_and_channels_are_apart():
     arrays = arrays_of(DEBATES, "debate", max_message_rounds=5, retries=0)
     assert (arrays[("prover_stance",)] == -1).all()
