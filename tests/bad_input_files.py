@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -58,6 +59,7 @@ def make_files(folder: Path) -> None:
     _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
     _make_runs(folder / "runs")
     _make_proofs(folder)
+    _make_half_proved(folder / "half-proved")
 
 
 def _write(path: Path, text: str) -> None:
@@ -79,6 +81,16 @@ def _make_proofs(folder: Path) -> None:
     (folder / "right.jsonl").write_text("\n".join(right.replace("2 +", f"{n} +") for n in range(5)))
     (folder / "nothing.jsonl").write_text("")
     (folder / "court.py").write_text(COURT)
+
+
+def _make_half_proved(run: Path) -> None:
+    """A run of fine-tuning jobs in its second iteration, and what is left of one that lost a state."""
+    preset = files("selfplay.config").joinpath("presets", "nip.toml").read_text()
+    _write(run / "config.toml", preset)
+    (run / "state.json").write_text('{"iteration": 1, "train_loop_stage": "await_fine_tune_jobs"}')
+    lost = run.with_name("lost-state")
+    _write(lost / "config.toml", preset)
+    (lost / "state.json").write_text('{"iteration": 5, "train_loop_stage": "done"}')
 
 
 def _make_runs(runs: Path) -> None:

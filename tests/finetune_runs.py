@@ -1,12 +1,16 @@
 """Experiments over fine-tuning jobs with agents that follow a script."""
 
-from proof_scripts import make
+import json
+
+from proof_scripts import Script, make
+from selfplay.config.finetune import RlParameters
 from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
 from selfplay.finetune.providers.dry_run import DryRunJobs
 from selfplay.finetune.scenario import ScenarioInstance, agents_of
+from selfplay.finetune.view import QuietView
 from selfplay.programs.proofs.claims import Claim
 
 CLAIMS = [
@@ -77,3 +81,65 @@ def make_trainer(
     ]
     scenario = ScenarioInstance(episode.protocol, episode, *environments, groups)
     return kind(params, scenario, settings, view)
+
+
+THREE = RlParameters(num_iterations=3)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class Stages(QuietView):
+    """Notes stages; may end the process when one begins."""
+
+    def __init__(self, killed_at=None):
+        super().__init__()
+        self.stages = []
+        self.killed_at = killed_at
+
+    def stage(self, stage, iteration):
+        self.stages.append((iteration, stage))
+        if len(self.stages) - 1 == self.killed_at:
+            raise Killed
+
+
+def guesses(**more):
+    """A verifier that asks once and then guesses by the seed."""
+
+    def decide(messages, seed):
+        asked = any(message["role"] == "assistant" for message in messages)
+        return ("Decision: accept" if seed % 2 else "Decision: reject") if asked else f"Why {seed % 97}?"
+
+    return Script(verifier=decide, prover=lambda messages, seed: f"Because of {seed % 89}.", **more)
+
+
+def run(kind, directory, provider, view=None, client=None, **changes):
+    trainer = make_trainer(
+        kind, client or guesses(), directory, provider, view=view, **{"rl": THREE} | changes
+    )
+    trainer.train()
+    return trainer
+
+
+def files_of(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def without_clocks(files):
+    """The files with the times of rollouts left out."""
+
+    def clean(line):
+        entry = json.loads(line)
+        for name in ("started_at", "ended_at"):
+            entry["rollout"].pop(name)
+        return entry
+
+    return {
+        name: [clean(line) for line in content.splitlines()] if name.startswith("rollouts") else content
+        for name, content in files.items()
+    }

@@ -241,7 +241,7 @@ def test_a_long_value_is_shortened_in_the_error():
     assert len(problem({"learning.steps": "x" * 5000})) < 200
 
 
-FREE = {"*", "program", "roles", "start", "frozen"}
+FREE = {"*", "program", "roles", "start", "frozen", "fields"}
 """Tables with names of the user's own."""
 
 

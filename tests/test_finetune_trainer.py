@@ -4,75 +4,12 @@ import json
 
 import pytest
 
-from finetune_runs import Jobs, make_trainer
-from proof_scripts import Script
-from selfplay.config.finetune import RlParameters, TextRlParameters
+from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, run, without_clocks
+from selfplay.config.finetune import TextRlParameters
 from selfplay.core import InputError
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.malt import PureTextMaltTrainer
 from selfplay.finetune.providers.job import FineTuneJobError
-from selfplay.finetune.view import QuietView
-
-THREE = RlParameters(num_iterations=3)
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-class Stages(QuietView):
-    """Notes stages; may end the process when one begins."""
-
-    def __init__(self, killed_at=None):
-        super().__init__()
-        self.stages = []
-        self.killed_at = killed_at
-
-    def stage(self, stage, iteration):
-        self.stages.append((iteration, stage))
-        if len(self.stages) - 1 == self.killed_at:
-            raise Killed
-
-
-def guesses(**more):
-    """A verifier that asks once and then guesses by the seed."""
-
-    def decide(messages, seed):
-        asked = any(message["role"] == "assistant" for message in messages)
-        return ("Decision: accept" if seed % 2 else "Decision: reject") if asked else f"Why {seed % 97}?"
-
-    return Script(verifier=decide, prover=lambda messages, seed: f"Because of {seed % 89}.", **more)
-
-
-def run(kind, directory, provider, view=None, client=None, **changes):
-    trainer = make_trainer(
-        kind, client or guesses(), directory, provider, view=view, **{"rl": THREE} | changes
-    )
-    trainer.train()
-    return trainer
-
-
-def files_of(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
-def without_clocks(files):
-    """The files with the times of rollouts left out."""
-
-    def clean(line):
-        entry = json.loads(line)
-        for name in ("started_at", "ended_at"):
-            entry["rollout"].pop(name)
-        return entry
-
-    return {
-        name: [clean(line) for line in content.splitlines()] if name.startswith("rollouts") else content
-        for name, content in files.items()
-    }
 
 
 @pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
@@ -169,3 +106,32 @@ def test_turns_of_examples_are_not_imitated(tmp_path):
         messages = json.loads(line)["messages"]
         answers = [one for one in messages if one["role"] == "assistant"]
         assert [one.get("weight", 1) for one in answers] == [0] * (len(answers) - 1) + [1]
+
+
+def test_a_kill_between_rollouts_and_state_costs_no_rollout(tmp_path):
+    class KilledOnceSaved(PureTextEiTrainer):
+        def _save_rollouts(self, *args):
+            super()._save_rollouts(*args)
+            raise Killed
+
+    first, second, whole = guesses(), guesses(), guesses()
+    with pytest.raises(Killed):
+        run(KilledOnceSaved, tmp_path / "run", Jobs(), client=first)
+    run(PureTextEiTrainer, tmp_path / "run", Jobs(), client=second)
+    run(PureTextEiTrainer, tmp_path / "whole", Jobs(), client=whole)
+    assert len(first.prompts) > 0
+    assert len(first.prompts) + len(second.prompts) == len(whole.prompts)
+
+
+def test_a_test_run_goes_through_all_stages_and_writes_nothing(tmp_path):
+    class Noted(PureTextEiTrainer):
+        extracted = 0
+
+        def _extract_transcripts_and_prompts(self, *args):
+            self.extracted += 1
+            return super()._extract_transcripts_and_prompts(*args)
+
+    trainer = run(Noted, tmp_path / "run", Jobs(), settings={"test_run": True}, frozen=["prover", "verifier"])
+    assert trainer.state.train_loop_stage == "done"
+    assert trainer.extracted == 3
+    assert not (tmp_path / "run").exists()

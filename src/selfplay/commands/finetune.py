@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from selfplay.commands.finetune_base_run import with_base_run
 from selfplay.commands.finetune_view import ConsoleView
 from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters, FinetuneSettings
@@ -27,7 +29,10 @@ from selfplay.inference.openai_client import OpenAIClient, key_of
 from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proofs.claims import Claim
 from selfplay.programs.proofs.episode import ProofEpisode
+from selfplay.record.sinks import start_wandb
+from selfplay.training.checks import check_extras
 from selfplay.training.programs import build_program
+from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 
 
@@ -35,9 +40,14 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
     """Train a new run into a directory.
 
     Raises:
-        InputError: the configuration has no fine-tuning, or the directory is taken.
+        InputError: the configuration has no fine-tuning, its base run cannot be used, or the
+            directory is taken.
         SelfplayError: the run had to stop; it can be resumed.
     """
+    config = with_base_run(config)
+    if config.finetune is not None and config.finetune.base_run.run_id is not None:
+        print_line(console, f"parameters of {config.finetune.base_run.run_id}")
+    check_extras(config.tracking)
     build_scenario(config, directory)
     _train(config, RunDirectory.create(directory), console)
 
@@ -64,8 +74,10 @@ def resume_finetune(
 
 
 def _train(config: Config, run: RunDirectory, console: Console, *, accept_changes: bool = False) -> None:
+    wandb_run = None
     try:
-        trainer = build_trainer(config, run.path, console, accept_changes=accept_changes)
+        wandb_run = _start_wandb(config, run)
+        trainer = build_trainer(config, run.path, console, accept_changes=accept_changes, wandb_run=wandb_run)
         run.write_config(dump_config(config))
         trainer.train()
     except ExceptionGroup as group:
@@ -78,7 +90,20 @@ def _train(config: Config, run: RunDirectory, console: Console, *, accept_change
     except OSError as error:
         raise SelfplayError(f"{run.path} cannot be written ({error}). {_continue(run.path)}") from error
     finally:
+        if wandb_run is not None:
+            wandb_run.finish()
         run.unlock()
+
+
+def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
+    """Return a W&B run if the configuration asks for one; a new run that cannot have it is removed."""
+    if config.tracking.wandb_project is None:
+        return None
+    try:
+        return start_wandb(config.tracking.wandb_project, run.path.name, directory=run.path)
+    except InputError:
+        run.remove_new()
+        raise
 
 
 def _continue(path: Path) -> str:
@@ -86,7 +111,12 @@ def _continue(path: Path) -> str:
 
 
 def build_trainer(
-    config: Config, directory: Path, console: Console, *, accept_changes: bool = False
+    config: Config,
+    directory: Path,
+    console: Console,
+    *,
+    accept_changes: bool = False,
+    wandb_run: Any | None = None,
 ) -> PureTextRlTrainer:
     """Build the trainer of a configuration.
 
@@ -109,6 +139,7 @@ def build_trainer(
         poll_seconds=given.provider.poll_seconds,
         job_timeout=given.provider.job_timeout,
         recreate_failed_jobs=given.provider.recreate_failed_jobs,
+        wandb_run=wandb_run,
     )
     kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
     view = ConsoleView(console, RunFiles(directory).metrics)

@@ -80,12 +80,14 @@ class PureTextMaltParameters(Settings):
 
 
 class BaseRunParameters(Settings):
-    """What is taken from an earlier run: its parameters, or its models, which are tested again."""
+    """What is taken from an earlier run."""
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
-    """Which of the two."""
+    """`parameters`: the seed, the program and the parameters of `[finetune]`, apart from the provider,
+    `rl.num_test_iterations`, `text_rl.test_scheme` and `text_rl.test_on_whole_dataset`. `rerun_tests`: the
+    same, and instead of training, its tests are played again with the models of each iteration."""
     run_id: str | None = None
-    """The earlier run."""
+    """The earlier run: its name or path."""
 
 
 class AgentParameters(Settings):

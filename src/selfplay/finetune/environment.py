@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from selfplay.core import AgentSpec, Arena, EpisodeRequest, Rollout, derive_seed
 from selfplay.programs.proofs.claims import Claim
 from selfplay.programs.proofs.protocol import Protocol
+from selfplay.programs.proofs.state import ProofState
 
 Row = tuple[int, Claim]
 """The number of a rollout in its iteration, and its claim."""
@@ -59,6 +61,16 @@ class PureTextEnvironment:
         order = list(range(len(self.claims)))
         random.Random(derive_seed(self.seed, self.split, "order", turn)).shuffle(order)
         return self.claims[order[place]]
+
+    def get_datapoint_from_env_state_as_dict(self, env_state: ProofState) -> dict[str, Any]:
+        """Return what an episode is about: its claim, the claim's truth, and the provers' stances."""
+        return {
+            "id": env_state["id"],
+            "question": env_state["question"],
+            "solution": env_state["claim"],
+            "y": env_state["y"],
+            "prover_stance": dict(env_state["stances"]),
+        }
 
     async def play(self, iteration: int, row: Row, episode_type: str = "proof") -> Rollout:
         """Play one row; what happens follows from the seed, the split, the iteration and the row alone."""

@@ -1,5 +1,6 @@
 """Experiment: the components of a run over fine-tuning jobs, its state, and where it is kept."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.scenario import ScenarioInstance
 from selfplay.finetune.state import CheckPointNotFoundError, State, read_state, write_state
 from selfplay.finetune.view import QuietView, View
+from selfplay.finetune.wandb_artifacts import add_file
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Protocol
 
@@ -43,7 +45,8 @@ class Experiment:
         self.scenario_instance = scenario_instance
         self.settings = settings
         self.view: View = view or QuietView()
-        self.files = None if settings.run_dir is None else RunFiles(settings.run_dir)
+        kept_in = None if settings.test_run else settings.run_dir
+        self.files = None if kept_in is None else RunFiles(kept_in)
         self._state = State()
         if settings.do_not_load_checkpoint or settings.test_run:
             self._initialise_state()
@@ -58,19 +61,45 @@ class Experiment:
         self.state = State()
 
     def save_checkpoint(self, log: bool = True) -> None:
-        """Write the state, unless this is a test run."""
-        if self.files is None or self.settings.test_run:
+        """Write the state, unless this is a test run.
+
+        The state in which an iteration is tested is kept as well, for runs that play those tests again; W&B
+        gets it and the last one.
+        """
+        if self.files is None:
             return
-        self.files.root.mkdir(parents=True, exist_ok=True)
+        self.files.states.mkdir(parents=True, exist_ok=True)
         check_parameters(self.files, self.hyper_params, accept=True)
+        stage = self.state.train_loop_stage
+        if stage == "test_during_training":
+            write_state(self.files.state_of(self.state.iteration), self.state)
         write_state(self.files.state, self.state)
+        if stage in ("test_during_training", "done"):
+            for path in (self.files.state, self.files.params):
+                self._add_file_to_wandb_artifact(f"state_{self.run_id}", "state", path)
         if log:
             self.view.say(f"saved {self.files.state}")
+
+    def _add_file_to_wandb_artifact(self, artifact_name: str, artifact_type: str, file_path: Path) -> None:
+        """Add a file to an artifact of the run's W&B run, if it has one; see :func:`add_file`."""
+        if self.settings.wandb_run is not None:
+            add_file(self.settings.wandb_run, artifact_name, artifact_type, file_path)
+
+    def _log(self, stats: Mapping[str, float]) -> None:
+        """Log statistics of this iteration, in the W&B run too, if there is one."""
+        self.view.log(self.state.iteration, stats)
+        if self.settings.wandb_run is not None:
+            self.settings.wandb_run.log(dict(stats), step=self.state.iteration)
 
     def load_and_set_state_from_checkpoint(
         self, from_base_run: bool = False, version: str = "latest"
     ) -> None:
         """Continue from a saved state, of this run or of the base run.
+
+        Args:
+            from_base_run: whether the state is the base run's.
+            version: ``latest``, or the number of an iteration of the base run, also written ``v3``: the state
+                with the models that this iteration played with.
 
         Raises:
             CheckPointNotFoundError: there is none.
@@ -96,9 +125,13 @@ class Experiment:
         base = self.hyper_params.base_run.run_id
         if base is None:
             raise InputError("base_run.run_id", "is missing", "Name the run")
-        if version != "latest":
-            raise CheckPointNotFoundError(f"{base} keeps its latest state only")
-        return read_state(self.get_checkpoint_base_dir_from_run_id(base) / "state.json")
+        files = RunFiles(self.get_checkpoint_base_dir_from_run_id(base))
+        if version == "latest":
+            return read_state(files.state)
+        number = version.removeprefix("v")
+        if not number.isdecimal():
+            raise CheckPointNotFoundError(f"{version} is no version of a state; versions are iterations")
+        return read_state(files.state_of(int(number)))
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str) -> Path:
@@ -125,7 +158,7 @@ class Experiment:
         """The name of the run."""
         if self.settings.run_id is not None:
             return self.settings.run_id
-        return self.files.root.name if self.files is not None else "NO_RUN_ID"
+        return self.settings.run_dir.name if self.settings.run_dir is not None else "NO_RUN_ID"
 
     @property
     def agent_names(self) -> list[str]:
@@ -175,7 +208,7 @@ class Experiment:
     @property
     def checkpoint_base_dir(self) -> Path | None:
         """The directory of the run; ``None`` if nothing is kept, as for the paths below."""
-        return self.settings.run_dir
+        return self.files.root if self.files else None
 
     @property
     def checkpoint_state_path(self) -> Path | None:

@@ -69,9 +69,10 @@ class ExperimentSettings:
         poll_seconds: time between two questions about a job.
         job_timeout: seconds after which a job that has not ended is given up.
         recreate_failed_jobs: how often a job that failed is made again.
+        wandb_run: a W&B run that gets the statistics and, as artifacts, the state, rollouts and transcripts.
 
     Raises:
-        InputError: there is no directory, and it is not a test run.
+        InputError: there is no directory, and it is not a test run; or a test run has a W&B run.
     """
 
     run_dir: Path | None = None
@@ -84,7 +85,10 @@ class ExperimentSettings:
     poll_seconds: float = 5.0
     job_timeout: float = 24 * 3600.0
     recreate_failed_jobs: int = 0
+    wandb_run: Any | None = None
 
     def __post_init__(self) -> None:
         if self.run_dir is None and not self.test_run:
             raise InputError("run_dir", "is missing", "Give a directory, or test_run=True to keep nothing")
+        if self.wandb_run is not None and self.test_run:
+            raise InputError("wandb_run", "is given, but a test run keeps nothing", "Leave one of them out")

@@ -17,11 +17,16 @@ class RunFiles:
         self.params = root / "hyper_params.json"
         self.metrics = root / "metrics.jsonl"
         self.jobs = root / "jobs"
+        self.states = root / "states"
         self.rollouts = root / "rollouts"
         self.raw_transcripts = root / "raw_transcripts"
         self.processed_transcripts = root / "processed_transcripts"
         self.prompts = root / "prompts"
         self.analysis = root / "analysis"
+
+    def state_of(self, iteration: int) -> Path:
+        """Return the file of the state with the models that an iteration plays with."""
+        return self.states / f"{iteration:06d}.json"
 
     def growing(self, split: str, iteration: int) -> Path:
         """Return the file of the rollouts of an iteration while it is sampled."""
@@ -31,3 +36,17 @@ class RunFiles:
         """Return the file of the rollouts of an iteration that is sampled."""
         name = "step" if split == "train" else split
         return self.rollouts / f"{name}-{iteration:06d}.jsonl"
+
+    def transcripts(self, split: str, iteration: int, kind: str) -> tuple[Path, Path, Path]:
+        """Return the files of the raw transcripts, the processed ones and the prompts; ``kind`` ends them."""
+        base = str(iteration) if split == "train" else f"{split}_{iteration}"
+        return (
+            self.raw_transcripts / f"raw_{base}.{kind}",
+            self.processed_transcripts / f"processed_{base}.{kind}",
+            self.prompts / f"prompts_{base}.{kind}",
+        )
+
+    def remove_growing(self) -> None:
+        """Delete the files that grew while iterations were sampled."""
+        for path in self.rollouts.glob("growing-*.jsonl"):
+            path.unlink(missing_ok=True)

@@ -1,34 +1,27 @@
-"""The rollouts of an iteration on disk, complete and in order, with transcripts that people read."""
+"""The rollouts of an iteration on disk, complete and in order, and transcripts that people read."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from selfplay.config.finetune import TextRlParameters
 from selfplay.core import InputError, Rollout
 from selfplay.core.files import write_file
-from selfplay.finetune.run_files import RunFiles
-from selfplay.finetune.transcripts import processed_transcripts, prompts_of, raw_transcripts
 
 
 class _Line(msgspec.Struct):
     rollout: Rollout
 
 
-def save_rollouts(
-    files: RunFiles, rollouts: list[Rollout], split: str, iteration: int, settings: TextRlParameters
-) -> None:
-    """Write the rollouts of an iteration, then its transcripts, then delete the file that grew.
+def save_rollouts(path: Path, rollouts: list[Rollout]) -> None:
+    """Write the rollouts of an iteration.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: the file cannot be written.
     """
-    files.rollouts.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = b"".join(msgspec.json.encode(_Line(one), enc_hook=repr) + b"\n" for one in rollouts)
-    write_file(files.sampled(split, iteration), lines)
-    if settings.save_transcripts:
-        _save_transcripts(files, rollouts, split, iteration, settings.transcript_format)
-    files.growing(split, iteration).unlink(missing_ok=True)
+    write_file(path, lines)
 
 
 def load_rollouts(path: Path, iteration: int) -> list[Rollout]:
@@ -48,16 +41,12 @@ def load_rollouts(path: Path, iteration: int) -> list[Rollout]:
         raise InputError(str(path), f"a line is damaged: {error}", "Restore the file") from None
 
 
-def _save_transcripts(
-    files: RunFiles, rollouts: list[Rollout], split: str, iteration: int, kind: str
-) -> None:
-    base = str(iteration) if split == "train" else f"{split}_{iteration}"
-    contents = {
-        files.raw_transcripts / f"raw_{base}.{kind}": raw_transcripts(rollouts),
-        files.processed_transcripts / f"processed_{base}.{kind}": processed_transcripts(rollouts),
-        files.prompts / f"prompts_{base}.{kind}": prompts_of(rollouts),
-    }
-    for path, content in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        as_json = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-        write_file(path, as_json if kind == "json" else msgspec.yaml.encode(content))
+def save_transcript(path: Path, content: list[Any]) -> None:
+    """Write transcripts or prompts, in the format that the file's name ends in: ``json`` or ``yaml``.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    as_json = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    write_file(path, as_json if path.suffix == ".json" else msgspec.yaml.encode(content))

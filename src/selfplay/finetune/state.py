@@ -44,7 +44,6 @@ class State(msgspec.Struct):
     iteration: int = 0
     train_loop_stage: Stage = "sample_rollouts"
     shared_model_groups: dict[str, GroupState] = {}
-    base_run_iteration: int = 0
 
 
 def write_state(path: Path, state: State) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
@@ -18,9 +19,16 @@ from selfplay.finetune.model_groups import PureTextSharedModelGroup
 from selfplay.finetune.providers.job import ENDED, Job
 from selfplay.finetune.rollout_file import RolloutFile
 from selfplay.finetune.sampling import sample
-from selfplay.finetune.saving import load_rollouts, save_rollouts
+from selfplay.finetune.saving import load_rollouts, save_rollouts, save_transcript
 from selfplay.finetune.state import Stage
 from selfplay.finetune.statistics import log_stats
+from selfplay.finetune.transcripts import (
+    Prompts,
+    Transcript,
+    processed_transcripts,
+    prompts_of,
+    raw_transcripts,
+)
 from selfplay.finetune.tree_episode import ends_of
 
 
@@ -44,8 +52,19 @@ class PureTextRlTrainer(Experiment, ABC):
                 self.view.say(f"the run is done after {self.state.iteration} iterations of now {total}")
                 return
             self._go_to("create_fine_tune_jobs", iteration=self.state.iteration - 1)
+        if self.hyper_params.base_run.base_run_type == "rerun_tests":
+            await self._rerun_tests()
         while self.state.train_loop_stage != "done":
             await self._run_stage()
+
+    async def _rerun_tests(self) -> None:
+        """Play the tests of the base run again, with the models that each of its iterations played with."""
+        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
+            self.load_and_set_state_from_checkpoint(from_base_run=True, version=str(iteration))
+            self._go_to("test_during_training")
+            self.view.stage("test_during_training", iteration)
+            await self._test_during_training()
+        self._go_to("done", iteration=self.hyper_params.rl.num_iterations)
 
     async def _run_stage(self) -> None:
         """Run the stage that the state names, and go to the next one."""
@@ -60,8 +79,7 @@ class PureTextRlTrainer(Experiment, ABC):
                 self._stage_log_stats(self._current_rollouts())
                 self._go_to("test_during_training")
             case "test_during_training":
-                if self._check_if_run_test_loop():
-                    await self._stage_run_test_loop()
+                await self._test_during_training()
                 if iteration + 1 >= self.hyper_params.rl.num_iterations:
                     self._go_to("done", iteration=iteration + 1)
                 else:
@@ -74,6 +92,10 @@ class PureTextRlTrainer(Experiment, ABC):
                 await self._await_or_recreate()
             case _:
                 self._go_to("done")
+
+    async def _test_during_training(self) -> None:
+        if self._check_if_run_test_loop():
+            await self._stage_run_test_loop()
 
     async def _await_or_recreate(self) -> None:
         try:
@@ -99,6 +121,8 @@ class PureTextRlTrainer(Experiment, ABC):
         if iteration is not None:
             self._state.iteration = iteration
         self.save_checkpoint(log=False)
+        if self.files is not None:
+            self.files.remove_growing()
 
     # Stages
 
@@ -110,7 +134,7 @@ class PureTextRlTrainer(Experiment, ABC):
 
     def _stage_log_stats(self, rollouts: list[Rollout]) -> None:
         """Log the statistics of this iteration's rollouts."""
-        self.view.log(self.state.iteration, self._get_log_stats(rollouts, train=True))
+        self._log(self._get_log_stats(rollouts, train=True))
 
     def _check_if_run_test_loop(self) -> bool:
         """Return whether the test set is played in this iteration."""
@@ -131,7 +155,7 @@ class PureTextRlTrainer(Experiment, ABC):
         """Play the test set and log its statistics."""
         rollouts = await self._sample_rollouts(self.test_environment, "test", True, "Testing")
         self._save_rollouts(rollouts, self.test_environment)
-        self.view.log(self.state.iteration, self._get_log_stats(rollouts, train=False))
+        self._log(self._get_log_stats(rollouts, train=False))
 
     @abstractmethod
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
@@ -185,7 +209,7 @@ class PureTextRlTrainer(Experiment, ABC):
         """Sample the rollouts of an iteration, or of the test set (``"test"``) in the present iteration."""
         number = self.state.iteration if iteration == "test" else int(iteration)
         kept = None
-        if self.files is not None and not self.settings.test_run:
+        if self.files is not None:
             kept = RolloutFile(self.files.growing(environment.split, number))
 
         async def play(row: Row) -> Rollout:
@@ -203,11 +227,38 @@ class PureTextRlTrainer(Experiment, ABC):
     def _save_rollouts(
         self, rollouts: list[Rollout], environment: PureTextEnvironment, iteration: int | None = None
     ) -> None:
-        """Write the rollouts of an iteration, and its transcripts."""
-        if self.files is None or self.settings.test_run:
+        """Write the rollouts of an iteration, and its transcripts. A test run writes nothing."""
+        extracted: tuple[list[Any], ...] = self._extract_transcripts_and_prompts(rollouts, environment)
+        if self.files is None:
             return
+        given, split = self.hyper_params.text_rl, environment.split
         number = self.state.iteration if iteration is None else iteration
-        save_rollouts(self.files, rollouts, environment.split, number, self.hyper_params.text_rl)
+        path = self.files.sampled(split, number)
+        save_rollouts(path, rollouts)
+        self._add_file_to_wandb_artifact(f"full_rollouts_{self.run_id}", "full_rollouts", path)
+        if not given.save_transcripts:
+            return
+        paths = self.files.transcripts(split, number, given.transcript_format)
+        kinds = ("raw_transcript", "processed_transcript", "prompts")
+        for kind, path, content in zip(kinds, paths, extracted, strict=True):
+            save_transcript(path, content)
+            self._add_file_to_wandb_artifact(f"{kind}_{self.run_id}", kind, path)
+
+    def _extract_transcripts_and_prompts(
+        self, rollouts: list[Rollout], environment: PureTextEnvironment
+    ) -> tuple[list[Transcript], list[Transcript], list[Prompts]]:
+        """Return the raw transcripts, the processed transcripts and the prompts of all proofs.
+
+        A transcript has what the environment says of the claim, ``reward`` by agent, and ``transcript``, an
+        entry for each round that was played: the text of each agent (raw), or ``agent@channel`` with each
+        message and ``agent.decision`` with each decision (processed). A tree has one for each of its ends.
+        """
+        datapoint = environment.get_datapoint_from_env_state_as_dict
+        return (
+            raw_transcripts(rollouts, datapoint),
+            processed_transcripts(rollouts, datapoint),
+            prompts_of(rollouts),
+        )
 
     def _load_rollouts(self, iterations: int | Iterable[int]) -> list[Rollout]:
         """Return the training rollouts of one or more iterations.
@@ -215,7 +266,7 @@ class PureTextRlTrainer(Experiment, ABC):
         Raises:
             InputError: an iteration has none.
         """
-        if self.files is None or self.settings.test_run:
+        if self.files is None:
             raise RuntimeError("a test run keeps no rollouts")
         wanted = [iterations] if isinstance(iterations, int) else list(iterations)
         files = self.files

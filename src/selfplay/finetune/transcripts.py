@@ -4,64 +4,75 @@ Messages are by agent in raw transcripts, by agent and channel in processed ones
 that of each of its ends.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NotRequired, TypedDict, cast
 
 from selfplay.core import Rollout
+from selfplay.finetune.tree import path_of
 from selfplay.finetune.tree_episode import ends_of
 from selfplay.programs.proofs.state import ProofState, Round, total_rewards
 
 Transcript = dict[str, Any]
-PromptMessage = dict[str, str]
-"""A message of a prompt: ``role`` and ``content``."""
+Datapoint = Callable[[ProofState], dict[str, Any]]
+"""Returns what an episode is about."""
 
 
-def raw_transcripts(rollouts: list[Rollout]) -> list[Transcript]:
+class PromptMessage(TypedDict):
+    """A message of a prompt. Prompts of proofs have no ``name``: their text says who spoke."""
+
+    content: str
+    role: str
+    name: NotRequired[str]
+
+
+Prompts = list[dict[str, list[PromptMessage]]]
+"""The prompts of one proof: for each round, that of each agent that spoke."""
+
+
+def raw_transcripts(rollouts: list[Rollout], datapoint: Datapoint) -> list[Transcript]:
     """Return, for each proof, its claim, its rewards and ``transcript``: the texts of each round by agent."""
-    return [_transcript(state, _raw) for _, state in _proofs(rollouts)]
+    return [_transcript(state, datapoint, _raw) for _, state in proofs(rollouts)]
 
 
-def processed_transcripts(rollouts: list[Rollout]) -> list[Transcript]:
+def processed_transcripts(rollouts: list[Rollout], datapoint: Datapoint) -> list[Transcript]:
     """Return the same with each message as ``agent@channel`` and each decision as ``agent.decision``."""
-    return [_transcript(state, _processed) for _, state in _proofs(rollouts)]
+    return [_transcript(state, datapoint, _processed) for _, state in proofs(rollouts)]
 
 
-def prompts_of(rollouts: list[Rollout]) -> list[list[dict[str, list[PromptMessage]]]]:
-    """Return, for each proof and round, the prompt of each agent that spoke."""
-    found = []
-    for rollout, state in _proofs(rollouts):
-        names = _node_names(rollout, state)
-        rounds: list[dict[str, list[PromptMessage]]] = [{} for _ in names]
-        for step in rollout.steps:
-            place = step.info.get("node", step.info["round"])
-            if place in names:
-                rounds[names.index(place)][step.role_id] = step.prompt
-        found.append(rounds)
-    return found
+def prompts_of(rollouts: list[Rollout]) -> list[Prompts]:
+    """Return the prompts of each proof."""
+    return [proof_prompts(rollout, state) for rollout, state in proofs(rollouts)]
+
+
+def proof_prompts(rollout: Rollout, state: ProofState) -> Prompts:
+    """Return the prompts of a proof of a rollout."""
+    names = _node_names(rollout, state)
+    rounds: Prompts = [{} for _ in names]
+    for step in rollout.steps:
+        place = step.info.get("node", step.info["round"])
+        if place in names:
+            rounds[names.index(place)][step.role_id] = cast(list[PromptMessage], step.prompt)
+    return rounds
 
 
 def _node_names(rollout: Rollout, state: ProofState) -> list[str | int]:
     """Return the marks of a proof's steps: its rounds, or in a tree the nodes on the way to its end."""
-    if "nodes" not in rollout.extras:
-        return list(range(len(state["rounds"])))
-    branches = [str(branch) for branch in state["branches"]]
-    return [".".join(branches[: count + 1]) for count in range(len(branches))]
+    return list(path_of(state)) if "nodes" in rollout.extras else list(range(len(state["rounds"])))
 
 
-def _proofs(rollouts: list[Rollout]) -> Iterator[tuple[Rollout, ProofState]]:
+def proofs(rollouts: list[Rollout]) -> Iterator[tuple[Rollout, ProofState]]:
+    """Yield each proof with its rollout: one, or in a tree one for each end. Failed rollouts have none."""
     for rollout in rollouts:
         if rollout.error is None:
             for state in ends_of(rollout):
                 yield rollout, state
 
 
-def _transcript(state: ProofState, of_round: Any) -> Transcript:
+def _transcript(
+    state: ProofState, datapoint: Datapoint, of_round: Callable[[Round], dict[str, str]]
+) -> Transcript:
     return {
-        "id": state["id"],
-        "question": state["question"],
-        "solution": state["claim"],
-        "y": state["y"],
-        "prover_stance": dict(state["stances"]),
+        **datapoint(state),
         "reward": total_rewards(state),
         "transcript": [of_round(one) for one in state["rounds"]],
     }

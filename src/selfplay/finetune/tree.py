@@ -92,6 +92,12 @@ def leaves(start: ProofState, nodes: list[Node]) -> list[ProofState]:
     return ends
 
 
+def path_of(end: ProofState) -> list[str]:
+    """Return the ids of the nodes on the way to an end of a tree, first round first."""
+    branches = [str(branch) for branch in end["branches"]]
+    return [".".join(branches[: count + 1]) for count in range(len(branches))]
+
+
 def expected_rewards(nodes: list[Node]) -> dict[str, dict[str, float]]:
     """Return, by node and agent, what an agent earns in the node's round and is expected to earn after it.
 

@@ -10,6 +10,7 @@ import msgspec
 
 from selfplay.core import InputError
 from selfplay.core.files import append_at
+from selfplay.core.text import one_line
 
 Metrics = dict[str, float | int]
 
@@ -94,17 +95,11 @@ class WandbSink:
         directory: the directory for wandb's files; the working directory if ``None``.
 
     Raises:
-        InputError: the package is not installed.
+        InputError: the package is not installed, or there is no key or no network.
     """
 
     def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
-        wandb = _import_extra("wandb")
-        self._run: Any = wandb.init(
-            project=project,
-            name=run_name,
-            group=run_name,
-            dir=None if directory is None else str(directory),
-        )
+        self._run = start_wandb(project, run_name, directory=directory)
 
     def write(self, metrics: Metrics) -> None:
         """Log one object at its step."""
@@ -115,6 +110,21 @@ class WandbSink:
     def close(self) -> None:
         """Finish the run."""
         self._run.finish()
+
+
+def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
+    """Return a new run of Weights & Biases; for the arguments and errors see WandbSink."""
+    wandb: Any = _import_extra("wandb")
+    try:
+        return wandb.init(
+            project=project,
+            name=run_name,
+            group=run_name,
+            dir=None if directory is None else str(directory),
+        )
+    except wandb.errors.Error as error:
+        fix = "Log in with: wandb login. Or set WANDB_MODE=offline"
+        raise InputError("Weights & Biases", f"cannot be used: {one_line(str(error))}", fix) from error
 
 
 class TensorBoardSink:

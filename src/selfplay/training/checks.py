@@ -41,7 +41,7 @@ def check_config(config: Config) -> list[str]:
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithm(config.learning.algorithm)
     check_keep_best(config)
-    _check_extras(config.tracking)
+    check_extras(config.tracking)
     found += _check_runtime(config)
     return found
 
@@ -191,7 +191,8 @@ def _check_optimal(env_id: str) -> None:
     make_player("optimal", env_id, seed=0)
 
 
-def _check_extras(tracking: TrackingSettings) -> None:
+def check_extras(tracking: TrackingSettings) -> None:
+    """Raise an InputError unless the packages for what is logged in addition are installed."""
     wanted = {"wandb_project": tracking.wandb_project is not None, "tensorboard": tracking.tensorboard}
     for field, is_wanted in wanted.items():
         package = field.removesuffix("_project")

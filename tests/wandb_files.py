@@ -1,0 +1,30 @@
+"""Reads what Weights & Biases keeps of an offline run."""
+
+from pathlib import Path
+
+BLOCK, HEADER = 32768, 7
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records_of(directory: Path) -> list:
+    """Return the records of the only offline run in a directory, oldest first."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = directory.glob("wandb/offline-run-*/*.wandb")
+    return [Record.FromString(content) for content in _log_entries(path.read_bytes())]
+
+
+def _log_entries(content: bytes) -> list[bytes]:
+    """Return the entries of a file in LevelDB's log format after a head of seven bytes."""
+    place, entries, parts = HEADER, [], b""
+    while place + HEADER <= len(content):
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        parts += content[place + HEADER : place + HEADER + length]
+        place += HEADER + length
+        if kind in (FULL, LAST):
+            entries.append(parts)
+            parts = b""
+    return entries
