@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.commands.finetune_view import ConsoleView
+from selfplay.commands.finetune_records import RecordingView
 from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters, FinetuneSettings
 from selfplay.config.loading import dump_config, load_config
@@ -27,7 +27,9 @@ from selfplay.inference.openai_client import OpenAIClient, key_of
 from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proofs.claims import Claim
 from selfplay.programs.proofs.episode import ProofEpisode
+from selfplay.report.page import build_report
 from selfplay.training.programs import build_program
+from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 
 
@@ -67,7 +69,9 @@ def _train(config: Config, run: RunDirectory, console: Console, *, accept_change
     try:
         trainer = build_trainer(config, run.path, console, accept_changes=accept_changes)
         run.write_config(dump_config(config))
+        trainer.save_checkpoint(log=False)
         trainer.train()
+        print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
         reasons = "; ".join(str(error) for error in group.exceptions)
         raise SelfplayError(f"{reasons}. {_continue(run.path)}") from group
@@ -111,7 +115,7 @@ def build_trainer(
         recreate_failed_jobs=given.provider.recreate_failed_jobs,
     )
     kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
-    view = ConsoleView(console, RunFiles(directory).metrics)
+    view = RecordingView(console, RunFiles(directory))
     return kind(params, build_scenario(config, directory), settings, view)
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
 from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
+from selfplay.finetune.analysers.asking import drawing_client
 from selfplay.finetune.analysers.runner import Analysis
 from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.experiment import Experiment
@@ -112,6 +113,7 @@ class PureTextRlTrainer(Experiment, ABC):
 
     def _stage_log_stats(self, rollouts: list[Rollout]) -> None:
         """Log the statistics of this iteration's rollouts."""
+        self.view.sampled("train", self.state.iteration, rollouts)
         self.view.log(self.state.iteration, self._get_log_stats(rollouts, train=True))
 
     def _check_if_run_test_loop(self) -> bool:
@@ -133,6 +135,7 @@ class PureTextRlTrainer(Experiment, ABC):
         """Play the test set and log its statistics."""
         rollouts = await self._sample_rollouts(self.test_environment, "test", True, "Testing")
         self._save_rollouts(rollouts, self.test_environment)
+        self.view.sampled("test", self.state.iteration, rollouts)
         self.view.log(self.state.iteration, self._get_log_stats(rollouts, train=False))
 
     @abstractmethod
@@ -267,7 +270,7 @@ class PureTextRlTrainer(Experiment, ABC):
             self.files,
             self.protocol_handler,
             self.hyper_params.rl.num_iterations,
-            self.train_environment.arena.client,
+            drawing_client() if dry_run else self.train_environment.arena.client,
             model_name,
             self.settings.num_rollout_workers,
             self.view,

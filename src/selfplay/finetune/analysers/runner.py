@@ -11,7 +11,7 @@ from selfplay.core import InferenceClient, InputError
 from selfplay.core.files import LOCK
 from selfplay.core.gather import all_results
 from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
-from selfplay.finetune.analysers.asking import Answer, answer_about, drawing_client
+from selfplay.finetune.analysers.asking import Answer, answer_about
 from selfplay.finetune.analysers.conduct import FollowUp, ProverRoleConformance
 from selfplay.finetune.analysers.messages import SentMessage, messages_of
 from selfplay.finetune.analysers.quotation import ProverAccurateQuotation, ProverDirectQuotation
@@ -38,19 +38,19 @@ class Analysis:
         files: the run.
         protocol: who speaks when in its proofs.
         iterations: how many iterations it may have.
-        client: asks the model; a dry run needs none.
+        client: asks the model; for a dry run, :func:`drawing_client`.
         model: the model that answers.
         workers: maximum number of calls at a time.
         view: shows progress.
         overwrite: replace earlier answers.
         use_tqdm: show a bar.
-        dry_run: draw answers instead of asking, and keep none.
+        dry_run: keep no answers, and replace none.
     """
 
     files: RunFiles
     protocol: Protocol
     iterations: int
-    client: InferenceClient | None
+    client: InferenceClient
     model: str
     workers: int
     view: View
@@ -99,12 +99,11 @@ class Analysis:
             by = f" by {', '.join(sorted(others))}" if others else ""
             self.view.say(f"{title}: skipped, {len(done)} of {len(messages)} messages are answered{by}")
             return
-        client = drawing_client() if self.dry_run or self.client is None else self.client
         slots = asyncio.Semaphore(self.workers)
 
         async def answer(message: SentMessage) -> Answer:
             async with slots:
-                found = await answer_about(analyser, message, client, self.model)
+                found = await answer_about(analyser, message, self.client, self.model)
             if not self.dry_run:
                 kept.append(found)
             advance()
@@ -147,12 +146,13 @@ def _alone_in(directory: Path) -> Iterator[None]:
     """Let only this process write into a directory.
 
     Raises:
-        InputError: another process does, or it cannot be written.
+        InputError: another process does.
+        OSError: it cannot be written.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / LOCK).open("ab") as lock:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("ab") as lock:
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError:
-        raise InputError("analyser", f"{directory} is in use by another process", "Wait for it") from None
+        except BlockingIOError:
+            raise InputError("analyser", f"{directory} is in use by another process", "Wait for it") from None
+        yield

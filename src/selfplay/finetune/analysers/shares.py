@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfplay.core.intervals import Interval, wilson_interval
-from selfplay.finetune.analysers.runner import SPLITS, analyser_named, answers_file
+from selfplay.finetune.analysers.runner import SPLITS, answers_file
 from selfplay.finetune.run_files import RunFiles
 
 
@@ -36,11 +36,10 @@ def yes_shares(files: RunFiles, analysers: Sequence[str], iterations: int) -> li
     """Return what analysers found in a run: training before test, by iteration and agent.
 
     Raises:
-        InputError: there is no analyser of a name, or its answers are damaged.
+        InputError: answers are damaged.
     """
     found = []
     for name in analysers:
-        analyser_named(name)
         for split in SPLITS:
             for iteration in range(iterations):
                 answers = answers_file(files, name, split, iteration).read()
