@@ -1,7 +1,8 @@
 """RecordingView: what a fine-tuning run leaves for its report, ``selfplay watch`` and ``selfplay runs``."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,7 @@ from selfplay.finetune.state import Stage
 from selfplay.finetune.tree_episode import ends_of
 from selfplay.programs.proofs.measures import measures_of
 from selfplay.programs.proofs.state import ProofState
-
-TRAINING = "training "
-"""Precedes the names of measures of the rollouts that are learned from."""
+from selfplay.read.tuning_charts import TRAINING
 
 
 class JobState(msgspec.Struct):
@@ -54,6 +53,13 @@ class RecordingView(ConsoleView):
         """Note the iteration."""
         self._iteration = iteration
         super().stage(stage, iteration)
+
+    @contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Write how many rollouts there will be."""
+        write_file(self.files.sampling, msgspec.json.encode({"total": total}) + b"\n")
+        with super().progress(title, total) as advance:
+            yield advance
 
     def job(self, group: str, job: Job) -> None:
         """Write the state of a job that has changed."""

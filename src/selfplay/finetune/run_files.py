@@ -17,6 +17,7 @@ class RunFiles:
         self.params = root / "hyper_params.json"
         self.metrics = root / "metrics.jsonl"
         self.evaluation = root / "evaluation"
+        self.sampling = root / "sampling.json"
         self.jobs = root / "jobs"
         self.job_states = root / "job_states.json"
         self.rollouts = root / "rollouts"
