@@ -1,5 +1,6 @@
 """The charts of a run through fine-tuning jobs, by iteration."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from selfplay.core.intervals import Interval
@@ -9,31 +10,13 @@ from selfplay.read.run_view import RunView
 
 TRAINING = "training "
 """Precedes the names of measures of the rollouts that are learned from."""
+SPLITS = {"test": "", "training": TRAINING}
 SOLO = 2
 """The colour of the solo verifier."""
 
 
 def tuning_strength_charts(run: RunView) -> list[Chart | None]:
     """Return how well the verifier judges."""
-    by_truth = [
-        replace(line, name=f"{split}, {truth} claims", colour=colour)
-        for colour, (split, truth, name) in enumerate(
-            (split, truth, f"{prefix}accuracy on {truth} claims")
-            for split, prefix in (("test", ""), ("training", TRAINING))
-            for truth in ("right", "wrong")
-        )
-        for line in _measure(run, name)
-    ]
-    kinds = ("precision", "recall")
-    shares = [
-        replace(line, name=f"{split}, {kind}", colour=colour)
-        for colour, (split, kind, name) in enumerate(
-            (split, kind, f"{prefix}{kind}")
-            for split, prefix in (("test", ""), ("training", TRAINING))
-            for kind in kinds
-        )
-        for line in _measure(run, name)
-    ]
     return [
         share_chart(
             "Accuracy of the verifier",
@@ -41,16 +24,20 @@ def tuning_strength_charts(run: RunView) -> list[Chart | None]:
             "Share of right verdicts, a missing one counted as wrong. Bands are 95% intervals over claims.",
         ),
         share_chart(
-            "Always wrong", _both(run, "always wrong"), "Share of claims of which no proof is right."
+            "Always wrong", _both(run, "always wrong"), "Share of the claims of which no proof is right."
         ),
         share_chart(
             "Precision and recall",
-            shares,
-            "Precision: how many of the accepted claims are right. Recall: how many right claims are accepted.",
+            _each(run, {"precision": "precision", "recall": "recall"}),
+            "How many of the accepted claims are right, and how many of the right claims are accepted.",
         ),
-        share_chart("Accuracy by truth", by_truth, "Share of right verdicts on right and on wrong claims."),
         share_chart(
-            "No decision", _both(run, "no decision"), "Share of proofs that ended without a verdict."
+            "Accuracy by truth",
+            _each(run, {truth: f"accuracy on {truth}" for truth in ("right claims", "wrong claims")}),
+            "Share of right verdicts on right and on wrong claims.",
+        ),
+        share_chart(
+            "No decision", _both(run, "no decision"), "Share of the proofs that ended without a verdict."
         ),
     ]
 
@@ -64,32 +51,43 @@ def tuning_reward_charts(run: RunView) -> list[Chart | None]:
 
 
 def tuning_answer_charts(run: RunView) -> list[Chart | None]:
-    """Return how agents answered."""
+    """Return how agents answered in training."""
+    retries, cut = run.under("", ".retry_proportion"), run.under("", ".token_limit_proportion")
+    lengths = {"training": run.metric("mean_episode_length"), "test": run.metric("test_mean_episode_length")}
     return [
-        chart("Rounds with a message", lines_of(run.under("", "mean_episode_length")), "Mean of an episode."),
-        chart(
-            "Retries", lines_of(run.under("", ".retry_proportion")), "Invalid answers for each answer kept."
-        ),
-        share_chart(
-            "Cut answers", lines_of(run.under("", ".token_limit_proportion")), "Ended by the token limit."
-        ),
+        chart("Rounds with a message", lines_of(lengths), "Mean of an episode."),
+        chart("Retries", lines_of(retries), "Invalid answers for each answer that was kept."),
+        share_chart("Cut answers", lines_of(cut), "Share of the answers that the token limit ended."),
     ]
 
 
 def _both(run: RunView, name: str) -> list[Line]:
     """Return a measure of tests and of training rollouts."""
-    pairs = (("test", name), ("training", f"{TRAINING}{name}"))
+    return _lines(run, {split: f"{prefix}{name}" for split, prefix in SPLITS.items()})
+
+
+def _each(run: RunView, names: Mapping[str, str]) -> list[Line]:
+    """Return measures, by the name of their lines, of tests and of training rollouts."""
+    return _lines(
+        run,
+        {
+            f"{split}, {name}": f"{prefix}{measure}"
+            for split, prefix in SPLITS.items()
+            for name, measure in names.items()
+        },
+    )
+
+
+def _lines(run: RunView, names: Mapping[str, str]) -> list[Line]:
+    """Return a line for each measure that there is; its colour is that of its place."""
+    measures = measures_of(run.evaluations)
     return [
-        replace(line, name=split, colour=colour)
-        for colour, (split, measure) in enumerate(pairs)
-        for line in _measure(run, measure)
+        replace(
+            banded_line(name, {one.step: _share(one.interval()) for one in measures[measure]}), colour=place
+        )
+        for place, (name, measure) in enumerate(names.items())
+        if measure in measures
     ]
-
-
-def _measure(run: RunView, name: str) -> list[Line]:
-    """Return a measure by iteration; no line if it was never measured."""
-    found = measures_of(run.evaluations).get(name)
-    return [banded_line(name, {one.step: _share(one.interval()) for one in found})] if found else []
 
 
 def _share(interval: Interval) -> Interval:
