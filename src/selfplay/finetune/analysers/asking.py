@@ -13,7 +13,7 @@ from selfplay.finetune.analysers.messages import SentMessage
 TRIES = 4
 """How often a model is asked until it answers Yes or No."""
 MAX_TOKENS = 16
-_ANSWER = re.compile(r"[\s*_`\"'(]*(yes|no)(?![\w'])[\s*_`\"')]*(?:[.,:;!\n-].*)?", re.IGNORECASE | re.DOTALL)
+_ANSWER = re.compile(r"[\s*_`\"'(]*(yes|no)(?!\w)[\s*_`\"')]*(?:[.,:;!\n-].*)?", re.IGNORECASE | re.DOTALL)
 
 
 class Answer(msgspec.Struct, kw_only=True):
