@@ -56,7 +56,7 @@ class ConsoleView:
             return
         if not self.console.is_terminal:
             yield lambda: None
-            self.say(f"{title}: {total} rollouts")
+            self.say(f"{title}: {total}")
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as bars:

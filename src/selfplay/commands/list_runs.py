@@ -167,7 +167,7 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     These are the one that ``run.keep_best`` names, the win rate against the first opponent in the first
     environment, and the NashConv there; of a program, its first measures by name.
     """
-    found = list(figures)
+    found = sorted(figures, key=lambda figure: figure.name) if config.program is not None else list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
     if isinstance(config.play, Games):
         env_id, opponents = config.play.envs[0].name, config.evaluation.opponents

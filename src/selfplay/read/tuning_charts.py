@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from selfplay.core.intervals import Interval
-from selfplay.read.charts import Chart, Line, banded_line, chart, lines_of, share_chart
+from selfplay.read.charts import FROM_ZERO, Chart, Line, banded_line, chart, lines_of, share_chart
 from selfplay.read.evaluations import measures_of
 from selfplay.read.run_view import RunView
 
@@ -55,8 +55,8 @@ def tuning_answer_charts(run: RunView) -> list[Chart | None]:
     retries, cut = run.under("", ".retry_proportion"), run.under("", ".token_limit_proportion")
     lengths = {"training": run.metric("mean_episode_length"), "test": run.metric("test_mean_episode_length")}
     return [
-        chart("Rounds with a message", lines_of(lengths), "Mean of an episode."),
-        chart("Retries", lines_of(retries), "Invalid answers for each answer that was kept."),
+        chart("Rounds with a message", lines_of(lengths), "Mean of an episode.", bounds=FROM_ZERO),
+        chart("Retries", lines_of(retries), "Invalid answers for each one that was kept.", bounds=FROM_ZERO),
         share_chart("Cut answers", lines_of(cut), "Share of the answers that the token limit ended."),
     ]
 

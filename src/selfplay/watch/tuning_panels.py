@@ -4,13 +4,17 @@ from textual.content import Content
 from textual.geometry import Size
 
 from selfplay.read.fine_tuning import FineTuneJob
-from selfplay.read.numbers import counted, number_text
+from selfplay.read.numbers import number_text
 from selfplay.read.run_view import RunView
 from selfplay.watch.plot import MUTED, Piece, content_of
 
-NAMES = 24
+NAMES = 11
 """Characters of the first column."""
+STATISTIC_NAMES = 22
+"""Characters of the names of statistics."""
 MOST_JOBS = 12
+MOST_OF_GROUP = 16
+"""Characters of a group's name."""
 STATISTICS = (
     ("mean_accuracy", "accuracy", True),
     ("mean_1_accuracy", "on right claims", True),
@@ -35,9 +39,9 @@ def stage_panel(view: RunView, room: Size) -> Content:
     if tuning is None:
         return Content("")
     of_all = f" of {tuning.total}" if tuning.total else ""
-    number = "all" if tuning.is_done else f"{tuning.iteration}"
+    now = "" if tuning.is_done else f"; now number {tuning.iteration}"
     rows: list[list[Piece]] = [
-        [(f"{'iteration, from 0':<{NAMES}}", MUTED), (f"{number}{of_all}", "bold")],
+        [(f"{'iterations':<{NAMES}}", MUTED), (f"{tuning.iteration}{of_all} done{now}", "bold")],
         [(f"{'stage':<{NAMES}}", MUTED), (tuning.text, "bold")],
     ]
     if tuning.wanted:
@@ -52,23 +56,26 @@ def jobs_panel(view: RunView, room: Size) -> Content:
     jobs = view.tuning.jobs if view.tuning is not None else []
     if not jobs:
         return Content.styled("No job has been made yet.", MUTED)
-    rows = [_job_row(job, room.width) for job in reversed(jobs[-MOST_JOBS:])]
+    shown = jobs[-MOST_JOBS:]
+    groups = min(MOST_OF_GROUP, max(len(job.group) for job in shown))
+    statuses = max(len(job.status) for job in shown)
+    rows: list[list[Piece]] = [[("by iteration: state, examples, model", MUTED)]]
+    rows += [_job_row(job, groups, statuses) for job in reversed(shown)]
     if len(jobs) > MOST_JOBS:
         rows.append([(f"and {len(jobs) - MOST_JOBS} earlier", MUTED)])
     return content_of(rows)
 
 
-def _job_row(job: FineTuneJob, width: int) -> list[Piece]:
+def _job_row(job: FineTuneJob, groups: int, statuses: int) -> list[Piece]:
     number = "" if job.iteration is None else f"{job.iteration}"
-    group = job.group if len(job.group) < 16 else f"{job.group[:14]}…"
-    examples = f"{counted(job.examples, 'example')}  " if job.examples else ""
-    row: list[Piece] = [
-        (f"{number:>3} {group:<16}", ""),
-        (f"{job.status:<18}", f"bold {_STYLES.get(job.status, '')}".strip()),
-        (f"{job.method:<11}{examples}", MUTED),
+    group = job.group if len(job.group) <= groups else f"{job.group[: groups - 1]}…"
+    examples = f"{job.examples:>5,}  " if job.examples else ""
+    return [
+        (f"{number:>2} {group:<{groups}}  ", ""),
+        (f"{job.status:<{statuses}}", f"bold {_STYLES.get(job.status, '')}".strip()),
+        (examples, MUTED),
         (job.error or job.model, "$text-error" if job.error else ""),
     ]
-    return row
 
 
 def models_panel(view: RunView, room: Size) -> Content:
@@ -86,7 +93,7 @@ def statistics_panel(view: RunView, room: Size) -> Content:
         values = [view.metric(f"{split}{name}").values for split in ("", "test_")]
         if any(values):
             texts = [number_text(one[-1], percent=is_share) if one else "" for one in values]
-            rows.append([(f"{label:<{NAMES}}", MUTED), (f"{texts[0]:>8}{texts[1]:>8}", "bold")])
+            rows.append([(f"{label:<{STATISTIC_NAMES}}", MUTED), (f"{texts[0]:>8}{texts[1]:>8}", "bold")])
     if not rows:
         return Content.styled("Nothing has been counted yet.", MUTED)
-    return content_of([[(f"{'':<{NAMES}}{'train':>8}{'test':>8}", MUTED)], *rows])
+    return content_of([[(f"{'':<{STATISTIC_NAMES}}{'train':>8}{'test':>8}", MUTED)], *rows])

@@ -95,6 +95,9 @@ class Analysis:
         done = {one.key for one in answers}
         left = [message for message in messages if message.key not in done]
         others = {one.model for one in answers if one.by == "model"} - {self.model}
+        if not messages:
+            self.view.say(f"{title}: skipped, it asks about none of the messages")
+            return
         if not left or others:
             by = f" by {', '.join(sorted(others))}" if others else ""
             self.view.say(f"{title}: skipped, {len(done)} of {len(messages)} messages are answered{by}")
@@ -109,7 +112,8 @@ class Analysis:
             advance()
             return found
 
-        with self.view.progress(title if self.use_tqdm else "", len(left)) as advance:
+        bar = title if self.use_tqdm and not self.dry_run else ""
+        with self.view.progress(bar, len(left)) as advance:
             found = await all_results(map(answer, left))
         if self.dry_run:
             asked = sum(one.by == "model" for one in found)
