@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 
@@ -84,6 +85,26 @@ async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biase
     items = [item for one in records if one.HasField("history") for item in one.history.item]
     logged = {item.key or item.nested_key[0] for item in items}
     assert {"mean_accuracy", "test_mean_accuracy"} <= logged
+
+
+def test_weights_and_biases_without_a_key_is_one_line_and_leaves_nothing(runs):
+    """In a process of its own, because the package reads its settings once."""
+    pytest.importorskip("wandb")
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_API_KEY"}
+    environment |= {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9", "NETRC": str(runs)}
+    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "finetune", "nip"]
+    ended = subprocess.run(
+        [*command, "--name", "proofs", "--tracking.wandb_project", "proofs"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    line = ended.stderr.splitlines()[-1]
+    assert line.startswith("error: Weights & Biases: cannot be used: No API key configured")
+    assert line.endswith("Log in with: wandb login. Or set WANDB_MODE=offline")
+    assert not (runs / "proofs").exists()
 
 
 async def test_a_run_that_does_not_ask_for_weights_and_biases_does_not_use_it(runs, monkeypatch):

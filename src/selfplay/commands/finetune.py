@@ -77,8 +77,7 @@ def resume_finetune(
 def _train(config: Config, run: RunDirectory, console: Console, *, accept_changes: bool = False) -> None:
     wandb_run = None
     try:
-        if config.tracking.wandb_project is not None:
-            wandb_run = start_wandb(config.tracking.wandb_project, run.path.name, directory=run.path)
+        wandb_run = _start_wandb(config, run)
         trainer = build_trainer(config, run.path, console, accept_changes=accept_changes, wandb_run=wandb_run)
         run.write_config(dump_config(config))
         trainer.save_checkpoint(log=False)
@@ -97,6 +96,17 @@ def _train(config: Config, run: RunDirectory, console: Console, *, accept_change
         if wandb_run is not None:
             wandb_run.finish()
         run.unlock()
+
+
+def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
+    """Return a W&B run if the configuration asks for one; a new run that cannot have it is removed."""
+    if config.tracking.wandb_project is None:
+        return None
+    try:
+        return start_wandb(config.tracking.wandb_project, run.path.name, directory=run.path)
+    except InputError:
+        run.remove_new()
+        raise
 
 
 def _continue(path: Path) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from selfplay.core import InputError
 from selfplay.core.files import append_at
+from selfplay.core.text import one_line
 
 Metrics = dict[str, float | int]
 
@@ -94,7 +95,7 @@ class WandbSink:
         directory: the directory for wandb's files; the working directory if ``None``.
 
     Raises:
-        InputError: the package is not installed.
+        InputError: the package is not installed, or there is no key or no network.
     """
 
     def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
@@ -113,13 +114,17 @@ class WandbSink:
 
 def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
     """Return a new run of Weights & Biases; for the arguments and errors see WandbSink."""
-    wandb = _import_extra("wandb")
-    return wandb.init(
-        project=project,
-        name=run_name,
-        group=run_name,
-        dir=None if directory is None else str(directory),
-    )
+    wandb: Any = _import_extra("wandb")
+    try:
+        return wandb.init(
+            project=project,
+            name=run_name,
+            group=run_name,
+            dir=None if directory is None else str(directory),
+        )
+    except wandb.errors.Error as error:
+        fix = "Log in with: wandb login. Or set WANDB_MODE=offline"
+        raise InputError("Weights & Biases", f"cannot be used: {one_line(str(error))}", fix) from error
 
 
 class TensorBoardSink:
