@@ -18,7 +18,7 @@ from proof_server import MISSING, scripted, serving_proofs
 from selfplay.cli.main import main
 from selfplay.commands.finetune_records import RecordingView
 from selfplay.commands.list_runs import read_run
-from selfplay.core.intervals import wilson_interval
+from selfplay.core.confidence_intervals import wilson_interval
 from selfplay.finetune.providers.job import Job
 from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.saving import load_rollouts
