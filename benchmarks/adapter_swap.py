@@ -30,8 +30,8 @@ from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost, EngineHost, 
 from selfplay.core import Messages, ModelResponse
 from selfplay.inference.adapter_check import tolerance_of
 from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery_file import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel

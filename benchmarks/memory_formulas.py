@@ -19,7 +19,7 @@ from typing import Any
 
 from selfplay.core import InputError
 from selfplay.core.adapters import ALL_LINEAR
-from selfplay.core.passes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
+from selfplay.core.pass_sizes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.learning.memory import SHARE_OF_MEMORY
 
 BYTES = {"float32": 4, "bfloat16": 2}

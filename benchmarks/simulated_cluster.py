@@ -37,7 +37,7 @@ from selfplay.cluster.services.collector import CollectorService, Limits  # noqa
 from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse  # noqa: E402
-from selfplay.core.garbage import raise_collection_thresholds  # noqa: E402
+from selfplay.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402

@@ -14,7 +14,14 @@ from family_models import family_model
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
-PROOFS = '[program]\ntype = "proofs"\n[program.claims]\ntype = "arithmetic_claims"\n[finetune]\n'
+PROOFS = """
+[program]
+type = "proofs"
+[program.claims]
+type = "arithmetic_claims"
+[finetune.rl]
+num_iterations = 1
+"""
 ADAPTER = {
     "peft_type": "LORA",
     "r": 4,

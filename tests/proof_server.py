@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from proof_scripts import agent_of, turn_of
 
+MISSING = "missing"
+"""A model that the server does not have."""
 CONFIG = """
 [program]
 type = "proofs"
@@ -88,6 +90,9 @@ class ProofServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that has left first."""
+
     def config(self, protocol: str = "nip", trainer: str = "pure_text_ei", iterations: int = 2) -> str:
         """A configuration of a run whose agents this server plays."""
         return CONFIG.format(protocol=protocol, trainer=trainer, iterations=iterations, url=self.url)
@@ -107,6 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with self.server.lock:
             self.server.bodies.append(body)
+        if body["model"] == MISSING:
+            self._reply(404, {"error": {"message": f"there is no model {MISSING}"}})
+            return
+        with self.server.lock:
             self.server.open += 1
             self.server.most_open = max(self.server.most_open, self.server.open)
         text = self.server.answer(body["messages"], body.get("seed", 0))

@@ -14,8 +14,8 @@ from selfplay.cluster.handles import LocalHandle
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
 from selfplay.inference.adapter_check import DeliveryError, file_hash
-from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery_file import write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy
 
 THERE = "/run/on/the/other/machine"

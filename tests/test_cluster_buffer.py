@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.cluster.packing import PackedRecords
+from selfplay.cluster.serialization import PackedRecords
 from selfplay.cluster.services.buffer import BufferService, Demand, FinishedGame, Games
 from selfplay.core import Rollout, SelfplayError, Step, TrainingRecord, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer

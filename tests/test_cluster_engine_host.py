@@ -23,8 +23,8 @@ from selfplay.core import InputError, ModelResponse, SelfplayError, TransientErr
 from selfplay.core.adapters import DELIVERY_FILE
 from selfplay.inference.adapter_check import Delivery, DeliveryError
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.adapter_proof import write_delivery
 from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery_file import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan

@@ -1,7 +1,6 @@
 """Runs on Ray whose actors are killed: they finish, or print the reason in one line and can be resumed."""
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.cluster.services.pool import PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import SelfplayError
+from test_training_local import metrics_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from playing_model import save_playing_model
@@ -61,24 +61,6 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
     assert "Traceback" not in said
 
 
-def test_a_run_tells_about_its_model_keeps_its_best_and_its_last_line_has_the_last_evaluations_seconds(
-    faults,
-):
-    best = ("--evaluation.every=2", "--run.keep_best=win rate against random")
-    command = faults.train(0, *QUICK, "--lora.target_modules=['q_proj']", *best, updates=2)
-    said = command.end()
-    assert command.process.returncode == 0, said
-    kept, saved = (command.directory / place / "step-000002" for place in ("best", "checkpoints"))
-    weights = [(place / "adapter_model.safetensors").read_bytes() for place in (kept, saved)]
-    assert weights[0] == weights[1]
-    assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
-    lines = [json.loads(line) for line in (command.directory / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2]
-    before_and_after = [line["time/evaluation_seconds"] for line in lines]
-    assert min(before_and_after) > 0
-    assert problems_of(command.directory) == []
-
-
 def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_resumed(faults):
     command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
     assert command.wait_until(lambda: command.saved() > 0)
@@ -95,17 +77,27 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_run_can_be_re
     assert problems_of(command.directory) == []
 
 
-def test_a_run_starts_with_the_engines_that_have_room_and_loses_one_for_good(faults):
+def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_keeps_its_best(faults):
     two_collectors = ("--ray.collectors=2", "--ray.cpus_per_collector=0.5", "--credit.type=rae")
     engines = ("--ray.engines=3", "--ray.min_engines=2")
-    command = faults.train(1, *QUICK, *engines, *two_collectors, updates=6)
+    best = ("--evaluation.every=6", "--run.keep_best=win rate against random")
+    some_layers = "--lora.target_modules=['q_proj']"
+    command = faults.train(1, *QUICK, *engines, *two_collectors, *best, some_layers, updates=6)
     assert command.wait_until(lambda: command.saved() > 1)
     ray.kill(ray.get_actor("Engine-0", namespace=command.namespace))
     said = command.end()
     assert command.process.returncode == 0, said
     assert "Engine-2 is not there yet; the run starts without it" in said
+    assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
     assert problems_of(command.directory) == []
     assert "Traceback" not in said
+    kept, saved = (command.directory / place / "step-000006" for place in ("best", "checkpoints"))
+    weights = [(place / "adapter_model.safetensors").read_bytes() for place in (kept, saved)]
+    assert weights[0] == weights[1]
+    lines = metrics_of(command.directory)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    before_and_after = [line["time/evaluation_seconds"] for line in (lines[0], lines[-1])]
+    assert min(before_and_after) > 0
 
 
 async def test_games_are_not_given_to_a_collector_that_died_while_it_waited_for_them():

@@ -18,6 +18,7 @@ from program_files import write_program
 from selfplay.cluster.train import train
 from selfplay.cluster.view import ClusterSource
 from selfplay.commands.programs import evaluate_program
+from selfplay.config import load_config
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
@@ -39,10 +40,11 @@ def faults(tmp_path_factory, model) -> Iterator[Faults]:  # noqa: F811
     faults.stop_cluster()
 
 
-def same(one: Path, other: Path) -> bool:
-    """Return whether two runs have the same metrics up to rounding, which depends on engines' batches."""
-    lines = zip(timeless(one), timeless(other), strict=True)
-    return all(line == pytest.approx(there, rel=1e-3, abs=1e-4) for line, there in lines)
+def same(lines: list[dict[str, float]], others: list[dict[str, float]]) -> bool:
+    """Return whether metrics are the same up to rounding, which depends on engines' batches."""
+    return all(
+        line == pytest.approx(there, rel=1e-3, abs=1e-4) for line, there in zip(lines, others, strict=True)
+    )
 
 
 def timeless(run: Path) -> list[dict[str, float]]:
@@ -53,29 +55,56 @@ def timeless(run: Path) -> list[dict[str, float]]:
     ]
 
 
-def start(faults: Faults, name: str, *more: str) -> Command:
-    program = write_program(faults.directory)
-    file = faults.directory / "program.toml"
-    file.write_text(f'[program]\ntype = "python"\npath = "{program}:HideAndSeek"\n')
-    settings = SMALL | {
+def settings_of(faults: Faults) -> dict[str, str]:
+    """Return the settings of these runs."""
+    return SMALL | {
         "model.name": str(faults.model),
         "learning.steps": "8",
         "learning.average_decay": "0.5",
         "learning.learning_rate": "0.01",
         "run.directory": str(faults.directory),
-        "ray.collectors": "2",
     }
-    options = [f"--{field}={value}" for field, value in settings.items()]
-    where = [f"--address={faults.cluster.address}", "--runtime=ray", f"--name={name}"]
-    return faults.start([*SELFPLAY, "train", str(file), *options, *where, *more], faults.directory / name)
+
+
+def write_configuration(faults: Faults) -> Path:
+    program = write_program(faults.directory)
+    file = faults.directory / "program.toml"
+    file.write_text(f'[program]\ntype = "python"\npath = "{program}:HideAndSeek"\n')
+    return file
+
+
+def start(faults: Faults, name: str, *more: str) -> Command:
+    options = [f"--{field}={value}" for field, value in settings_of(faults).items()]
+    where = [f"--address={faults.cluster.address}", "--runtime=ray", "--ray.collectors=2", f"--name={name}"]
+    command = [*SELFPLAY, "train", str(write_configuration(faults)), *options, *where, *more]
+    return faults.start(command, faults.directory / name)
 
 
 @pytest.fixture(scope="module")
-def whole(faults) -> Command:
-    """A run that nothing disturbed."""
-    command = start(faults, "whole")
+def whole(faults) -> Path:
+    """The run in one process, where nothing disturbs it."""
+    config = load_config(str(write_configuration(faults)), settings_of(faults))
+    train_locally(config, faults.directory / "whole", quiet())
+    return faults.directory / "whole"
+
+
+@pytest.fixture(scope="module")
+def killed(faults) -> Command:
+    """A run on Ray that has ended although its actors and its command were killed."""
+    command = start(faults, "killed")
+    for name in ("Collector-0", "Engine-0", "Learner", "Collector-1"):
+        before = command.saved()
+        if not command.wait_until(lambda before=before: command.saved() > before):
+            pytest.fail(command.end())
+        os.kill(pid_of(command, name), signal.SIGKILL)
+    before = command.saved()
+    assert command.wait_until(lambda: command.saved() > before)
+    command.process.kill()
+    command.process.wait()
+    command = faults.resume(command.directory)
     said = command.end()
     assert command.process.returncode == 0, said
+    assert "Traceback" not in said
     return command
 
 
@@ -127,43 +156,29 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=100)
 
 
-def test_a_run_whose_actors_and_command_are_killed_ends_with_the_same_results(faults, whole):
-    command = start(faults, "killed")
-    for name in ("Collector-0", "Engine-0", "Learner", "Collector-1"):
-        before = command.saved()
-        if not command.wait_until(lambda before=before: command.saved() > before):
-            pytest.fail(command.end())
-        os.kill(pid_of(command, name), signal.SIGKILL)
-    before = command.saved()
-    assert command.wait_until(lambda: command.saved() > before)
-    command.process.kill()
-    command.process.wait()
-    command = faults.resume(command.directory)
-    said = command.end()
-    assert command.process.returncode == 0, said
-    assert "Traceback" not in said
-    assert same(command.directory, whole.directory)
+def test_a_run_whose_actors_and_command_are_killed_learns_the_same_as_in_one_process(killed, whole):
+    assert same(timeless(killed.directory), timeless(whole))
     for policy in ("hider", "seeker"):
-        one, other = (adapter(run.directory, 8, policy) for run in (whole, command))
+        one, other = (adapter(run, 8, policy) for run in (whole, killed.directory))
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
-def test_a_resumed_program_writes_its_missing_last_metrics(faults, whole):
-    run = Path(shutil.copytree(whole.directory, faults.directory / "cut"))
-    expected, (last,) = timeless(run), (run / "checkpoints").glob("step-000008")
-    before = {path.name: path.read_bytes() for path in (run / "evaluation").glob("*.json")}
+def test_a_run_whose_last_step_is_damaged_and_half_written_makes_it_again(faults, killed):
+    run, expected = killed.directory, timeless(killed.directory)
+    (last,) = (run / "checkpoints").glob("step-000008")
+    evaluated = {path.name for path in (run / "evaluation").glob("*.json")}
+    (run / "learner" / "000008" / "state.json").write_text("{")
     shutil.rmtree(last)
     shutil.rmtree(run / "state" / "tracker")
     (run / "report.html").unlink()
     for path in (run / "evaluation").glob("step-000008-*"):
         path.unlink()
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
     resumed = faults.resume(run)
     said = resumed.end()
     assert resumed.process.returncode == 0, said
-    assert timeless(run) == expected
-    assert {path.name for path in (run / "evaluation").glob("*.json")} == set(before)
+    assert "continuing from 000007" in said.replace("\n", "")
+    assert same(timeless(run), expected)
+    assert {path.name for path in (run / "evaluation").glob("*.json")} == evaluated
     assert load_file(last / "hider" / "adapter_model.safetensors")
 
 
@@ -182,19 +197,3 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     saved = command.saved()
     assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
     assert len(metrics_of(command.directory)) == saved
-
-
-def test_a_program_whose_newest_step_is_damaged_continues_without_a_trace_of_it(faults, whole):
-    run = Path(shutil.copytree(whole.directory, faults.directory / "damaged"))
-    (run / "learner" / "000008" / "state.json").write_text("{")
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace("\nsteps = 8\n", "\nsteps = 7\n"))
-    (run / "report.html").unlink()
-    resumed = faults.resume(run)
-    said = resumed.end()
-    assert resumed.process.returncode == 0, said
-    assert "continuing from 000007" in said.replace("\n", "")
-    assert [line["step"] for line in metrics_of(run)] == list(range(1, 8))
-    for kind in ("checkpoints", "evaluation", "rollouts"):
-        assert list((run / kind).glob("step-000008*")) == [], kind
-    assert (run / "checkpoints" / "step-000007").exists()

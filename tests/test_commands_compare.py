@@ -17,7 +17,7 @@ from selfplay.commands.compare import differing_fields, figure_names, read_entri
 from selfplay.commands.compare_page import comparison_html
 from selfplay.commands.compare_table import OVER, WITHIN, comparison_tables
 from selfplay.core import InputError
-from selfplay.core.intervals import interval_over_runs
+from selfplay.core.confidence_intervals import interval_over_runs
 from selfplay.evaluation.figures import FigureName
 from selfplay.evaluation.measures import MeasureResult
 

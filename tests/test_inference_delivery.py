@@ -28,8 +28,8 @@ from selfplay.inference.adapter_check import (
 )
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.adapter_proof import canary_tokens, write_delivery
 from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery_file import canary_tokens, write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED
 from selfplay.learning.trie import build_plan

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from selfplay.core import InputError
-from selfplay.inference.vllm_proof import check_adapter
+from selfplay.inference.vllm_checks import check_adapter
 
 PLAIN = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
 

@@ -13,7 +13,7 @@ from selfplay.core import ModelResponse, SelfplayError
 from selfplay.core.adapters import DELIVERY_FILE
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.adapter_proof import write_delivery
+from selfplay.learning.delivery_file import write_delivery
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan

@@ -25,7 +25,7 @@ from selfplay.cluster.services.program_collector import PlayedEpisode, ProgramCo
 from selfplay.cluster.services.tracker import TrackerService
 from selfplay.core import EpisodeRequest
 from selfplay.core.adapters import TRAINED
-from selfplay.core.garbage import raise_collection_thresholds
+from selfplay.core.garbage_collection import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger

@@ -8,7 +8,7 @@ from selfplay.collection.accounts import Accounts
 from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.core import Arena, SelfplayError, Trajectory
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.gather import all_results
 from selfplay.population.model_pool import ModelPool
 from selfplay.replay.buffers import BaseBuffer

@@ -11,7 +11,7 @@ from typing import Any
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
-from selfplay.core.intervals import Interval, interval_over_runs
+from selfplay.core.confidence_intervals import Interval, interval_over_runs
 from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.run_directory import RunDirectory

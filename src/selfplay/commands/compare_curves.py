@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from selfplay.commands.compare import Entry, figure_names
-from selfplay.core.intervals import Interval, interval_over_runs
+from selfplay.core.confidence_intervals import Interval, interval_over_runs
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import WHOLE, Chart, Line, banded_line
 from selfplay.read.source import read_run

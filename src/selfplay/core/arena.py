@@ -9,7 +9,7 @@ from selfplay.core.client import InferenceClient
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.errors import InputError, SelfplayError
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.seeds import derive_seed
 from selfplay.core.training_batch import check_batch, records_of, summary_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from selfplay.core import InputError
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.evaluation.result_files import EvaluationResult, read_evaluation

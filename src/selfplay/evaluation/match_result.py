@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from selfplay.core.intervals import Interval, mean_interval, wilson_interval
+from selfplay.core.confidence_intervals import Interval, mean_interval, wilson_interval
 
 Side = Literal["model", "opponent"]
 Outcome = Literal["win", "draw", "loss"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay.core.intervals import Interval, mean_interval, wilson_interval
+from selfplay.core.confidence_intervals import Interval, mean_interval, wilson_interval
 
 
 @dataclass(frozen=True)

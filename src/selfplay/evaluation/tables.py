@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.core.text import one_line
 from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.match_result import MatchResult

@@ -13,7 +13,7 @@ from torch import Tensor
 from selfplay.core import Messages
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
-from selfplay.core.passes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
+from selfplay.core.pass_sizes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.sampling import Distribution, FloatArray, uniforms

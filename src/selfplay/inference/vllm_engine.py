@@ -40,14 +40,14 @@ from selfplay.inference.adapter_check import (
 )
 from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.request_checks import check_sampling, find_model
-from selfplay.inference.vllm_load import LoadLogger, VLLMStats
-from selfplay.inference.vllm_proof import (
+from selfplay.inference.vllm_checks import (
     PROOF_RANK,
     Probe,
     check_adapter,
     check_mixed_batch,
     write_random_adapter,
 )
+from selfplay.inference.vllm_load import LoadLogger, VLLMStats
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows only these limits
 PROBE_TOKENS = 4

@@ -17,7 +17,7 @@ from selfplay.jobs.models import JobModels, Shelf
 from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.service import BaseModel, JobService
 from selfplay.jobs.store import JobStore
-from selfplay.learning.adapter_proof import canary_tokens
+from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.fine_tuning.job import SAVE_SECONDS
 from selfplay.learning.policy import PolicyModel
 

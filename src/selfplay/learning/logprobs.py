@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from selfplay.core.passes import ROWS_AT_ONCE
+from selfplay.core.pass_sizes import ROWS_AT_ONCE
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.series import Series
 
 COLOURS = ["#3f7fe0", "#e07b39", "#2fa36b", "#c2549d", "#8d6fd6", "#a8912a"]

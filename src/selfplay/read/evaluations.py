@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from selfplay.core.intervals import Interval, wilson_interval
+from selfplay.core.confidence_intervals import Interval, wilson_interval
 from selfplay.read.warnings import RunWarning
 
 

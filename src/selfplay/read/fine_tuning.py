@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.files import Folder, decoded, number_of
 
 Shape = TypeVar("Shape")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.charts import FROM_ZERO, Chart, Line, banded_line, chart, lines_of, share_chart
 from selfplay.read.evaluations import are_shares, exact_of, match_title, matches_of, measures_of
 from selfplay.read.metrics import POOL

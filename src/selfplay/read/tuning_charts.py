@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.charts import FROM_ZERO, Chart, Line, banded_line, chart, lines_of, share_chart
 from selfplay.read.evaluations import measures_of
 from selfplay.read.run_view import RunView

@@ -54,7 +54,7 @@ def _summary_html(proof: Proof, shared: Shared) -> str:
     )
     return (
         f'<span class="game-name">{escape(in_a_line(proof.claim))}</span> '
-        f'<span class="badge {style}">{proof.outcome}; the claim is {proof.truth}</span> {rewards} '
+        f'<span class="badge {style}">{escape(proof.outcome)}; the claim is {proof.truth}</span> {rewards} '
         f'<span class="muted">{counted(len(proof.turns), "answer")}</span>'
     )
 

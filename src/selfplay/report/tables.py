@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from selfplay.core.intervals import Interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.evaluations import Evaluation, are_shares, exact_of, match_title, matches_of, measures_of
 from selfplay.read.numbers import counted, number_text
 from selfplay.read.whole_run import WholeRun

@@ -24,7 +24,7 @@ from selfplay.core import (
 from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text

@@ -197,7 +197,7 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
     async def start(self) -> None:
         """Load the model. The event loop is blocked meanwhile."""
         from selfplay.inference.engine import EmbeddedEngine
-        from selfplay.learning.adapter_proof import canary_tokens
+        from selfplay.learning.delivery_file import canary_tokens
 
         self._policy = self._build_policy()
         untrained = self._policy.adapter_state(self._policy.policies[0])

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from selfplay.cluster.packing import PackedRecords
+from selfplay.cluster.serialization import PackedRecords
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store
 from selfplay.learning.learner import Learner

@@ -219,7 +219,7 @@ class LearnerService:
         return self.learners[policy].version > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
-        from selfplay.learning.adapter_proof import save_proven_adapter
+        from selfplay.learning.delivery_file import save_proven_adapter
 
         self._check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.cluster.packing import PackedRecords
+from selfplay.cluster.serialization import PackedRecords
 from selfplay.training.learners import Batch, BatchOf, Saved, State
 
 KEPT_NOTES = {"finish_reason"}

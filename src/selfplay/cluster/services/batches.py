@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from selfplay.cluster.packing import Packed, packed
+from selfplay.cluster.serialization import Packed, packed
 from selfplay.core import Rollout, Step, Trajectory
 
 

@@ -16,7 +16,7 @@ from selfplay.cluster.services.pool_state import Jobs
 from selfplay.collection.results import Played, play
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.play import seat_role
 

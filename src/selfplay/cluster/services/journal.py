@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from selfplay.cluster.packing import plain
+from selfplay.cluster.serialization import plain
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
 from selfplay.training.single_writer import Epoch

@@ -8,7 +8,7 @@ import msgspec
 
 from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.packing import Packed
+from selfplay.cluster.serialization import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings

@@ -16,7 +16,7 @@ from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Arena, EpisodeRequest, GenerateResult
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.episode_runner import EpisodeRunner
-from selfplay.core.garbage import infrequent_garbage_collection
+from selfplay.core.garbage_collection import infrequent_garbage_collection
 
 HEARTBEAT_SECONDS = 2.0
 

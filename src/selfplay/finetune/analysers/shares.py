@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from selfplay.core.intervals import Interval, wilson_interval
+from selfplay.core.confidence_intervals import Interval, wilson_interval
 from selfplay.finetune.analysers.runner import SPLITS, answers_file
 from selfplay.finetune.run_files import RunFiles
 

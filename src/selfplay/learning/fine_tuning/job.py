@@ -26,11 +26,11 @@ from torch import Tensor
 
 from selfplay.core import SelfplayError
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for, write_file
-from selfplay.learning.adapter_proof import save_proven_adapter
 from selfplay.learning.algorithms.dpo import Dpo, Pair
 from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
 from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.checkpoints import LEARNER_FILE, STATE_FILE, read_json, read_tensors
+from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
 from selfplay.learning.fine_tuning.settings import LEARNING_RATES, Hyperparameters, JobSettings, epoch_order
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
