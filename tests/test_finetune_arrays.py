@@ -1,15 +1,17 @@
 """Arrays of rollouts: their keys and shapes, their contents by hand, trees, and transcripts beside them."""
 
 import asyncio
+import json
 
+import msgspec
 import numpy as np
 import pytest
 
 from finetune_runs import Jobs, guesses, run
 from proof_scripts import CLAIM, Script, make, play
-from selfplay.config.finetune import PureTextMaltParameters, RlParameters
+from selfplay.config.finetune import PureTextMaltParameters, RlParameters, TextRlParameters
 from selfplay.core import Arena, InputError, Role
-from selfplay.finetune import PureTextMaltTrainer
+from selfplay.finetune import PureTextEiTrainer, PureTextMaltTrainer
 from selfplay.finetune.arrays import rollout_arrays
 from selfplay.finetune.pairs import select_pairs
 from selfplay.finetune.tree import expected_rewards
@@ -92,6 +94,14 @@ def test_a_prompt_has_the_fields_of_its_messages():
     assert written == [[message["content"], message["role"], None] for message in asked]
     assert written != [[None] * 3] * 4
     assert arrays["agents", "prompt"][0, 2, 0].tolist() == [[None] * 3] * len(asked)
+
+
+def test_the_stance_is_that_of_the_provers():
+    claims = [CLAIM | {"claim": f"2 + 2 = {n}"} for n in range(8)]
+    played = [asyncio.run(play(DECIDES, claim=one, randomize_prover_stance=True)) for one in claims]
+    stances = rollout_arrays(make(DECIDES)[1].protocol, played)[("prover_stance",)][:, 0].tolist()
+    assert stances == [int(one.extras["stances"]["prover"] == "accept") for one in played]
+    assert set(stances) == {0, 1}
 
 
 def test_opposite_stances_are_no_stance_and_channels_are_apart():
@@ -224,3 +234,21 @@ def test_transcripts_are_of_agents_and_of_channels_and_have_what_the_environment
     for one in (raw, processed):
         assert one["reward"] == {"prover": 0.0, "verifier": 1.0}
         assert (one["note"], one["y"], one["solution"]) == ("mine", 0, CLAIM["claim"])
+
+
+def test_transcripts_are_written_in_either_format_or_not_at_all(tmp_path):
+    def written(**given):
+        text_rl = TextRlParameters(test_scheme="last", **given)
+        name = "-".join(map(str, given.values()))
+        one = RlParameters(num_iterations=1)
+        run(PureTextEiTrainer, tmp_path / name, Jobs(), rl=one, text_rl=text_rl)
+        found = {path for kind in ("*transcripts", "prompts") for path in (tmp_path / name).glob(f"{kind}/*")}
+        return {path.stem: (path.suffix, path.read_bytes()) for path in found}
+
+    yaml, as_json = written(transcript_format="yaml"), written(transcript_format="json")
+    kinds = ("raw", "processed", "prompts")
+    assert set(yaml) == set(as_json) == {f"{kind}_{base}" for kind in kinds for base in ("0", "test_0")}
+    for name, (suffix, content) in yaml.items():
+        assert (suffix, as_json[name][0]) == (".yaml", ".json")
+        assert msgspec.yaml.decode(content) == json.loads(as_json[name][1])
+    assert written(save_transcripts=False) == {}

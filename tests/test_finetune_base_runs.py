@@ -94,6 +94,7 @@ CHANGED = {
     "finetune.rl.num_iterations": "3",
     "finetune.rl.num_test_iterations": "4",
     "finetune.text_rl.test_scheme": "last",
+    "finetune.text_rl.test_on_whole_dataset": "false",
     "finetune.text_rl.fine_tune_on_all_previous_rollouts": "true",
     "finetune.pure_text_malt.num_responses_per_timestep": "3",
     "finetune.provider.poll_seconds": "9.0",
@@ -127,6 +128,7 @@ def test_a_run_takes_the_parameters_of_its_base_run_but_for_tests_and_provider(e
     assert (taken.finetune.rl.num_iterations, taken.finetune.rl.num_test_iterations) == (3, 1)
     assert taken.finetune.text_rl.fine_tune_on_all_previous_rollouts
     assert taken.finetune.text_rl.test_scheme == "all"
+    assert taken.finetune.text_rl.test_on_whole_dataset
     assert taken.finetune.base_run.run_id == str(earlier)
     (earlier / "again.toml").write_text(dump_config(taken))
     assert load_config(str(earlier / "again.toml"), {}) == taken
