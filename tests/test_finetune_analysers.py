@@ -386,7 +386,8 @@ def test_an_analyser_of_your_own_is_a_class(tmp_path):
     client = Judged(judge=lambda messages: "No")
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client, iterations=1)
     trainer.run_analysers([Polite], "judge")
-    assert client.questions[0][1]["content"].endswith("Is it polite? Answer Yes or No.")
+    question = "Is it polite?\n\nAnswer with one word and nothing else:\nYes\nor\nNo"
+    assert client.questions[0][1]["content"].endswith(question)
     shares = yes_shares(RunFiles(tmp_path / "run"), ["polite"], 1)
     assert [(one.agent, one.no) for one in shares if one.split == "train"] == [("prover", 8), ("verifier", 8)]
 

@@ -13,6 +13,9 @@ _RULES = (
     "Answer with one word, Yes or No."
 )
 
+REQUEST = "Answer with one word and nothing else:\nYes\nor\nNo"
+"""The end of every prompt: small models follow the last lines best."""
+
 
 class PureTextRolloutAnalyser(ABC):
     """A question about messages.
@@ -47,6 +50,6 @@ class PureTextRolloutAnalyser(ABC):
             speech("Claim", message.claim),
             "\n".join(["Conversation so far:", *before]) if before else "Nothing was said before.",
             f"The message, which {message.agent} wrote to {message.channel}:\n    {indented(message.text)}",
-            f"{self.question(message)} Answer Yes or No.",
+            f"{self.question(message)}\n\n{REQUEST}",
         ]
         return [{"role": "system", "content": _RULES}, {"role": "user", "content": "\n\n".join(parts)}]

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from selfplay.core import EpisodeError, InferenceClient, Messages, MockInferenceClient, TransientError
-from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
+from selfplay.finetune.analysers.analyser import REQUEST, PureTextRolloutAnalyser
 from selfplay.finetune.analysers.messages import SentMessage
 
 TRIES = 4
@@ -84,7 +84,7 @@ async def ask(prompt: Messages, client: InferenceClient, model: str) -> tuple[bo
             return answer, said
         messages += [
             {"role": "assistant", "content": said or "..."},
-            {"role": "user", "content": "Answer with one word and nothing else: Yes or No."},
+            {"role": "user", "content": REQUEST},
         ]
     return None, said
 
