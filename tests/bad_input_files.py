@@ -14,6 +14,14 @@ from family_models import family_model
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
+PROOFS = """
+[program]
+type = "proofs"
+[program.claims]
+type = "arithmetic_claims"
+[finetune.rl]
+num_iterations = 1
+"""
 ADAPTER = {
     "peft_type": "LORA",
     "r": 4,
@@ -58,8 +66,18 @@ def make_files(folder: Path) -> None:
     _write(folder / "torn-jobs" / "jobs" / "ftjob-1" / "job.json", '{"id": "ftjob-1"')
     _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
     _make_runs(folder / "runs")
+    _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")
+
+
+def _make_fine_tuning_runs(folder: Path) -> None:
+    for name in ("judged", "unplayed"):
+        _write(folder / name / "config.toml", PROOFS)
+        (folder / name / "state.json").write_text('{"iteration": 0, "train_loop_stage": "sample_rollouts"}')
+    _write(folder / "judged" / "rollouts" / "step-000000.jsonl", "")
+    _write(folder / "judged" / "analysis" / "follow_up" / "step-000000.jsonl", "{\n")
+    (folder / "judged" / "analysis" / "prover_role_conformance").mkdir()
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<
 ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
 BEGINNINGS += ("run directory: ",)
+HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
 
 
@@ -24,7 +25,7 @@ PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_mu
 def files(tmp_path, monkeypatch, loopback):
     monkeypatch.chdir(tmp_path)
     make_files(tmp_path)
-    locks = [hold_run(tmp_path / name) for name in ("runs/busy", "busy-jobs")]
+    locks = [hold_run(tmp_path / name) for name in HELD]
     yield tmp_path
     for lock in locks:
         os.close(lock)

@@ -37,7 +37,7 @@ from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, GroupState, State
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "coming-from-nip.md"
 
-# The names of nip's trainer for text, apart from the analysers'.
+# The names of nip's trainer for text.
 NAMES_OF_METHODS = (
     "_add_file_to_wandb_artifact _check_if_run_test_loop _extract_transcripts_and_prompts "
     "_get_fine_tune_job_name _get_iteration_begin_message _get_log_stats _get_metadata "
@@ -46,8 +46,8 @@ NAMES_OF_METHODS = (
     "_previous_compatible_iterations _sample_rollouts _sample_rollouts_for_single_environment "
     "_save_rollouts _stage_await_fine_tune_jobs _stage_create_fine_tune_jobs _stage_log_stats "
     "_stage_run_test_loop _stage_sample_rollouts _train get_checkpoint_base_dir_from_run_id "
-    "get_total_num_iterations load_and_set_state_from_checkpoint save_checkpoint train agent_names "
-    "agent_wholes checkpoint_analysis_dir checkpoint_base_dir checkpoint_metadata_path "
+    "get_total_num_iterations load_and_set_state_from_checkpoint run_analysers save_checkpoint "
+    "train agent_names agent_wholes checkpoint_analysis_dir checkpoint_base_dir checkpoint_metadata_path "
     "checkpoint_params_path checkpoint_rollouts_dir checkpoint_state_path combined_agent "
     "max_message_rounds num_agents processed_transcripts_dir prompts_dir protocol_handler "
     "raw_transcripts_dir shared_model_groups state test_environment train_environment trainer_type"
@@ -55,7 +55,8 @@ NAMES_OF_METHODS = (
 METHODS = NAMES_OF_METHODS.split()
 NAMES_OF_CLASSES = (
     "HyperParameters ScenarioInstance ExperimentSettings PureTextEnvironment PureTextSharedModelGroup "
-    "PromptMessage FineTuneJobError CheckPointNotFoundError PureTextEiTrainer PureTextMaltTrainer"
+    "PromptMessage PureTextRolloutAnalyser FineTuneJobError CheckPointNotFoundError PureTextEiTrainer "
+    "PureTextMaltTrainer"
 )
 CLASSES = NAMES_OF_CLASSES.split()
 

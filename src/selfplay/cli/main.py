@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from selfplay import __version__
+from selfplay.cli.analyse import analyse
 from selfplay.cli.compare import compare
 from selfplay.cli.environments import envs
 from selfplay.cli.evaluate import evaluate
@@ -28,6 +29,7 @@ app = typer.Typer(
     help="Train language models by letting them play each other. Try: selfplay train quickstart",
 )
 app.command("train", context_settings={"ignore_unknown_options": True})(train)
+app.command("analyse")(analyse)
 app.command("eval")(evaluate)
 app.command("envs")(envs)
 app.command("export")(export)

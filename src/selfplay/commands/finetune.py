@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.commands.finetune_base_run import with_base_run
-from selfplay.commands.finetune_view import ConsoleView
+from selfplay.commands.finetune_records import RecordingView
 from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters, FinetuneSettings
 from selfplay.config.loading import dump_config, load_config
@@ -30,6 +30,7 @@ from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proofs.claims import Claim
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.record.sinks import start_wandb
+from selfplay.report.page import build_report
 from selfplay.training.checks import check_extras
 from selfplay.training.programs import build_program
 from selfplay.training.progress_views import print_line
@@ -79,7 +80,9 @@ def _train(config: Config, run: RunDirectory, console: Console, *, accept_change
         wandb_run = _start_wandb(config, run)
         trainer = build_trainer(config, run.path, console, accept_changes=accept_changes, wandb_run=wandb_run)
         run.write_config(dump_config(config))
+        trainer.save_checkpoint(log=False)
         trainer.train()
+        print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
         reasons = "; ".join(str(error) for error in group.exceptions)
         raise SelfplayError(f"{reasons}. {_continue(run.path)}") from group
@@ -142,7 +145,7 @@ def build_trainer(
         wandb_run=wandb_run,
     )
     kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
-    view = ConsoleView(console, RunFiles(directory).metrics)
+    view = RecordingView(console, RunFiles(directory))
     return kind(params, build_scenario(config, directory), settings, view)
 
 

@@ -1,16 +1,14 @@
-"""ConsoleView: the stages, rollouts and jobs of a fine-tuning run in a terminal, and its metrics.jsonl."""
+"""ConsoleView: the stages, rollouts and jobs of a fine-tuning run in a terminal."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.core.files import write_file
+from selfplay.core import Rollout
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import Job
 from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, Stage
@@ -31,18 +29,14 @@ TITLES: Mapping[Stage, str] = {
 
 
 class ConsoleView:
-    """Shows a run on a console, and writes a line of metrics for each iteration.
-
-    A line is written once: statistics that are logged again after a kill replace those of the iteration.
+    """Shows a run on a console.
 
     Args:
         console: where progress is shown.
-        metrics_file: JSON lines with ``iteration`` and statistics.
     """
 
-    def __init__(self, console: Console, metrics_file: Path) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.metrics_file = metrics_file
         self._jobs: dict[str, tuple[str, str]] = {}
 
     def say(self, line: str) -> None:
@@ -62,7 +56,7 @@ class ConsoleView:
             return
         if not self.console.is_terminal:
             yield lambda: None
-            self.say(f"{title}: {total} rollouts")
+            self.say(f"{title}: {total}")
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as bars:
@@ -81,11 +75,7 @@ class ConsoleView:
             self.say(f"job of {group}: {one_line(job.id)} {job.status.replace('_', ' ')}{one_line(model)}")
 
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
-        """Write the statistics, and show those that matter most."""
-        lines = self._lines()
-        lines[iteration] = {**lines.get(iteration, {}), "iteration": iteration, **stats}
-        content = b"".join(msgspec.json.encode(lines[number]) + b"\n" for number in sorted(lines))
-        write_file(self.metrics_file, content)
+        """Show the statistics that matter most."""
         split = "test_" if any(name.startswith("test_") for name in stats) else ""
         table = Table("", "test" if split else "train")
         for name in SHOWN:
@@ -93,8 +83,5 @@ class ConsoleView:
                 table.add_row(Text(name.replace("_", " ")), f"{stats[f'{split}{name}']:.3f}")
         self.console.print(table)
 
-    def _lines(self) -> dict[int, dict[str, float]]:
-        if not self.metrics_file.exists():
-            return {}
-        lines = map(msgspec.json.decode, self.metrics_file.read_bytes().splitlines())
-        return {line["iteration"]: line for line in lines}
+    def sampled(self, split: str, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Show nothing: the statistics follow."""

@@ -14,11 +14,13 @@ from typing import Any, Literal
 import msgspec
 
 from selfplay.config import Config
+from selfplay.config.finetune import AgentParameters
 from selfplay.config.loading import load_config
 from selfplay.config.play import Games
 from selfplay.core import InputError
 from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
+from selfplay.read.fine_tuning import FineTuningFiles
 from selfplay.training.best import is_kept_by
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import RUNS
@@ -30,6 +32,7 @@ MOST_FIGURES = 3
 WRITTEN = (
     "config.toml",
     "metrics.jsonl",
+    "state.json",
     "sessions.json",
     "evaluation",
     "rollouts",
@@ -58,7 +61,7 @@ class ListedRun:
         kind: ``games`` or ``program``; empty if the configuration is damaged.
         plays: the environments, or the program.
         model: the base model.
-        updates: how many updates are done.
+        updates: how many updates are done; of a fine-tuning run, iterations.
         total: how many there will be.
         figures: the most important figures of the last evaluation.
         measured_at: the update after which they were measured.
@@ -141,10 +144,18 @@ def _read_into(listed: ListedRun, run: RunDirectory) -> None:
     listed.updates = _last_step(run.metrics_file)
     listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
     listed.figures = headline(config, read_figures(run.evaluation, listed.measured_at))
+    finished = run.is_finished(listed.total)
+    iterations = None if config.finetune is None else config.finetune.rl.num_iterations
+    tuning = FineTuningFiles(run.path).read(iterations)
+    if tuning is not None and config.finetune is not None:
+        models = dict.fromkeys(agent.model_name for agent in config.finetune.agents.values())
+        listed.model = ", ".join(models) or AgentParameters().model_name
+        listed.updates, listed.total = tuning.iteration, tuning.total or 0
+        finished = tuning.is_done
     failure = failure_of(run.path)
     if run.is_in_use():
         listed.state = "running"
-    elif run.is_finished(listed.total):
+    elif finished:
         listed.state = "finished"
     elif failure is not None:
         listed.state, listed.problem = "failed", failure
@@ -156,7 +167,7 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     These are the one that ``run.keep_best`` names, the win rate against the first opponent in the first
     environment, and the NashConv there; of a program, its first measures by name.
     """
-    found = list(figures)
+    found = sorted(figures, key=lambda figure: figure.name) if config.program is not None else list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
     if isinstance(config.play, Games):
         env_id, opponents = config.play.envs[0].name, config.evaluation.opponents

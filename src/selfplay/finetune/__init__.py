@@ -1,5 +1,6 @@
 """Training through fine-tuning jobs: stages, providers, expert iteration, MALT."""
 
+from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
 from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
@@ -21,6 +22,7 @@ __all__ = [
     "PureTextEnvironment",
     "PureTextMaltTrainer",
     "PureTextRlTrainer",
+    "PureTextRolloutAnalyser",
     "PureTextSharedModelGroup",
     "ScenarioInstance",
 ]

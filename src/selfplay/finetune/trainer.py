@@ -7,12 +7,15 @@ that it was in: sampling keeps each rollout, and a job is made once.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
+from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
+from selfplay.finetune.analysers.asking import drawing_client
+from selfplay.finetune.analysers.runner import Analysis
 from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.experiment import Experiment
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
@@ -134,6 +137,7 @@ class PureTextRlTrainer(Experiment, ABC):
 
     def _stage_log_stats(self, rollouts: list[Rollout]) -> None:
         """Log the statistics of this iteration's rollouts."""
+        self.view.sampled("train", self.state.iteration, rollouts)
         self._log(self._get_log_stats(rollouts, train=True))
 
     def _check_if_run_test_loop(self) -> bool:
@@ -155,6 +159,7 @@ class PureTextRlTrainer(Experiment, ABC):
         """Play the test set and log its statistics."""
         rollouts = await self._sample_rollouts(self.test_environment, "test", True, "Testing")
         self._save_rollouts(rollouts, self.test_environment)
+        self.view.sampled("test", self.state.iteration, rollouts)
         self._log(self._get_log_stats(rollouts, train=False))
 
     @abstractmethod
@@ -285,6 +290,45 @@ class PureTextRlTrainer(Experiment, ABC):
         if not self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
             return self._current_rollouts()
         return self._load_rollouts(chain(self._previous_compatible_iterations(), (self.state.iteration,)))
+
+    def run_analysers(
+        self,
+        analysers: Sequence[str | type[PureTextRolloutAnalyser]],
+        model_name: str,
+        *,
+        overwrite: bool = False,
+        use_tqdm: bool = True,
+        dry_run: bool = False,
+    ) -> None:
+        """Ask a model Yes or No questions about the messages of all iterations that are sampled.
+
+        The answers are kept in ``analysis/NAME/``, one by one, so a killed analysis continues.
+
+        Args:
+            analysers: names of built-in analysers, or classes.
+            model_name: the model that answers, at the API that also answers for the agents.
+            overwrite: replace earlier answers; otherwise what is answered is skipped.
+            use_tqdm: show a bar.
+            dry_run: draw answers instead of asking, and keep none.
+
+        Raises:
+            InputError: there is no analyser of a name, or no iteration has rollouts.
+            SelfplayError: the model cannot be asked; the answers so far are kept.
+        """
+        if self.files is None or self.settings.test_run:
+            raise RuntimeError("a test run keeps no rollouts")
+        Analysis(
+            self.files,
+            self.protocol_handler,
+            self.hyper_params.rl.num_iterations,
+            drawing_client() if dry_run else self.train_environment.arena.client,
+            model_name,
+            self.settings.num_rollout_workers,
+            self.view,
+            overwrite,
+            use_tqdm,
+            dry_run,
+        ).run(analysers)
 
     # Figures and names
 

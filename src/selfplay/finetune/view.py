@@ -1,9 +1,10 @@
 """View: what a stage trainer shows while it works."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from selfplay.core import Rollout
 from selfplay.finetune.providers.job import Job
 from selfplay.finetune.state import Stage
 
@@ -25,6 +26,9 @@ class View(Protocol):
 
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Keep and show the statistics of an iteration."""
+
+    def sampled(self, split: str, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep what is measured of the rollouts of an iteration; ``split`` is ``train`` or ``test``."""
 
 
 class QuietView:
@@ -50,3 +54,6 @@ class QuietView:
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Keep the statistics."""
         self.logged.append((iteration, dict(stats)))
+
+    def sampled(self, split: str, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep nothing."""

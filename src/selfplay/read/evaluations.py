@@ -86,12 +86,12 @@ def exact_of(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def measures_of(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Group the complete measures by name, each group in order of steps."""
+    """Group the complete measures by name, in order of names, and each group in order of steps."""
     series: dict[str, list[Evaluation]] = {}
     for one in evaluations:
         if one.kind == "measure" and one.count > 0 and None not in (one.low, one.mean, one.high):
             series.setdefault(one.name, []).append(one)
-    return series
+    return dict(sorted(series.items()))
 
 
 def are_shares(measures: list[Evaluation]) -> bool:

@@ -44,7 +44,7 @@ class Folder:
 
 def number_of(path: Path) -> int:
     """Return the number in a file name such as ``step-000020-random.json``; 0 without one."""
-    match = re.match(r"[a-z]+-(\d+)", path.name)
+    match = re.match(r"(?:[a-z]+-)+(\d+)", path.name)
     return int(match.group(1)) if match else 0
 
 

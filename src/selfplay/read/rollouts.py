@@ -105,21 +105,21 @@ class LoggedRollout(msgspec.Struct):
     @property
     def game(self) -> GameExtras:
         """What a game recorded; empty if this is not a game."""
-        return _converted(self.extras, GameExtras) or GameExtras()
+        return converted(self.extras, GameExtras) or GameExtras()
 
     @property
     def seat_rewards(self) -> dict[str, float]:
         """The final rewards of a game by seat, in order of seats; empty if this is not a game."""
-        found = _converted(self.extras.get("final_rewards"), dict[int, float]) or {}
+        found = converted(self.extras.get("final_rewards"), dict[int, float]) or {}
         return {f"seat {pid}": reward for pid, reward in sorted(found.items())}
 
     @property
     def transcript(self) -> list[Said]:
         """The lines of the conversation in order; empty if the episode is not a chat."""
-        return _converted(self.extras.get("transcript"), list[Said]) or []
+        return converted(self.extras.get("transcript"), list[Said]) or []
 
 
-def _converted(value: Any, shape: type[Shape]) -> Shape | None:
+def converted(value: Any, shape: type[Shape]) -> Shape | None:
     """Return a value in the given shape; ``None`` if it has another one, or names that no file can hold."""
     try:
         return msgspec.convert(value, shape, str_keys=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.evaluations import Evaluation, unplayable_warnings
+from selfplay.read.fine_tuning import FineTuning
 from selfplay.read.metrics import POOL
 from selfplay.read.series import Series
 from selfplay.read.warnings import FoundWarning, RunWarning
@@ -63,6 +64,8 @@ class RunView:
         trouble: why nothing could be read this time; empty if nothing is wrong.
         actors: the current load of each actor of a cluster, by name; see ``TrackerService.heartbeat``.
         in_use: whether a process trains this run, as far as is known.
+        tuning: what is particular to a run through fine-tuning jobs; ``None`` for any other. Its steps are
+            iterations, and metrics and evaluations count them from 0.
     """
 
     name: str
@@ -80,21 +83,28 @@ class RunView:
     trouble: str = ""
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
     in_use: bool = True
+    tuning: FineTuning | None = None
 
     @property
     def step(self) -> int:
-        """The last recorded step; 0 before the first."""
+        """The last recorded step; 0 before the first. Of a fine-tuning run, the complete iterations."""
+        if self.tuning is not None:
+            return self.tuning.iteration
         return int(self.latest.get("step", 0))
 
     @property
     def total_steps(self) -> int | None:
         """The number of steps that the run is configured for; ``None`` if unknown."""
+        if self.tuning is not None:
+            return self.tuning.total
         steps: int | None = self.setting("learning", "steps", int)
         return steps
 
     @property
     def is_finished(self) -> bool:
         """Whether the last step has been recorded. Evaluation and saving may still follow."""
+        if self.tuning is not None:
+            return self.tuning.is_done
         return self.total_steps is not None and self.step >= self.total_steps
 
     @property
@@ -112,10 +122,18 @@ class RunView:
     @property
     def model(self) -> str:
         """The model's name, which a configuration gives as text or in a table."""
+        if self.tuning is not None:
+            return ", ".join(self.tuned_models()) or "unknown"
         model = self.config.get("model", self.config.get("model_name"))
         if isinstance(model, dict):
             model = next((model[key] for key in ("name", "id", "path", "base") if key in model), None)
         return str(model) if model is not None else "unknown"
+
+    def tuned_models(self) -> list[str]:
+        """Return the models from which a fine-tuning run begins, by the configuration."""
+        agents = (self.setting("finetune", "agents", dict) or {}).values()
+        named = [agent.get("model_name") for agent in agents if isinstance(agent, dict)]
+        return list(dict.fromkeys(name for name in named if isinstance(name, str)))
 
     def setting(self, section: str, name: str, kind: type) -> Any:
         """Return a value of the configuration; ``None`` if it is missing or of another type."""
@@ -135,7 +153,8 @@ class RunView:
     def plays(self) -> list[str]:
         """Return the name of the program, or the ids of the environments that were recorded or configured."""
         if self.is_program:
-            return [str(self.setting("program", "path", str) or self.setting("program", "type", str))]
+            names = (self.setting("program", name, str) for name in ("protocol", "path", "type"))
+            return [str(next(filter(None, names), None))]
         played = {evaluation.env_id for evaluation in self.evaluations}
         played |= {rest.rpartition("/")[0] for rest in self.under("collection-")}
         envs = self.config.get("envs")

@@ -12,6 +12,7 @@ from selfplay.core.files import is_locked
 from selfplay.read.episodes import LoggedEpisode, last_episode
 from selfplay.read.evaluation_files import EvaluationFiles
 from selfplay.read.files import Folder, decoded, number_of
+from selfplay.read.fine_tuning import FineTuning, FineTuningFiles
 from selfplay.read.metrics import MetricsTail
 from selfplay.read.run_view import Meeting, RunView
 
@@ -56,6 +57,8 @@ class RunDirectorySource:
         self._logs = Folder(path / "rollouts")
         self._game: LoggedEpisode | None = None
         self._game_of: tuple[Path, int] | None = None
+        self._tuning_files = FineTuningFiles(path)
+        self._tuning: FineTuning | None = None
 
     def read(self) -> RunView:
         """Read what is new; see :meth:`selfplay.read.run_view.Source.read`."""
@@ -67,6 +70,7 @@ class RunDirectorySource:
             self._metrics.read()
             self._evaluations.read()
             self._read_meetings()
+            self._tuning = self._tuning_files.read(self._iterations())
             self._read_game()
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
@@ -86,6 +90,7 @@ class RunDirectorySource:
             share_read=1.0 if trouble else min(metrics.share_read, self._evaluations.share_read),
             trouble=trouble,
             in_use=in_use,
+            tuning=self._tuning,
         )
 
     def _read_config(self) -> None:
@@ -115,17 +120,29 @@ class RunDirectorySource:
 
     def _read_game(self) -> None:
         """Read the last game of the newest log."""
-        if not self._logs.look():
-            return
-        newest = self._logs.newest(".jsonl")
-        if newest is None or (newest, self._logs.entries[newest.name]) == self._game_of:
+        newest = self._newest_log() if self._tuning is None else self._tuning_files.newest_log()
+        if newest is None or newest == self._game_of:
             return
         try:
-            game = last_episode(newest, TAIL_BYTES)
+            game = last_episode(newest[0], TAIL_BYTES)
         except FileNotFoundError:
             return
         self._game = _shortened(game) if game is not None else self._game
-        self._game_of = newest, self._logs.entries[newest.name]
+        self._game_of = newest
+
+    def _newest_log(self) -> tuple[Path, int] | None:
+        """Return the newest log and when it was written; ``None`` if no log has changed."""
+        if not self._logs.look():
+            return None
+        newest = self._logs.newest(".jsonl")
+        return None if newest is None else (newest, self._logs.entries[newest.name])
+
+    def _iterations(self) -> int | None:
+        """Return how many iterations a fine-tuning run is configured for."""
+        settings: Any = self._config
+        for name in ("finetune", "rl", "num_iterations"):
+            settings = settings.get(name) if isinstance(settings, dict) else None
+        return settings if isinstance(settings, int) else None
 
 
 def read_run(run_dir: Path, *, whole: bool = False) -> RunView:

@@ -3,14 +3,15 @@
 import gzip
 import zlib
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from selfplay.core import InputError
 from selfplay.read.episodes import LoggedEpisode, first_episodes, select_episodes
-from selfplay.read.evaluations import Evaluation
+from selfplay.read.evaluations import Evaluation, measures_of
 from selfplay.read.files import decoded, number_of
 from selfplay.read.run_view import RunView
 from selfplay.read.source import read_run
@@ -88,6 +89,8 @@ def load_run(run_dir: Path) -> WholeRun:
     view = read_run(run_dir, whole=True)
     config = run_dir / "config.toml"
     logs = sorted((run_dir / "rollouts").glob("step-*.jsonl"), key=number_of)
+    if view.tuning is not None:
+        logs = sorted((run_dir / "rollouts").glob("test-*.jsonl"), key=number_of) or logs
     episodes, in_log = select_episodes(logs, of_program=view.is_program)
     if not view.is_program:
         _add_reward_stages(episodes, sorted(run_dir.glob("*/batch-*.jsonl.gz")))
@@ -99,6 +102,22 @@ def load_run(run_dir: Path) -> WholeRun:
         episodes_in_log=in_log,
         transcripts=_transcripts(run_dir / "evaluation"),
     )
+
+
+def beside_solo(run: WholeRun, solo: Path) -> WholeRun:
+    """Return a fine-tuning run with the accuracy of a solo verifier's run beside its own.
+
+    Raises:
+        InputError: the run is of another kind, or the other run measured no accuracy.
+    """
+    if run.tuning is None:
+        raise InputError("--solo", f"{run.name} is not a run of selfplay finetune", "Leave it out")
+    measures = measures_of(read_run(solo).evaluations)
+    found = measures.get("accuracy") or measures.get("training accuracy")
+    if not found:
+        raise InputError("--solo", f"{solo} has measured no accuracy", "Name a run of a solo verifier")
+    accuracy = {float(one.step): one.interval() for one in found}
+    return replace(run, tuning=replace(run.tuning, solo=accuracy))
 
 
 def _sessions(path: Path) -> list[Session]:

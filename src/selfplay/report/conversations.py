@@ -12,14 +12,21 @@ from selfplay.read.numbers import counted
 from selfplay.read.rollouts import LoggedRollout, LoggedStep
 from selfplay.read.turns import DialogueTurn, dialogue
 from selfplay.report.filter import CUT, FAILED, reward_tags
-from selfplay.report.pieces import MAX_TURNS, Shared, clip, prompt_html, signed, tokens_text
+from selfplay.report.pieces import (
+    MAX_TURNS,
+    Shared,
+    clip,
+    in_a_line,
+    prompt_html,
+    role_html,
+    signed,
+    tokens_text,
+)
 
 MAX_CHILDREN = 64
 """At most this many sub-episodes of an episode are shown."""
 SHORT_VALUE = 240
 """Longer values of artifacts and extras are folded."""
-SHORT_LINE = 100
-"""A text in a summary is cut to this many characters."""
 TITLES = ("topic", "claim", "question", "prompt", "problem", "task", "title", "name")
 """The keys under which an artifact may name an episode's subject."""
 
@@ -48,13 +55,13 @@ def title_of(artifact: Any) -> str:
     if isinstance(artifact, dict):
         keys = [*TITLES, *artifact]
         artifact = next((artifact[key] for key in keys if isinstance(artifact.get(key), str)), "")
-    return _in_a_line(str(artifact)) if isinstance(artifact, str | int | float) else ""
+    return in_a_line(str(artifact)) if isinstance(artifact, str | int | float) else ""
 
 
 def _opening(rollout: LoggedRollout) -> str:
     """Return the environment's first line; empty if a role spoke first."""
     first = rollout.transcript[:1]
-    return _in_a_line(first[0].text) if first and not first[0].author else ""
+    return in_a_line(first[0].text) if first and not first[0].author else ""
 
 
 def _summary_html(episode: LoggedEpisode, shared: Shared, *, with_title: bool = True) -> str:
@@ -64,8 +71,8 @@ def _summary_html(episode: LoggedEpisode, shared: Shared, *, with_title: bool = 
     parts = [f'<span class="game-name">{escape(title)}</span>'] if title else []
     if rollout.steps and (len(rollout.steps) == 1 or not title):
         step = rollout.steps[-1]
-        answer = _in_a_line(step.answer) or "(nothing)"
-        parts.append(f'{_role_html(step.role_id, shared)} <span class="line">{escape(answer)}</span>')
+        answer = in_a_line(step.answer) or "(nothing)"
+        parts.append(f'{role_html(step.role_id, shared)} <span class="line">{escape(answer)}</span>')
     if len(rollout.steps) == 1 and list(rollout.rewards) == [rollout.steps[0].role_id]:
         parts.append(f'<span class="chip">{_reward_text(rollout.rewards[rollout.steps[0].role_id])}</span>')
     else:
@@ -122,13 +129,13 @@ def _facts_html(facts: dict[str, Any]) -> str:
 def _value_html(value: Any) -> str:
     """Return text unchanged and anything else as JSON; a long list has one item per line."""
     if isinstance(value, str):
-        text, head = value, _in_a_line(value)
+        text, head = value, in_a_line(value)
     elif isinstance(value, list):
         text = "\n".join(json.dumps(item, ensure_ascii=False) for item in value)
         head = counted(len(value), "item")
     else:
         text = json.dumps(value, ensure_ascii=False, indent=1)
-        head = _in_a_line(text)
+        head = in_a_line(text)
     if len(text) > SHORT_VALUE:
         whole = f"<pre>{escape(clip(text))}</pre>"
         return f'<details class="fold"><summary>{escape(head)}</summary>{whole}</details>'
@@ -138,13 +145,13 @@ def _value_html(value: Any) -> str:
 
 def _turn_html(turn: DialogueTurn, episode_type: str, shared: Shared) -> str:
     """Return one turn: speaker, addressee, text, reward and the folded prompt."""
-    only = f' <span class="chip">to {_role_html(turn.to, shared)} only</span>' if turn.to else ""
+    only = f' <span class="chip">to {role_html(turn.to, shared)} only</span>' if turn.to else ""
     text = f'<div class="said">{escape(clip(turn.text))}</div>' if turn.text.strip() else _NOTHING_SAID
     if not turn.author:
         return f'<div class="turn told"><span class="label">environment</span>{only}{text}</div>'
     parts = [
         f'<div class="turn edge-{shared.colours.get(turn.author, 0)}"><div class="turn-head">'
-        f'<span class="muted">{turn.number}</span> {_role_html(turn.author, shared)}{only}'
+        f'<span class="muted">{turn.number}</span> {role_html(turn.author, shared)}{only}'
     ]
     if turn.step is not None:
         parts.append(_call_html(turn.step))
@@ -228,7 +235,7 @@ def _origin(episode: LoggedEpisode) -> str:
 def _rewards_html(rewards: Mapping[str, float], shared: Shared) -> str:
     """Return each role's reward."""
     return " ".join(
-        f'<span class="chip">{_role_html(role, shared)} {_reward_text(reward)}</span>'
+        f'<span class="chip">{role_html(role, shared)} {_reward_text(reward)}</span>'
         for role, reward in rewards.items()
     )
 
@@ -236,14 +243,3 @@ def _rewards_html(rewards: Mapping[str, float], shared: Shared) -> str:
 def _reward_text(value: float) -> str:
     """Return a signed number, zero without a sign."""
     return signed(value) if value else "0"
-
-
-def _role_html(role: str, shared: Shared) -> str:
-    """Name a role in its colour."""
-    return f'<span class="seat seat-{shared.colours.get(role, 0)}">{escape(role)}</span>'
-
-
-def _in_a_line(text: str) -> str:
-    """Return the beginning of a text, without line breaks."""
-    line = " ".join(text.split())
-    return line if len(line) <= SHORT_LINE else f"{line[:SHORT_LINE]}…"

@@ -6,12 +6,14 @@ from html import escape
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.evaluations import are_shares, match_title, matches_of, measures_of
 from selfplay.read.numbers import counted
+from selfplay.read.proofs import proof_of
 from selfplay.read.rollouts import LoggedRollout, LoggedStep, Prompt
 from selfplay.read.whole_run import Transcript, WholeRun
 from selfplay.report.conversations import conversation_html
-from selfplay.report.filter import CUT, FAILED, INVALID, TURN_LIMIT, filter_html
+from selfplay.report.filter import CUT, FAILED, INVALID, OF_PROOFS, TURN_LIMIT, filter_html
 from selfplay.report.games import game_html, rewards_of
 from selfplay.report.pieces import Shared, Speaker, messages_html, versions_html
+from selfplay.report.proofs import proof_html
 from selfplay.report.tables import value_text
 
 
@@ -26,7 +28,8 @@ def training_html(run: WholeRun) -> str:
         steps = [one for episode in of_step for rollout in episode.all_rollouts() for one in rollout.steps]
         versions = versions_html(one.policy_version for one in steps)
         shown = "".join(_card(run, one, shared, unfolded=one is run.episodes[0]) for one in of_step)
-        groups.append(f'<div class="group"><h3>Step {step}{versions}</h3>{shown}</div>')
+        title = f"Iteration {step}" if run.tuning is not None else f"Step {step}{versions}"
+        groups.append(f'<div class="group"><h3>{title}</h3>{shown}</div>')
     return _section(run, _title(run), _choice_text(run), shared, groups)
 
 
@@ -50,16 +53,25 @@ def evaluation_html(run: WholeRun) -> str:
 
 
 def _title(run: WholeRun) -> str:
+    if _has_proofs(run):
+        return "Proofs"
     return "Conversations" if run.is_program else "Games"
+
+
+def _has_proofs(run: WholeRun) -> bool:
+    """Return whether the run plays interactive proofs."""
+    read = [*run.episodes, *(one for transcript in run.transcripts for one in transcript.episodes)]
+    return run.is_program and any(proof_of(one.rollout) is not None for one in read)
 
 
 def _choice_text(run: WholeRun) -> str:
     """Return a sentence on the choice from the log."""
     shown, logged = len(run.episodes), counted(run.episodes_in_log, "episode" if run.is_program else "game")
-    parts = ", each with its sub-episodes" if run.is_program else ""
+    parts = ", each with its sub-episodes" if run.is_program and not _has_proofs(run) else ""
     if shown == run.episodes_in_log:
         return f"All of {logged} in the log{parts}."
-    return f"{shown} of {logged} in the log{parts}, from the first, the middle and the last step."
+    last = "iteration" if run.tuning is not None else "step"
+    return f"{shown} of {logged} in the log{parts}, from the first, the middle and the last {last}."
 
 
 def _result_text(run: WholeRun, transcript: Transcript) -> str:
@@ -81,6 +93,8 @@ def _result_text(run: WholeRun, transcript: Transcript) -> str:
 
 def _section(run: WholeRun, title: str, note: str, shared: Shared, groups: list[str]) -> str:
     kinds = (CUT, FAILED) if run.is_program else (INVALID, CUT, TURN_LIMIT, FAILED)
+    if _has_proofs(run):
+        kinds = (*OF_PROOFS, *kinds)
     return (
         f'<section><h2>{title}</h2><p class="muted">{escape(note)}</p>{_beginnings_html(shared)}'
         f"{filter_html(kinds, shared.players)}{''.join(groups)}</section>"
@@ -88,6 +102,9 @@ def _section(run: WholeRun, title: str, note: str, shared: Shared, groups: list[
 
 
 def _card(run: WholeRun, episode: LoggedEpisode, shared: Shared, *, unfolded: bool) -> str:
+    proof = proof_of(episode.rollout) if run.is_program else None
+    if proof is not None:
+        return proof_html(episode, proof, shared, unfolded=unfolded)
     card = conversation_html if run.is_program else game_html
     return card(episode, shared, unfolded=unfolded)
 

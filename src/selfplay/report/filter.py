@@ -11,6 +11,12 @@ FAILED = ("failed", "failed")
 CUT = ("cut", "cut at the token limit")
 INVALID = ("invalid", "with an invalid move")
 TURN_LIMIT = ("turns", "at the turn limit")
+CLAIM_RIGHT = ("claim-right", "the claim is right")
+CLAIM_WRONG = ("claim-wrong", "the claim is wrong")
+VERDICT_RIGHT = ("verdict-right", "right verdict")
+VERDICT_WRONG = ("verdict-wrong", "wrong verdict")
+NO_VERDICT = ("no-verdict", "no verdict")
+OF_PROOFS = (CLAIM_RIGHT, CLAIM_WRONG, VERDICT_RIGHT, VERDICT_WRONG, NO_VERDICT)
 _SIGNS = (("p", "above 0"), ("z", "0"), ("n", "below 0"))
 
 

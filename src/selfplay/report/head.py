@@ -2,8 +2,16 @@
 
 from html import escape
 
-from selfplay.read.evaluations import are_shares, exact_of, matches_of, measures_of, unplayable_warnings
+from selfplay.read.evaluations import (
+    Evaluation,
+    are_shares,
+    exact_of,
+    matches_of,
+    measures_of,
+    unplayable_warnings,
+)
 from selfplay.read.numbers import counted, duration_text
+from selfplay.read.tuning_charts import TRAINING
 from selfplay.read.warnings import FoundWarning
 from selfplay.read.whole_run import WholeRun
 from selfplay.report.tables import value_text
@@ -13,6 +21,11 @@ def subtitle_html(run: WholeRun) -> str:
     """Return the model, and the environments or the program with its roles and policies, where known."""
     named = f"Model <b>{escape(run.model)}</b>"
     names = ", ".join(run.plays())
+    if run.tuning is not None:
+        agents = escape(", ".join(run.roles()))
+        return (
+            f"{named} is trained through fine-tuning jobs on <b>{escape(names)}</b>, agents <b>{agents}</b>"
+        )
     if not run.is_program:
         return f"{named} plays <b>{escape(names)}</b>" if names else named
     parts = [f"{named} is trained on the program <b>{escape(names)}</b>"]
@@ -77,7 +90,10 @@ def _parts_text(whole: FoundWarning, found: dict[str, FoundWarning]) -> str:
 def tiles_html(run: WholeRun) -> str:
     """Return the row of headline figures."""
     tiles = []
-    if run.lines:
+    if run.tuning is not None:
+        total = run.tuning.total
+        tiles.append(("Iterations", f"{run.step:,}", f"of {total:,}; {run.tuning.text}" if total else ""))
+    elif run.lines:
         total = run.total_steps
         tiles.append(("Steps", f"{run.step:,}", f"of {total:,}" if total else ""))
         if seconds := run.seconds():
@@ -94,7 +110,7 @@ def tiles_html(run: WholeRun) -> str:
     for (env_id, opponent), matches in matches_of(run.evaluations).items():
         rates = (f"{100 * one.wins / one.games:.1f}" for one in (matches[0], matches[-1]))
         tiles.append((f"Win % against {opponent}" if opponent else "Solved %", _change(*rates), env_id))
-    for name, measures in measures_of(run.evaluations).items():
+    for name, measures in _headline(run, measures_of(run.evaluations)).items():
         values = (value_text(one, is_share=are_shares(measures)) for one in (measures[0], measures[-1]))
         tiles.append((name, _change(*values), counted(measures[-1].count, "item")))
     return "".join(
@@ -102,6 +118,15 @@ def tiles_html(run: WholeRun) -> str:
         f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
         for name, value, note in tiles
     )
+
+
+def _headline(run: WholeRun, measures: dict[str, list[Evaluation]]) -> dict[str, list[Evaluation]]:
+    """Return the measures that have tiles: all, but of a fine-tuning run only the most important ones."""
+    if run.tuning is None:
+        return measures
+    prefix = "" if "accuracy" in measures else TRAINING
+    names = [f"{prefix}{name}" for name in ("accuracy", "always wrong", "precision", "recall")]
+    return {name: measures[name] for name in names if name in measures}
 
 
 def _change(before: str, after: str) -> str:

@@ -11,24 +11,31 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from selfplay.core import InputError
-from selfplay.read.whole_run import WholeRun, load_run
+from selfplay.read.whole_run import WholeRun, beside_solo, load_run
 from selfplay.report.episodes import evaluation_html, training_html
 from selfplay.report.head import origin_html, subtitle_html, tiles_html, warnings_html
 from selfplay.report.plotly import charts_html, figure_sections
 from selfplay.report.policy_table import policy_html
 from selfplay.report.tables import before_and_after_html
+from selfplay.report.tuning import decisions_html, jobs_html
 
 
-def build_report(run_dir: Path) -> Path:
+def build_report(run_dir: Path, solo: Path | None = None) -> Path:
     """Write ``report.html`` into a run directory and return its path.
 
     The page needs no network. It shows what the directory contains (configuration, metrics, evaluations,
     rollouts) and leaves out the rest, so it can be built while the run is in progress.
 
+    Args:
+        run_dir: the run.
+        solo: a run of a solo verifier, whose accuracy is shown beside that of a fine-tuning run.
+
     Raises:
-        InputError: ``run_dir`` is not a directory or cannot be read or written.
+        InputError: ``run_dir`` is not a directory or cannot be read or written, or there is nothing to
+            compare.
     """
-    html = report_html(load_run(run_dir))
+    run = load_run(run_dir)
+    html = report_html(run if solo is None else beside_solo(run, solo))
     path = run_dir / "report.html"
     temporary = path.with_suffix(".html.tmp")
     try:
@@ -52,10 +59,11 @@ def report_html(run: WholeRun) -> str:
         origin=origin_html(run),
         warnings=warnings_html(run),
         tiles=tiles_html(run),
-        headline=_section("Before and after", before_and_after_html(run)),
+        headline=_section("Before and after", before_and_after_html(run))
+        + _section("Decisions by truth", decisions_html(run)),
         evaluated=evaluation_html(run),
         charts=charts,
-        policy=_section("What it plays", policy_html(run)),
+        policy=_section("What it plays", policy_html(run)) + _section("Jobs", jobs_html(run)),
         games=training_html(run),
         config=_config_html(run),
         empty="" if run.lines or run.evaluations or run.episodes else _EMPTY,

@@ -12,6 +12,8 @@ MAX_TURNS = 80
 """At most this many turns of a game or conversation are shown."""
 MAX_TEXT = 6000
 """Longer texts are cut to this many characters."""
+SHORT_LINE = 100
+"""A text in a summary is cut to this many characters."""
 
 Speaker = tuple[str, str]
 """An environment or a type of episodes, and one of its seats or roles."""
@@ -81,3 +83,14 @@ def clip(text: str | None) -> str:
 def signed(value: Any) -> str:
     """Return a signed number with three significant digits, or any other value as escaped text."""
     return f"{value:+.3g}" if isinstance(value, int | float) else escape(str(value))
+
+
+def role_html(role: str, shared: Shared) -> str:
+    """Name a role in its colour."""
+    return f'<span class="seat seat-{shared.colours.get(role, 0)}">{escape(role)}</span>'
+
+
+def in_a_line(text: str) -> str:
+    """Return the beginning of a text, without line breaks."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHORT_LINE else f"{line[:SHORT_LINE]}…"

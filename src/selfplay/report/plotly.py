@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -71,7 +71,17 @@ def figure_sections(run: WholeRun) -> dict[str, list[Figure]]:
         sections[title] = [figure_of(chart) for chart in charts]
     if not run.is_program and run.ratings():
         sections["Strength"].append(_ratings_figure(run))
+    if run.tuning is not None:
+        sections = {title: [_by_iteration(run, one) for one in found] for title, found in sections.items()}
     return {title: figures for title, figures in sections.items() if figures}
+
+
+def _by_iteration(run: WholeRun, figure: Figure) -> Figure:
+    """Return a figure whose steps are iterations."""
+    axis: Json = {"title": {"text": "iteration", "standoff": 4}}
+    if run.step <= FEW_STEPS:
+        axis["dtick"] = 1
+    return replace(figure, layout={**figure.layout, "xaxis": axis})
 
 
 def figure_of(chart: Chart) -> Figure:

@@ -6,10 +6,14 @@ from selfplay.report.page import build_report
 from selfplay.training.run_directory import RunDirectory
 
 
-def rebuild(run_dir: Path) -> Path:
+def rebuild(run_dir: Path, solo: Path | None = None) -> Path:
     """Rebuild ``report.html`` from the run's files; return its path.
 
+    Args:
+        run_dir: the run.
+        solo: a run of a solo verifier to compare with; see :func:`selfplay.report.page.build_report`.
+
     Raises:
-        InputError: there is no run.
+        InputError: there is no run, or nothing to compare.
     """
-    return build_report(RunDirectory.open(run_dir).path)
+    return build_report(RunDirectory.open(run_dir).path, solo)

@@ -7,6 +7,7 @@ from textual.content import Content
 from selfplay.core.text import printable
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.numbers import counted
+from selfplay.read.proofs import Proof, proof_of
 from selfplay.read.rollouts import LoggedRollout, LoggedStep
 from selfplay.read.turns import dialogue, game_turns, player_name
 from selfplay.watch.plot import MUTED, Piece, colour_of, content_of
@@ -71,7 +72,10 @@ def _title(rollout: LoggedRollout) -> str:
 
 
 def _turns(rollout: LoggedRollout) -> list[_Spoken]:
-    """Return the moves of a game, or else the lines of a conversation."""
+    """Return the moves of a game, the answers of a proof, or else the lines of a conversation."""
+    proof = proof_of(rollout)
+    if proof is not None:
+        return _answers(proof)
     if not rollout.game.turns:
         names = list(dict.fromkeys(step.role_id for step in rollout.steps))
         return [
@@ -95,8 +99,25 @@ def _turns(rollout: LoggedRollout) -> list[_Spoken]:
     return found
 
 
+def _answers(proof: Proof) -> list[_Spoken]:
+    """Return the claim, and what the agents answered."""
+    names = list(dict.fromkeys(turn.agent for turn in proof.turns))
+    found = [_Spoken("claim", proof.claim, -1, proof.question)]
+    for turn in proof.turns:
+        marks = ["invalid"] * (not turn.is_valid) + ["cut at the token limit"] * turn.is_cut
+        named = len(turn.messages) > 1
+        text = "\n".join(f"{channel}: {said}" if named else said for channel, said in turn.messages.items())
+        seat = names.index(turn.agent)
+        found.append(_Spoken(turn.agent, text or turn.raw, seat, marks=tuple(marks), step=turn.step))
+    return found
+
+
 def _ending(rollout: LoggedRollout) -> str:
-    """Return the game's own reason for its end, or the short values in a program's extras."""
+    """Return a verdict beside the truth, a game's own reason for its end, or a program's short extras."""
+    proof = proof_of(rollout)
+    if proof is not None:
+        branches = f" (the first of {proof.ends} branches)" if proof.ends > 1 else ""
+        return f"{proof.outcome}; the claim is {proof.truth}{branches}"
     info = rollout.extras.get("game_info")
     if isinstance(info, dict):
         reasons = [one["reason"] for one in info.values() if isinstance(one, dict) and one.get("reason")]

@@ -22,7 +22,11 @@ def header(view: RunView, now: float, width: int) -> Content:
     name = view.name if len(view.name) <= width // 3 else view.name[: width // 3 - 1] + "…"
     pieces: list[Piece] = [(f" {name} ", "bold"), (f" {state} ", style)]
     total = view.total_steps
-    pieces.append((f"  step {view.step:,}" + (f" of {total:,}  " if total else ""), ""))
+    if view.tuning is not None:
+        of_all = f" of {total:,}" if total else ""
+        pieces.append((f"  {view.step:,}{of_all} iterations done; {view.tuning.text}  ", ""))
+    else:
+        pieces.append((f"  step {view.step:,}" + (f" of {total:,}  " if total else ""), ""))
     tail = _tail(view, now)
     room = width - sum(len(text) for text, _ in pieces) - len(tail) - 1
     if total and room >= 10:
@@ -44,6 +48,8 @@ def _state(view: RunView, now: float) -> tuple[str, str]:
         return "finished", "$text on $primary 40%"
     if not view.in_use:
         return "stopped", "$text on $warning 40%"
+    if view.tuning is not None:
+        return "running", "$text on $success 40%"
     if not view.step:
         return "not started", "$text on $primary 40%"
     if _is_quiet(view, now):
@@ -61,7 +67,7 @@ def _age(view: RunView, now: float) -> float:
 
 def _tail(view: RunView, now: float) -> str:
     """Return the remaining time, or the time since the last step."""
-    if not view.step or view.is_finished or view.trouble:
+    if not view.step or view.is_finished or view.trouble or view.tuning is not None:
         return view.trouble
     if not view.in_use or _is_quiet(view, now):
         return f"last step {duration_text(_age(view, now))} ago"

@@ -67,10 +67,13 @@ def run_panel(view: RunView, room: Size) -> Content:
     """Return the model, what it plays, and the algorithm."""
     learning = view.config.get("learning")
     algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
+    name = str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""
+    if view.tuning is not None:
+        name = view.setting("finetune", "trainer", str) or ""
     rows = [
         ("model", view.model),
         ("program" if view.is_program else "plays", ", ".join(view.plays())),
-        ("algorithm", str(algorithm.get("type", "")) if isinstance(algorithm, dict) else ""),
+        ("algorithm", name),
     ]
     if seconds := view.seconds():
         rows.append(("time so far", duration_text(seconds)))

@@ -17,6 +17,8 @@ PERIOD = 1.0
 CATCH_UP = 0.02
 """Seconds between two reads while there is more to read."""
 VIEWS = ("overview", "curves", "ratings", "matches", "rates", "game")
+NOT_OF_TUNING = ("ratings", "matches")
+"""The views that a run through fine-tuning jobs does not have."""
 
 
 class TerminalInterface(App[None]):
@@ -121,6 +123,8 @@ class TerminalInterface(App[None]):
         """Read the source once and show the result."""
         view = await asyncio.to_thread(self.source.read)
         changed, self.view = view != self.view, view
+        if changed:
+            self.refresh_bindings()
         if not self.header.is_attached:
             return  # The app was closed in the meantime.
         self.header.show(view)
@@ -132,6 +136,10 @@ class TerminalInterface(App[None]):
         found = self.query_one(ContentSwitcher).visible_content
         assert isinstance(found, OverviewView | ChartsView | TableView | GameView)
         return found
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the views that a run through fine-tuning jobs does not have."""
+        return not (self.view.tuning is not None and action == "show_view" and parameters[0] in NOT_OF_TUNING)
 
     def action_show_view(self, name: str) -> None:
         """Switch to a view and draw it, because only the visible view is kept up to date."""

@@ -21,6 +21,7 @@ from selfplay.watch.evaluation import evaluation_panel
 from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.plot import MUTED, draw_chart
+from selfplay.watch.tuning_panels import jobs_panel, models_panel, stage_panel, statistics_panel
 
 CHART_HEIGHT = 11
 """The smallest height of a chart in lines, if the screen is that high."""
@@ -35,11 +36,19 @@ Draw = Callable[[RunView, Size], Content]
 PANELS = (
     ("speed", "Speed", panels.speed_panel),
     ("time", "Time of the last step", panels.time_panel),
+    ("stage", "Stage", stage_panel),
+    ("jobs", "Jobs", jobs_panel),
     ("evaluation", "Evaluation", evaluation_panel),
+    ("statistics", "Last statistics", statistics_panel),
+    ("models", "Models", models_panel),
     ("accounts", "Accounts", panels.accounts_panel),
     ("work", "Work of the last step", panels.work_panel),
     ("run", "Run", panels.run_panel),
 )
+OF_TUNING = ("stage", "jobs", "statistics", "models")
+"""The panels of runs through fine-tuning jobs."""
+NOT_OF_TUNING = ("speed", "time", "accounts", "work")
+"""The panels of all other runs."""
 
 
 class Drawing(Widget):
@@ -179,12 +188,16 @@ class OverviewView(VerticalScroll):
         self.query_one(ChartsView).show(view)
 
     def on_mount(self) -> None:
-        """Hide the panels of actors and warnings if they are empty."""
+        """Hide the panels that are empty or of another kind of run."""
         self._hide_empty_panels()
 
     def _hide_empty_panels(self) -> None:
         self.query_one("#actors").display = bool(self.view.actors)
         self.query_one("#warnings").display = bool(self.view.warnings())
+        is_tuning = self.view.tuning is not None
+        for names, shown in ((OF_TUNING, is_tuning), (NOT_OF_TUNING, not is_tuning)):
+            for name in names:
+                self.query_one(f"#{name}").display = shown
 
 
 class TableView(VerticalScroll):
@@ -211,7 +224,7 @@ class GameView(VerticalScroll):
         super().__init__(id=id)
         self.newest: LoggedEpisode | None = view.game
         self.shown: LoggedEpisode | None = view.game
-        self.kind = "game"
+        self.kind, self.noun = "game", "step"
         self.drawing = Drawing(lambda _, room: game_text(self.shown, room.width), view)
 
     def compose(self) -> ComposeResult:
@@ -226,6 +239,7 @@ class GameView(VerticalScroll):
         """Store the newest game, and show it if no other game is visible."""
         self.newest = view.game
         self.kind = "episode" if view.is_program else "game"
+        self.noun = "iteration" if view.tuning is not None else "step"
         if not self.display or self.shown is None:
             self.show_newest()
         self._entitle()
@@ -239,11 +253,11 @@ class GameView(VerticalScroll):
         self._entitle()
 
     def _entitle(self) -> None:
-        step = f", step {self.shown.step}" if self.shown is not None else ""
+        step = f", {self.noun} {self.shown.step}" if self.shown is not None else ""
         self.border_title = Content(f"Last {self.kind}{step}")
         self.border_subtitle = ""
         if self.newest is not None and self.newest != self.shown:
-            self.border_subtitle = Content(f"n: newer {self.kind}, step {self.newest.step}")
+            self.border_subtitle = Content(f"n: newer {self.kind}, {self.noun} {self.newest.step}")
 
 
 class HeaderLine(Widget):

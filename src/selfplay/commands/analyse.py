@@ -1,0 +1,105 @@
+"""Ask a model about the messages of a fine-tuning run's proofs, and show how often it says Yes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.commands.finetune_view import ConsoleView
+from selfplay.config.loading import load_config
+from selfplay.config.programs import ProofsSettings
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.text import one_line
+from selfplay.finetune.analysers.asking import drawing_client
+from selfplay.finetune.analysers.runner import Analysis, analyser_named
+from selfplay.finetune.analysers.shares import YesShare, yes_shares
+from selfplay.finetune.run_files import RunFiles
+from selfplay.inference.openai_client import OpenAIClient
+from selfplay.programs.proofs.protocols import build_protocol
+from selfplay.training.proofs import protocol_parameters
+
+
+def analyse(
+    run: Path,
+    analysers: Sequence[str],
+    model: str,
+    console: Console,
+    *,
+    base_url: str | None,
+    overwrite: bool,
+    dry_run: bool,
+) -> None:
+    """Run analysers over a run of ``selfplay finetune`` and print a table of their answers.
+
+    Args:
+        run: the run's directory.
+        analysers: names of analysers.
+        model: the model that answers.
+        console: where progress and the table are shown.
+        base_url: the address of the model's API; by default the run's own.
+        overwrite: replace earlier answers.
+        dry_run: draw answers instead of asking, and keep none.
+
+    Raises:
+        InputError: an analyser, the run or the address is wrong.
+        SelfplayError: the model cannot be asked, or the answers cannot be written.
+    """
+    for name in analysers:
+        analyser_named(name)
+    config = load_config(str(run / "config.toml"), {})
+    files = RunFiles(run)
+    if config.finetune is None or not isinstance(config.play, ProofsSettings) or not files.state.exists():
+        raise InputError("RUN", f"{run} is not a run of selfplay finetune", "Name one")
+    iterations = config.finetune.rl.num_iterations
+    address = base_url or config.finetune.provider.base_url
+    analysis = Analysis(
+        files,
+        build_protocol(config.play.protocol, protocol_parameters(config.play)),
+        iterations,
+        drawing_client()
+        if dry_run
+        else OpenAIClient(base_url=address, timeout=config.collection.game_timeout),
+        model,
+        config.collection.concurrency,
+        ConsoleView(console),
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    try:
+        analysis.run(analysers)
+    except InputError:
+        raise
+    except SelfplayError as error:
+        raise SelfplayError(f"{error}. The answers so far are kept; the same command continues") from error
+    except OSError as error:
+        raise SelfplayError(f"{files.analysis} cannot be written ({error.strerror})") from error
+    if not dry_run:
+        console.print(shares_table(yes_shares(files, analysers, iterations)))
+
+
+def shares_table(shares: Sequence[YesShare]) -> Table:
+    """Return the table of answers: the share of Yes with its 95% interval, by iteration and agent."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("analyser", "iteration", "agent"):
+        table.add_column(heading)
+    for heading in ("yes", "no", "share of yes", "95% interval", "by text", "no answer"):
+        table.add_column(heading, justify="right")
+    table.add_column("model", overflow="fold")
+    for one in shares:
+        low, share, high = one.interval
+        known = one.yes + one.no > 0
+        table.add_row(
+            one.analyser,
+            f"{one.split} {one.iteration}",
+            Text(one_line(one.agent)),
+            f"{one.yes}",
+            f"{one.no}",
+            f"{100 * share:.1f}%" if known else "",
+            f"{100 * low:.1f} to {100 * high:.1f}" if known else "",
+            f"{one.by_text}",
+            f"{one.unanswered}",
+            Text(one_line(", ".join(one.models))),
+        )
+    return table

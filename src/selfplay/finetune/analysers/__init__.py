@@ -1,0 +1,1 @@
+"""Analysers: Yes or No questions about the messages of a run's proofs."""
