@@ -24,7 +24,8 @@ def header(view: RunView, now: float, width: int) -> Content:
     total = view.total_steps
     if view.tuning is not None:
         of_all = f" of {total:,}" if total else ""
-        pieces.append((f"  {view.step:,}{of_all} iterations done; {view.tuning.text}  ", ""))
+        doing = "" if view.is_finished else f"; {view.tuning.text}"
+        pieces.append((f"  {view.step:,}{of_all} iterations done{doing}  ", ""))
     else:
         pieces.append((f"  step {view.step:,}" + (f" of {total:,}  " if total else ""), ""))
     tail = _tail(view, now)

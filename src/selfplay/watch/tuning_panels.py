@@ -10,7 +10,7 @@ from selfplay.watch.plot import MUTED, Piece, content_of
 
 NAMES = 11
 """Characters of the first column."""
-STATISTIC_NAMES = 22
+STATISTIC_NAMES = 17
 """Characters of the names of statistics."""
 MOST_JOBS = 12
 MOST_OF_GROUP = 16
@@ -22,7 +22,7 @@ STATISTICS = (
     ("no_decision_proportion", "no decision", True),
     ("precision", "precision", True),
     ("recall", "recall", True),
-    ("mean_episode_length", "rounds with a message", False),
+    ("mean_episode_length", "rounds spoken", False),
 )
 """Statistics, what they are called, and whether they are shares."""
 _STYLES = {
