@@ -100,7 +100,7 @@ def accounts_balance(run: Path) -> bool:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     games = last["accounts/started"] == last["accounts/finished"] + last["accounts/failed"]
     parts = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
-    steps = {part: last.get(f"accounts/steps {part}", 0.0) for part in ("added", *parts)}  # none without a buffer
+    steps = {part: last.get(f"accounts/steps {part}", 0.0) for part in ("added", *parts)}
     return games and steps["added"] == sum(steps[part] for part in parts)
 
 
