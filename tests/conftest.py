@@ -38,6 +38,11 @@ class ByFile(LoadScopeScheduling):
         return "Ray" if file in STARTS_RAY else file
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that start Ray: they take one of two processes nearly as long as all others."""
+    items.sort(key=lambda item: item.path.stem not in STARTS_RAY)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Choose which process runs which tests."""
     return ByFile(config, log)

@@ -1,16 +1,12 @@
 """Games on Ray whose seats train different policies."""
 
-import io
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
-from selfplay.cluster.train import resume, train
+from selfplay.cluster.train import train
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
@@ -20,19 +16,6 @@ from test_training_seats import OPPONENTS, SIDES, games
 BOTH = ("first", "second")
 SETTINGS = SIDES | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
 ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
-
-
-class InterruptedAt(io.StringIO):
-    """Standard output of a command; Ctrl-C is pressed when it tells of an update."""
-
-    def __init__(self, update: int) -> None:
-        super().__init__()
-        self.line = f"update {update:>4}: "
-
-    def write(self, text: str) -> int:
-        if self.line in text:
-            os.kill(os.getpid(), signal.SIGINT)
-        return super().write(text)
 
 
 def members(run: Path) -> dict[str, dict]:
@@ -56,16 +39,9 @@ def here(model, tmp_path_factory):  # noqa: F811
     return path
 
 
-def test_sides_that_meet_copies_learn_the_same_on_ray_as_in_one_process_also_if_interrupted(
-    model,  # noqa: F811
-    here,
-    tmp_path,
-    loopback,
-):
+def test_sides_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, here, tmp_path, loopback):  # noqa: F811
     there = tmp_path / "run"
-    train(configure(model, **SETTINGS | OPPONENTS | ON_RAY), there, Console(file=InterruptedAt(2)))
-    assert [line["step"] for line in metrics_of(there)] == [1, 2]
-    resume(there, quiet())
+    train(configure(model, **SETTINGS | OPPONENTS | ON_RAY), there, quiet())
     assert_learned_the_same(here, there)
     assert [game.meta["uids"] for game in games(there)] == [game.meta["uids"] for game in games(here)]
     evaluations = [sorted((run / "evaluation").glob("step-000004-*.json")) for run in (here, there)]
