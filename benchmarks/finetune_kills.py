@@ -87,7 +87,7 @@ class System:
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Start the server; return once it answers."""
-        options = ["serve", str(self.model), "--port", str(self.port), "--threads", "1"]
+        options = ["serve", str(self.model), "--port", str(self.port), "--threads", "1", "--dtype", "float32"]
         process = self._start([*options, "--jobs", str(self.directory / "jobs")])
         address = f"http://127.0.0.1:{self.port}/v1/models"
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {TOKEN}"})

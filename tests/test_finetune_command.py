@@ -10,6 +10,8 @@ import pytest
 
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
+from selfplay.commands.finetune import build_scenario
+from selfplay.config import load_config
 from wandb_files import records_of
 
 SMALL = {
@@ -119,3 +121,13 @@ def test_the_names_of_the_package_load_no_model_library():
     )
     printed = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
     assert printed.stdout.split() == []
+
+
+def test_the_seed_of_a_run_decides_its_jobs(tmp_path):
+    def seeds(seed):
+        groups = build_scenario(load_config("nip", {"seed": seed}), tmp_path).shared_model_groups
+        return [group.seed for group in groups.values()]
+
+    assert None not in seeds("3")
+    assert seeds("3") == seeds("3") != seeds("4")
+    assert len(set(seeds("3"))) == 2

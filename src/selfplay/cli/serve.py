@@ -20,6 +20,10 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; by default the run's, or the fastest.")
     ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="auto, float32 or bfloat16; by default the run's. In float32, answers repeat."),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum tokens of an answer where a request gives no limit.")
     ] = 512,
@@ -54,6 +58,7 @@ def serve(
         host=host,
         port=port,
         threads=threads,
+        dtype=dtype,
         max_tokens=max_tokens,
         max_queue=max_queue,
         adapters=adapters,

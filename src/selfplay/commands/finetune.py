@@ -12,7 +12,7 @@ from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters, FinetuneSettings
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.programs import ProofsSettings
-from selfplay.core import InputError, SelfplayError
+from selfplay.core import InputError, SelfplayError, derive_seed
 from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
@@ -149,6 +149,8 @@ def build_trainer(
     return kind(params, build_scenario(config, directory), settings, view)
 
 
+MAX_JOB_SEED = 2**31
+"""Seeds of jobs are smaller, which every API accepts."""
 _SHARED = ("agents", "rl", "text_rl", "pure_text_ei", "pure_text_malt", "base_run")
 
 
@@ -164,7 +166,7 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     assert isinstance(arena, ProofArena)
     provider = given.provider
     arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
-    groups = _groups(given, [agent.name for agent in arena.protocol.agents], directory)
+    groups = _groups(config, [agent.name for agent in arena.protocol.agents], directory)
     temperatures = {agent: _agent(given, agent).temperature for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
@@ -188,14 +190,13 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     )
 
 
-def _groups(
-    given: FinetuneSettings, agents: list[str], directory: Path
-) -> dict[str, PureTextSharedModelGroup]:
+def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, PureTextSharedModelGroup]:
     """Return the groups of agents that share a model.
 
     Raises:
         InputError: agents of a group differ in what the group needs, or an agent is unknown.
     """
+    given = _settings_of(config)
     unknown = given.agents.keys() - {*agents, "_default"}
     if unknown:
         raise InputError(
@@ -224,6 +225,7 @@ def _groups(
             first.fine_tune_from_scratch,
             first.dpo_beta,
             first.hyperparameters,
+            derive_seed(config.seed, "job", group) % MAX_JOB_SEED,
         )
     return groups
 

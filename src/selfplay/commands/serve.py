@@ -15,7 +15,7 @@ from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
-from selfplay.config.model import LoraSection
+from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.inference.engine import EmbeddedEngine
@@ -46,6 +46,7 @@ def serve(
     host: str,
     port: int,
     threads: int | None,
+    dtype: str | None,
     max_tokens: int,
     max_queue: int,
     adapters: Path | None,
@@ -59,6 +60,7 @@ def serve(
         host: address to listen at. One that other machines can reach needs a token in SELFPLAY_API_KEY.
         port: port to listen at; 0 for any free one.
         threads: threads of the model's computation; ``None`` for the run's setting, or the fastest number.
+        dtype: type of the base weights; ``None`` for the run's setting.
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress; further ones are rejected.
         adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
@@ -73,7 +75,7 @@ def serve(
     if adapters is not None and not adapters.expanduser().is_dir():
         raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
-    model = source.model if threads is None else source.model.model_copy(update={"threads": threads})
+    model = _with(source.model, threads, dtype)
     with _listen(host, port) as listener:
         say = partial(print_line, console)
         policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
@@ -140,6 +142,18 @@ def build_app(
     )
     add_job_routes(app, opened.service)
     return app
+
+
+def _with(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
+    """Return the settings of a model with those of the command line.
+
+    Raises:
+        InputError: there is no such type.
+    """
+    if dtype not in (None, "auto", "float32", "bfloat16"):
+        raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
+    given = {"threads": threads, "dtype": dtype}
+    return model.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
 def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
