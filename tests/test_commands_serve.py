@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from selfplay.cli.main import main
 from selfplay.commands.model_source import ModelSource
-from selfplay.commands.serve import build_app
+from selfplay.commands.serve import build_app, served_model
 from selfplay.config.model import ModelSettings
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
@@ -339,6 +339,12 @@ def test_the_option_adapters_requires_a_directory(directory, tmp_path, monkeypat
     assert main(["serve", str(tiny_model("llama")), "--adapters", directory]) == 2
     error = capsys.readouterr().err
     assert error == f"error: --adapters: {directory} is not a directory. Give one that holds adapters\n"
+
+
+def test_threads_and_type_are_those_of_the_run_unless_they_are_given():
+    of_run = ModelSettings(threads=3, dtype="bfloat16")
+    assert served_model(of_run, None, None) == of_run
+    assert served_model(of_run, 1, "float32") == ModelSettings(threads=1, dtype="float32")
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):

@@ -75,7 +75,7 @@ def serve(
     if adapters is not None and not adapters.expanduser().is_dir():
         raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
-    model = _with(source.model, threads, dtype)
+    model = served_model(source.model, threads, dtype)
     with _listen(host, port) as listener:
         say = partial(print_line, console)
         policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
@@ -144,7 +144,7 @@ def build_app(
     return app
 
 
-def _with(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
+def served_model(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
     """Return the settings of a model with those of the command line.
 
     Raises:
