@@ -3,8 +3,8 @@
 One run is left alone. Then runs of the same configuration are killed, trainer or server, at random moments
 over all of their stages; the server is started again and the run is resumed until it ends. Each must end by
 itself with the same state, rollouts and job files, and the server with as many jobs, whose adapters have the
-same bytes. Only what is drawn or measured anew in each run may differ: ids, times and the random end of a
-model's name.
+same bytes. Only what is drawn or measured anew in each run may differ: ids, times, how often an
+episode was tried, and the random end of a model's name.
 
 Command:  python benchmarks/finetune_kills.py [--kills 50] [--each 5] [--trainer pure_text_ei] [--seed 0]
 Needs:    this package. Linux.
@@ -183,11 +183,25 @@ def results(system: System) -> dict[str, Any]:
     }
 
 
+def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """Return the first rollout that differs, in both versions."""
+    for (name, lines), (_, others) in zip(expected["rollouts"], found["rollouts"], strict=True):
+        for number, (line, other) in enumerate(zip(lines, others, strict=False)):
+            if line != other:
+                place = next(
+                    at for at, pair in enumerate(zip(line, other, strict=False)) if len(set(pair)) > 1
+                )
+                around = slice(max(0, place - 60), place + 60)
+                return f"; {name}, line {number}: {line[around]} / {other[around]}"
+    return ""
+
+
 def _timeless(line: str) -> str:
     content = json.loads(line)
     rollout = content.get("rollout", content)
     for name in ("started_at", "ended_at"):
         rollout.pop(name, None)
+    rollout["meta"].pop("retried", None)
     return json.dumps(content)
 
 
@@ -226,10 +240,12 @@ def main() -> None:
                 resumed += system.end()
                 found = results(system)
             wrong = [key for key in expected if found[key] != expected[key]]
-            differing += [f"{name}: {', '.join(wrong)}"] if wrong else []
+            if wrong:
+                differing.append(f"{name}: {', '.join(wrong)}{first_difference(expected, found)}")
             kills.update(hit)
             same.update([] if wrong else hit)
-            print(f"{name}: {hit}, resumed {resumed} times, differs in {wrong}", file=sys.stderr, flush=True)
+            found_wrong = f"differs in {differing[-1]}" if wrong else "the same"
+            print(f"{name}: {hit}, resumed {resumed} times, {found_wrong}", file=sys.stderr, flush=True)
         print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     rows = [[*key, str(kills[key]), str(same[key])] for key in sorted(kills)]
     print_table(["stage", "killed", "kills", "of them in runs that ended the same"], rows)
