@@ -38,6 +38,8 @@ from tiny_models import tiny_model
 SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
 TOKEN = "the-token"
 LIMIT_SECONDS = 600.0
+REPEATING = ("--threads", "1", "--dtype", "float32")
+"""Options with which a server's answers repeat."""
 CONFIG = """
 seed = 3
 [program]
@@ -51,14 +53,14 @@ evaluation_claims = 6
 [program.claims]
 type = "arithmetic_claims"
 [finetune]
-trainer = "{trainer}"
+trainer = "TRAINER"
 [finetune.provider]
-base_url = "http://127.0.0.1:{port}/v1"
+base_url = "http://127.0.0.1:PORT/v1"
 poll_seconds = 0.2
 least_examples = 2
 [finetune.agents._default]
 model_name = "base"
-hyperparameters = {{n_epochs = 6, batch_size = 2, learning_rate_multiplier = 20.0}}
+hyperparameters = {n_epochs = 6, batch_size = 2, learning_rate_multiplier = 20.0}
 [finetune.rl]
 rollouts_per_iteration = 16
 num_iterations = 3
@@ -72,23 +74,30 @@ num_initial_ei_iterations = 1
 
 
 class System:
-    """A server, and a run that it trains, in one directory."""
+    """A server, and a run that it trains, in one directory.
 
-    def __init__(self, directory: Path, model: Path, trainer: str) -> None:
-        directory.mkdir()
+    Args:
+        directory: is created.
+        model: what is served.
+        config: the run's configuration, in which PORT stands for the server's.
+        options: further options of the server.
+    """
+
+    def __init__(self, directory: Path, model: str, config: str, options: tuple[str, ...]) -> None:
+        directory.mkdir(parents=True)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
-        self.directory, self.model = directory, model
-        (directory / "kills.toml").write_text(CONFIG.format(trainer=trainer, port=self.port))
+        self.directory, self.model, self.options = directory, model, options
+        (directory / "run.toml").write_text(config.replace("PORT", str(self.port)))
         self.run = directory / "runs" / "run"
         self.log = (directory / "log").open("ab")
-        self.server = self.trainer = self.serve()
+        self.server = self.serve()
         self.trainer = self.train()
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Start the server; return once it answers."""
-        options = ["serve", str(self.model), "--port", str(self.port), "--threads", "1", "--dtype", "float32"]
-        process = self._start([*options, "--jobs", str(self.directory / "jobs")])
+        jobs = ("--jobs", str(self.directory / "jobs"))
+        process = self._start(["serve", self.model, "--port", str(self.port), *jobs, *self.options])
         address = f"http://127.0.0.1:{self.port}/v1/models"
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {TOKEN}"})
         until = time.monotonic() + LIMIT_SECONDS
@@ -105,7 +114,7 @@ class System:
             return self._start(["finetune", "--resume", str(self.run)])
         shutil.rmtree(self.run, ignore_errors=True)
         where = f"--run.directory={self.run.parent}"
-        return self._start(["finetune", str(self.directory / "kills.toml"), where, "--name", self.run.name])
+        return self._start(["finetune", str(self.directory / "run.toml"), where, "--name", self.run.name])
 
     def kill(self, victim: str) -> None:
         """Kill one of the two and start it again."""
@@ -117,9 +126,13 @@ class System:
         else:
             self.trainer = self.train()
 
-    def end(self) -> int:
-        """Wait for the end of the run, resuming it when it stopped; return how often that was."""
-        resumed, until = 0, time.monotonic() + LIMIT_SECONDS
+    def end(self, limit: float = LIMIT_SECONDS) -> int:
+        """Wait for the end of the run, resuming it when it stopped; return how often that was.
+
+        Raises:
+            RuntimeError: it has not ended within ``limit`` seconds.
+        """
+        resumed, until = 0, time.monotonic() + limit
         while time.monotonic() < until:
             if self.trainer.poll() is None:
                 time.sleep(0.1)
@@ -152,9 +165,9 @@ class System:
 
 
 @contextmanager
-def running(directory: Path, model: Path, trainer: str) -> Iterator[System]:
+def running(directory: Path, model: str, config: str, options: tuple[str, ...]) -> Iterator[System]:
     """Start a system, and end its processes."""
-    system = System(directory, model, trainer)
+    system = System(directory, model, config, options)
     try:
         yield system
     finally:
@@ -225,9 +238,9 @@ def main() -> None:
     same: Counter[tuple[str, str]] = Counter()
     differing: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
-        model = roomy(Path(scratch) / "model")
+        given = (str(roomy(Path(scratch) / "model")), CONFIG.replace("TRAINER", options.trainer), REPEATING)
         started = time.monotonic()
-        with running(Path(scratch) / "alone", model, options.trainer) as system:
+        with running(Path(scratch) / "alone", *given) as system:
             began = time.monotonic()
             system.end()
             seconds, expected = time.monotonic() - began, results(system)
@@ -235,7 +248,7 @@ def main() -> None:
         number = 0
         while kills.total() < options.kills:
             name, number = f"run-{number}", number + 1
-            with running(Path(scratch) / name, model, options.trainer) as system:
+            with running(Path(scratch) / name, *given) as system:
                 hit, resumed = disturb(system, min(options.each, options.kills - kills.total()), seconds, rng)
                 resumed += system.end()
                 found = results(system)
