@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from hostile_text import hostile_text
 from proof_scripts import CLAIM, Script, agent_of, make, play
@@ -271,6 +271,7 @@ async def test_an_episode_without_a_seed_has_that_of_its_arena_and_claim():
 
 @settings(max_examples=40, deadline=None)
 @given(hostile_text())
+@example("\ud800")
 def test_no_text_breaks_an_episode_or_speaks_for_another(text):
     client = Script(verifier=[text, text, REJECT], prover=[text])
     rollout = asyncio.run(play(client, retries=0))

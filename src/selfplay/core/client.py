@@ -152,7 +152,11 @@ class MockInferenceClient(InferenceClient):
             self.in_flight -= 1
         response = ModelResponse(text, [{"role": "assistant", "content": text}])
         if return_tokens:
-            response.prompt_token_ids = list("\n".join(m["content"] for m in messages).encode())
-            response.completion_token_ids = [*text.encode(), 0]
+            response.prompt_token_ids = list(_bytes("\n".join(m["content"] for m in messages)))
+            response.completion_token_ids = [*_bytes(text), 0]
             response.completion_logprobs = [self.logprob] * len(response.completion_token_ids)
         return response
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
