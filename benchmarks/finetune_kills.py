@@ -130,7 +130,7 @@ class System:
         """Wait for the end of the run, resuming it when it stopped; return how often that was.
 
         Raises:
-            RuntimeError: it has not ended within ``limit`` seconds.
+            RuntimeError: it is refused, or has not ended within ``limit`` seconds.
         """
         resumed, until = 0, time.monotonic() + limit
         while time.monotonic() < until:
@@ -138,6 +138,8 @@ class System:
                 time.sleep(0.1)
             elif self.trainer.returncode == 0:
                 return resumed
+            elif self.trainer.returncode == 2:
+                raise RuntimeError(f"the configuration is refused; see {self.log.name}")
             else:
                 resumed += 1
                 self.trainer = self.train()

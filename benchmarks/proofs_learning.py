@@ -66,7 +66,7 @@ def configuration(trainer: str, seed: int, protocol: str, claims: str) -> str:
         f'[finetune.agents.{name}]\nmodel_name = "base"\nfreeze_agent = true'
         for name in PROVERS.get(protocol, TWO_PROVERS)
     ]
-    data = "difficulty = 1\ncount = 2200" if claims == "arithmetic_claims" else ""
+    data = "difficulty = 1\ncount = 1850" if claims == "arithmetic_claims" else ""
     values = {
         "SEED": str(seed),
         "PROTOCOL": protocol,
