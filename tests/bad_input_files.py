@@ -75,6 +75,7 @@ def _make_fine_tuning_runs(folder: Path) -> None:
     for name in ("judged", "unplayed"):
         _write(folder / name / "config.toml", PROOFS)
         (folder / name / "state.json").write_text('{"iteration": 0, "train_loop_stage": "sample_rollouts"}')
+        (folder / name / "hyper_params.json").write_text("{}")
     _write(folder / "judged" / "rollouts" / "step-000000.jsonl", "")
     _write(folder / "judged" / "analysis" / "follow_up" / "step-000000.jsonl", "{\n")
     (folder / "judged" / "analysis" / "prover_role_conformance").mkdir()

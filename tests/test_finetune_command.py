@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from finetune_runs import files_of
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
 from selfplay.commands.finetune import build_scenario
@@ -87,6 +88,18 @@ async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biase
     items = [item for one in records if one.HasField("history") for item in one.history.item]
     logged = {item.key or item.nested_key[0] for item in items}
     assert {"mean_accuracy", "test_mean_accuracy"} <= logged
+
+
+async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
+    assert await finetune("one") == 0
+    before = files_of(runs)
+    assert await finetune("one") == 2
+    said = capsys.readouterr().err
+    assert said.endswith("or continue it: selfplay finetune --resume runs/one\n")
+    assert await asyncio.to_thread(main, ["train", "--resume", "one"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("is a run of selfplay finetune. Use: selfplay finetune --resume runs/one\n")
+    assert files_of(runs) == before
 
 
 def test_weights_and_biases_without_a_key_is_one_line_and_leaves_nothing(runs):

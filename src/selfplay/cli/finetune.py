@@ -31,9 +31,11 @@ def finetune(
         if words or name is not None:
             raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")
         from selfplay.commands.finetune import resume_finetune
+        from selfplay.training.run_kinds import check_kind
         from selfplay.training.run_names import find_run
 
         run = find_run(resume, "--resume")
+        check_kind(run, "finetune")
         resume_finetune(run, overrides, Console(), accept_changes=accept_changes)
         return
     if len(words) != 1:

@@ -122,9 +122,11 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
     from selfplay.config import load_config
     from selfplay.training.progress_views import working
     from selfplay.training.run_directory import RunDirectory
+    from selfplay.training.run_kinds import check_kind
     from selfplay.training.run_names import find_run
 
     run_dir = find_run(run, "--resume")
+    check_kind(run_dir, "train")
     config = load_config(str(run_dir / "config.toml"), {})
     RunDirectory(run_dir).check_unfinished(config.learning.steps)
     console = Console()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
+from selfplay.training.run_kinds import resume_command
 from selfplay.training.single_writer import Epoch
 from selfplay.training.start_log import note_failure
 
@@ -51,7 +52,7 @@ class RunDirectory:
             raise InputError(
                 "--name",
                 f"{path} already holds a run",
-                f"Choose another name, or continue it: selfplay train --resume {path}",
+                f"Choose another name, or continue it: {resume_command(path)}",
             )
         run._made = not path.exists()
         try:

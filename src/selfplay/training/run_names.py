@@ -8,6 +8,7 @@ from pathlib import Path
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_kinds import resume_command
 
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
@@ -105,7 +106,7 @@ def named_run_directory(parent: Path, name: str) -> Path:
         raise InputError(
             "--name",
             f"{path} exists already",
-            f"Choose another, or continue it: selfplay train --resume {path}",
+            f"Choose another, or continue it: {resume_command(path)}",
         )
     return path
 

@@ -1,0 +1,26 @@
+"""Which command trains a run: ``selfplay train`` or ``selfplay finetune``."""
+
+from pathlib import Path
+
+from selfplay.core import InputError
+from selfplay.finetune.run_files import RunFiles
+
+
+def resume_command(run: Path) -> str:
+    """Return the command that continues a run."""
+    return f"selfplay {_kind(run)} --resume {run}"
+
+
+def check_kind(run: Path, command: str) -> None:
+    """Check that a command continues this kind of run.
+
+    Raises:
+        InputError: another one does.
+    """
+    kind = _kind(run)
+    if kind != command:
+        raise InputError("--resume", f"{run} is a run of selfplay {kind}", f"Use: {resume_command(run)}")
+
+
+def _kind(run: Path) -> str:
+    return "finetune" if RunFiles(run).params.exists() else "train"
