@@ -112,7 +112,6 @@ class System:
         """Start the run, or continue it."""
         if (self.run / "config.toml").exists():
             return self._start(["finetune", "--resume", str(self.run)])
-        shutil.rmtree(self.run, ignore_errors=True)
         where = f"--run.directory={self.run.parent}"
         return self._start(["finetune", str(self.directory / "run.toml"), where, "--name", self.run.name])
 

@@ -102,6 +102,40 @@ async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
     assert files_of(runs) == before
 
 
+@pytest.mark.parametrize("place", ["RunDirectory.write_config", "RunDirectory.lock", "Epoch.begin"])
+async def test_a_run_killed_before_it_has_a_configuration_frees_its_name(runs, place):
+    name, method = place.split(".")
+    killed = (
+        "import os, selfplay.training.run_directory as module; from selfplay.cli.main import run\n"
+        f"module.{name}.{method} = lambda *_: os.kill(os.getpid(), 9)\nrun()"
+    )
+    fields = [word for field, value in SMALL.items() for word in (f"--{field}", value)]
+    command = [sys.executable, "-c", killed, "finetune", "nip", "--name", "one", *fields]
+    ended = await asyncio.to_thread(subprocess.run, command, stdin=subprocess.DEVNULL)
+    assert ended.returncode == -9
+    assert (runs / "one").is_dir()
+    assert await finetune("one", seed="3") == 0
+    assert "seed = 3" in (runs / "one" / "config.toml").read_text()
+    assert [path.name for path in runs.iterdir()] == ["one"]
+
+
+async def test_a_directory_that_a_run_did_not_leave_keeps_its_name(runs, capsys):
+    for name in ("rollouts/step-000000.jsonl", ".lock", "notes"):
+        path = runs / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        assert await finetune("one") == 2
+        assert "one exists already" in capsys.readouterr().err
+
+
+async def test_a_run_builds_its_protocol_once(runs, tmp_path):
+    own = "from selfplay.programs.proofs.protocols import nip\n\ndef counted(given):\n"
+    own += "    with open('built', 'a') as file:\n        file.write('once ')\n    return nip(given)\n"
+    (tmp_path / "own.py").write_text(own)
+    assert await finetune("one", **{"program.protocol": "own.py:counted"}) == 0
+    assert (tmp_path / "built").read_text() == "once "
+
+
 def test_weights_and_biases_without_a_key_is_one_line_and_leaves_nothing(runs):
     """In a process of its own, because the package reads its settings once."""
     pytest.importorskip("wandb")

@@ -49,8 +49,8 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
     if config.finetune is not None and config.finetune.base_run.run_id is not None:
         print_line(console, f"parameters of {config.finetune.base_run.run_id}")
     check_extras(config.tracking)
-    build_scenario(config, directory)
-    _train(config, RunDirectory.create(directory), console)
+    scenario = build_scenario(config, directory)
+    _train(config, scenario, RunDirectory.create(directory), console)
 
 
 def resume_finetune(
@@ -70,17 +70,31 @@ def resume_finetune(
     """
     run = RunDirectory.open(directory)
     run.lock()
-    config = load_config(str(run.config_file), overrides)
-    _train(config, run, console, accept_changes=accept_changes)
+    try:
+        config = load_config(str(run.config_file), overrides)
+        scenario = build_scenario(config, directory)
+        _train(config, scenario, run, console, accept_changes=accept_changes)
+    finally:
+        run.unlock()
 
 
-def _train(config: Config, run: RunDirectory, console: Console, *, accept_changes: bool = False) -> None:
+def _train(
+    config: Config,
+    scenario: ScenarioInstance,
+    run: RunDirectory,
+    console: Console,
+    *,
+    accept_changes: bool = False,
+) -> None:
+    """Train to the end. The configuration is written last: with it, the run can be resumed."""
     wandb_run = None
     try:
         wandb_run = _start_wandb(config, run)
-        trainer = build_trainer(config, run.path, console, accept_changes=accept_changes, wandb_run=wandb_run)
-        run.write_config(dump_config(config))
+        trainer = build_trainer(
+            config, scenario, run.path, console, accept_changes=accept_changes, wandb_run=wandb_run
+        )
         trainer.save_checkpoint(log=False)
+        run.write_config(dump_config(config))
         trainer.train()
         print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
@@ -115,13 +129,14 @@ def _continue(path: Path) -> str:
 
 def build_trainer(
     config: Config,
+    scenario: ScenarioInstance,
     directory: Path,
     console: Console,
     *,
     accept_changes: bool = False,
     wandb_run: Any | None = None,
 ) -> PureTextRlTrainer:
-    """Build the trainer of a configuration.
+    """Build the trainer of a configuration and of the components built from it.
 
     Raises:
         InputError: the configuration does not fit.
@@ -146,7 +161,7 @@ def build_trainer(
     )
     kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
     view = RecordingView(console, RunFiles(directory))
-    return kind(params, build_scenario(config, directory), settings, view)
+    return kind(params, scenario, settings, view)
 
 
 MAX_JOB_SEED = 2**31

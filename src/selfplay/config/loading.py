@@ -67,7 +67,7 @@ def _read_toml(source: str) -> dict[str, Any]:
         raise InputError(
             source,
             "is a directory, not a configuration",
-            f"Give a .toml file. To continue a run: selfplay train --resume {source}",
+            f"Give a .toml file. To continue a run: --resume {source}",
         )
     if not path.exists():
         raise _no_such_source(source)

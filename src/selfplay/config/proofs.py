@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
+from selfplay.core import InputError
 
 
 class ColumnSettings(Settings):
@@ -126,3 +127,14 @@ class ProtocolSettings(Settings):
     """Whether provers earn what the verifier earns."""
     prover_invalid_response_penalty: float | None = None
     """A prover's reward for an invalid answer, which then ends the proof; if not given, it costs nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_zero_knowledge(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "zero_knowledge" in given:
+            raise InputError(
+                "program.zero_knowledge",
+                "is not possible with text: its simulator is rewarded by the logits of messages",
+                "Leave it out",
+            )
+        return given

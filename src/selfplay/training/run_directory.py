@@ -15,7 +15,7 @@ from pathlib import Path
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
 from selfplay.training.run_kinds import resume_command
-from selfplay.training.single_writer import Epoch
+from selfplay.training.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
@@ -42,7 +42,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
-        """Make a new run directory and lock it.
+        """Make a new run directory and lock it; what is left of one that never began is deleted.
 
         Raises:
             InputError: the run exists already, or the directory cannot be written.
@@ -54,7 +54,8 @@ class RunDirectory:
                 f"{path} already holds a run",
                 f"Choose another name, or continue it: {resume_command(path)}",
             )
-        run._made = not path.exists()
+        left_over = run.never_began()
+        run._made = left_over or not path.exists()
         try:
             for folder in (run.rollouts, run.checkpoints, run.evaluation):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +64,8 @@ class RunDirectory:
                 "run.directory", f"{path} cannot be made ({error.strerror})", "Choose a writable directory."
             ) from error
         run.lock()
+        if left_over:
+            run._delete_left_over()
         return run
 
     @classmethod
@@ -76,6 +79,26 @@ class RunDirectory:
         if not run.config_file.is_file():
             raise InputError("RUN", f"{path} is not a run directory", "Name one that has a config.toml.")
         return run
+
+    def never_began(self) -> bool:
+        """Whether this is what a kill left of a run before its configuration was written.
+
+        Such a directory was locked once or is empty, holds no result, and nobody works in it.
+        """
+        if self.config_file.exists() or not self.path.is_dir() or self.is_in_use():
+            return False
+        names = {path.name for path in self.path.iterdir()}
+        results = (self.rollouts, self.checkpoints, self.evaluation)
+        found = any(any(folder.iterdir()) for folder in results if folder.is_dir())
+        return not found and (LOCK in names or names <= {folder.name for folder in results})
+
+    def _delete_left_over(self) -> None:
+        """Delete what a run that never began has written, for a new one in its place."""
+        for path in self.path.iterdir():
+            if path.is_file() and path.name not in (LOCK, EPOCH_FILE):
+                path.unlink()
+            elif path.is_dir() and path not in (self.rollouts, self.checkpoints, self.evaluation):
+                shutil.rmtree(path)
 
     def lock(self) -> None:
         """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
