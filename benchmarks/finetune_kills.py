@@ -4,7 +4,7 @@ One run is left alone. Then runs of the same configuration are killed, trainer o
 over all of their stages; the server is started again and the run is resumed until it ends. Each must end by
 itself with the same state, rollouts and job files, and the server with as many jobs, whose adapters have the
 same bytes. Only what is drawn or measured anew in each run may differ: ids, times, how often an
-episode was tried, and the random end of a model's name.
+episode was tried, and the random ends of the names of jobs and models.
 
 Command:  python benchmarks/finetune_kills.py [--kills 50] [--each 5] [--trainer pure_text_ei] [--seed 0]
 Needs:    this package. Linux.
@@ -182,7 +182,7 @@ def results(system: System) -> dict[str, Any]:
         path.relative_to(system.directory / "jobs").as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in (system.directory / "jobs").rglob("adapter_model.safetensors")
     }
-    by_id = {job["id"]: job["suffix"] for job in jobs}
+    by_id = {job["id"]: _without_key(job["suffix"]) for job in jobs}
     rollouts = {
         path.name: [_timeless(line) for line in path.read_text().splitlines()]
         for path in sorted((system.run / "rollouts").glob("*.jsonl"))
@@ -220,10 +220,15 @@ def _timeless(line: str) -> str:
 
 
 def _named(text: str, jobs: dict[str, str]) -> str:
-    """Replace the ids of jobs by their names, and the random end of a model's name by nothing."""
+    """Replace the ids of jobs by their names, and the random ends of names by nothing."""
     for job, name in jobs.items():
         text = text.replace(job, name)
-    return re.sub(r"(ft:[^\"]*:[^\":]*):[0-9a-f]{8}\b", r"\1", text)
+    return re.sub(r"(ft:[^\"]*:[^\":]*):[0-9a-f]{8}\b", r"\1", _without_key(text))
+
+
+def _without_key(text: str) -> str:
+    """Take away what the names of jobs at the server have so that no other run has them."""
+    return re.sub(r"(_iter_[\w.-]+)_[0-9a-f]{8}\b", r"\1", text)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Experiments over fine-tuning jobs with agents that follow a script."""
 
 import json
+import re
+from dataclasses import replace
 
 from proof_scripts import Script, make
 from selfplay.config.finetune import RlParameters
@@ -18,8 +20,13 @@ CLAIMS = [
 ]
 
 
+def plain(text):
+    """A job's name, or a text with such names, without what each record draws."""
+    return re.sub(r"(_iter_[\w.-]+)_[0-9a-f]{8}\b", r"\1", text)
+
+
 class Jobs(DryRunJobs):
-    """Jobs that end as the test says; keeps what was asked for.
+    """Jobs that end as the test says; keeps what was asked for, under names without what is drawn.
 
     ``ends`` are the statuses of the jobs to come, by the order of their creation; then all succeed.
     """
@@ -31,12 +38,11 @@ class Jobs(DryRunJobs):
         self.files = {}
 
     async def upload(self, name, examples):
-        self.files.setdefault(name, examples)
-        return await super().upload(name, examples)
+        self.files.setdefault(plain(name), examples)
+        return await super().upload(plain(name), examples)
 
     async def create(self, request, file):
-        from dataclasses import replace
-
+        request = replace(request, name=plain(request.name))
         if request.name not in [one.name for one in self.requests]:
             self.requests.append(request)
             job = await super().create(request, file)
@@ -131,7 +137,7 @@ def files_of(directory):
 
 
 def without_clocks(files):
-    """The files with the times of rollouts left out."""
+    """The files with the times of rollouts and the drawn names of jobs left out."""
 
     def clean(line):
         entry = json.loads(line)
@@ -140,6 +146,8 @@ def without_clocks(files):
         return entry
 
     return {
-        name: [clean(line) for line in content.splitlines()] if name.startswith("rollouts") else content
+        name: [clean(line) for line in content.splitlines()]
+        if name.startswith("rollouts")
+        else plain(content.decode())
         for name, content in files.items()
     }

@@ -1,6 +1,8 @@
 """JobRecords: what is known of each fine-tuning job, written down before the provider is asked."""
 
 import hashlib
+import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,19 @@ from selfplay.finetune.providers.job import Job, JobProvider, JobRequest
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
-    """A job by its name. ``file`` and ``job`` are the provider's ids, once there are any."""
+    """A job by its name. ``file`` and ``job`` are the provider's ids, once there are any.
+
+    Attributes:
+        name: its name in the run.
+        unique_name: its name at the provider, which no job of any other run has.
+        model: the model that it starts from.
+        method: how it learns.
+        examples: number of examples.
+        sha256: their digest.
+    """
 
     name: str
+    unique_name: str
     model: str
     method: str
     examples: int
@@ -26,8 +38,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
 class JobRecords:
     """Submits jobs, each once, whatever is killed in between.
 
-    A job's examples and its record are written before the provider is asked. After a restart, a file or a
-    job that the provider already has under this name is taken; only what it lacks is made.
+    A job's examples and its record are written before the provider is asked. The record draws the job's name
+    at the provider, so that a run which is named like an earlier one never takes that run's jobs. After a
+    restart, a file or a job that the provider already has under this name is taken; only what it lacks is
+    made.
 
     Args:
         directory: where records and examples are kept.
@@ -46,6 +60,7 @@ class JobRecords:
         record = self._begin(request, content, len(examples))
         if record.job is not None:
             return await provider.status(record.job)
+        request = replace(request, name=record.unique_name, sha256=record.sha256)
         if record.file is None:
             record.file = await provider.upload(request.name, content)
             self._write(record)
@@ -80,6 +95,7 @@ class JobRecords:
             write_file(self.directory / f"{request.name}.jsonl", content)
             record = JobRecord(
                 name=request.name,
+                unique_name=f"{request.name}_{secrets.token_hex(4)}",
                 model=request.model,
                 method=request.method,
                 examples=examples,

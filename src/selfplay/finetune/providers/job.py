@@ -27,6 +27,7 @@ class JobRequest:
         method: how it learns from the examples.
         hyperparameters: OpenAI's names and values (``n_epochs``, ``beta``, ...); others are the provider's.
         seed: seed of the job; ``None`` leaves it to the provider.
+        sha256: digest of the examples; with model and method it says whether a job of this name is this one.
     """
 
     name: str
@@ -34,6 +35,7 @@ class JobRequest:
     method: JobMethod
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class JobProvider(Protocol):
     least_examples: int
 
     async def upload(self, name: str, examples: bytes) -> str:
-        """Store a file of JSON lines in OpenAI's format, unless there is one of that name; return its id.
+        """Store a file of JSON lines in OpenAI's format, unless it is there by that name; return its id.
 
         Raises:
             SelfplayError: the provider refuses the file, or cannot be reached.
@@ -65,7 +67,7 @@ class JobProvider(Protocol):
         """Make a job on an uploaded file, unless there is one of that name; return it.
 
         Raises:
-            FineTuneJobError: the provider refuses the job.
+            FineTuneJobError: the provider refuses the job, or has another one of that name.
             SelfplayError: the provider cannot be reached; the job may have been made all the same.
         """
 

@@ -6,8 +6,10 @@ which such a server differs.
 """
 
 import asyncio
+import hashlib
 import json
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast, get_args
 
@@ -19,7 +21,7 @@ from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
 
 NAME_FIELD = "selfplay_job"
-"""The key of a job's metadata under which its name is kept."""
+"""The key of a job's metadata under which its name is kept; the keys of what else it is begin with it."""
 MAX_SUFFIX = 64
 PAGE = 100
 MAX_PAGES = 50
@@ -91,7 +93,7 @@ class OpenAIJobs:
 
     async def upload(self, name: str, examples: bytes) -> str:
         """See :class:`JobProvider`."""
-        file_name = f"{name}.jsonl"
+        file_name = f"{_suffix(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
 
         async def once(client: AsyncOpenAI) -> str:
             found = await self._search(client, "/files", file_name, lambda one: one.get("filename"))
@@ -111,34 +113,53 @@ class OpenAIJobs:
                 "type": request.method,
                 request.method: {"hyperparameters": dict(request.hyperparameters)},
             },
-            "suffix": request.name[-MAX_SUFFIX:],
-            "metadata": {NAME_FIELD: request.name},
+            "suffix": _suffix(request.name),
+            "metadata": {NAME_FIELD: request.name, **_identity(request)},
         }
         if request.seed is not None:
             body["seed"] = request.seed
         body = {self.fields.get(name, name): value for name, value in body.items()}
         for waited in range(self.quota_waits + 1):
             try:
-                return await self._created(request.name, body)
+                return await self._created(request, body)
             except openai.RateLimitError:
                 if waited == self.quota_waits:
                     raise FineTuneJobError(f"job {request.name}: the day's jobs are used up") from None
                 await asyncio.sleep(QUOTA_WAIT)
         raise AssertionError
 
-    async def _created(self, name: str, body: Reply) -> Job:
+    async def _created(self, request: JobRequest, body: Reply) -> Job:
         async def once(client: AsyncOpenAI) -> Job:
-            found = await self._find(client, name)
+            found = await self._find(client, request)
             if found is not None:
                 return found
             reply = await client.post("/fine_tuning/jobs", body=body, cast_to=object)
             return self._job(reply)
 
-        return await self._tried(once, f"job {name} cannot be created", "", refused=FineTuneJobError)
+        return await self._tried(once, f"job {request.name} cannot be created", "", refused=FineTuneJobError)
 
-    async def _find(self, client: AsyncOpenAI, name: str) -> Job | None:
-        found = await self._search(client, "/fine_tuning/jobs", name, _name_of)
-        return None if found is None else self._job(found)
+    async def _find(self, client: AsyncOpenAI, request: JobRequest) -> Job | None:
+        """Return the job of this name, or ``None``.
+
+        Raises:
+            FineTuneJobError: it has another model, method or file.
+        """
+        found = await self._search(
+            client, "/fine_tuning/jobs", request.name, lambda one: self._metadata(one).get(NAME_FIELD)
+        )
+        if found is None:
+            return None
+        kept = self._metadata(found)
+        other = [key for key, value in _identity(request).items() if kept.get(key) != value]
+        if other:
+            raise FineTuneJobError(
+                f"the API has another job with the name {request.name}, which differs in {', '.join(other)}"
+            )
+        return self._job(found)
+
+    def _metadata(self, job: Reply) -> Reply:
+        found = job.get(self.fields.get("metadata", "metadata"))
+        return found if isinstance(found, dict) else {}
 
     async def status(self, job_id: str) -> Job:
         """See :class:`JobProvider`."""
@@ -260,9 +281,15 @@ def _has_more(reply: object) -> bool:
     return isinstance(reply, dict) and bool(reply.get("has_more"))
 
 
-def _name_of(job: Reply) -> object:
-    metadata = job.get("metadata")
-    return metadata.get(NAME_FIELD) if isinstance(metadata, dict) else None
+def _suffix(name: str) -> str:
+    """Return the end of a name, in characters that every API accepts."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-MAX_SUFFIX:]
+
+
+def _identity(request: JobRequest) -> dict[str, str]:
+    """Return what a job of the same name must agree in, as its metadata."""
+    known = {"model": request.model, "method": request.method, "sha256": request.sha256}
+    return {f"{NAME_FIELD}_{key}": value for key, value in known.items()}
 
 
 def _code(error: openai.APIStatusError) -> str:
