@@ -10,8 +10,10 @@ from finetune_runs import guesses, run
 from job_server import serving
 from live_server import TOKEN
 from selfplay.config.finetune import RlParameters
-from selfplay.finetune import FineTuneJobError, PureTextEiTrainer
+from selfplay.core import InputError
+from selfplay.finetune import FineTuneJobError, PureTextEiTrainer, PureTextSharedModelGroup
 from selfplay.finetune.job_records import JobRecords
+from selfplay.finetune.providers.dry_run import DryRunJobs
 from selfplay.finetune.providers.job import JobRequest
 from selfplay.finetune.providers.openai_jobs import OpenAIJobs
 
@@ -67,3 +69,14 @@ async def test_our_server_takes_jobs_of_a_run_with_any_name(tmp_path, name):
         again = replace(request, name=kept.unique_name, sha256=kept.sha256)
         assert (await jobs.create(again, kept.file)).id == job.id
         assert len(live.client().fine_tuning.jobs.list().data) == len(live.client().files.list().data) == 1
+
+
+def test_a_run_with_a_long_name_has_jobs(tmp_path):
+    trainer = run(PureTextEiTrainer, tmp_path / ("ü" * 120), DryRunJobs(), rl=TWO)
+    assert len(trainer.shared_model_groups["prover"].records.names()) == 2
+
+
+@pytest.mark.parametrize("name", ["../prover", "a/b", "both provers", "", ".", "x" * 65, "prüfer"])
+def test_a_group_is_refused_whose_name_cannot_name_files_and_jobs(tmp_path, name):
+    with pytest.raises(InputError, match="cannot name the jobs of its agents"):
+        PureTextSharedModelGroup(name, ("prover",), "base", DryRunJobs(), JobRecords(tmp_path))

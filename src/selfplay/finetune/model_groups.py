@@ -1,9 +1,11 @@
 """PureTextSharedModelGroup: agents that share a model, and the jobs that make it better."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay.core import InputError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobMethod, JobProvider, JobRequest
 from selfplay.finetune.state import FROZEN_JOB, INSUFFICIENT_DATA_JOB, GroupState
@@ -30,6 +32,9 @@ class PureTextSharedModelGroup:
         dpo_beta: DPO's ``beta``; ``None`` leaves it to the provider.
         hyperparameters: further hyperparameters of jobs, by OpenAI's names.
         seed: seed of jobs.
+
+    Raises:
+        InputError: the name of the group cannot name files and jobs.
     """
 
     group_name: str
@@ -43,6 +48,14 @@ class PureTextSharedModelGroup:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     state: GroupState = field(default_factory=GroupState)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]{,63}", self.group_name, re.ASCII):
+            raise InputError(
+                "shared_model_group",
+                f"{self.group_name!r} cannot name the jobs of its agents",
+                "Use at most 64 letters, digits, '.', '_' and '-'",
+            )
 
     @property
     def model_name(self) -> str:

@@ -34,6 +34,9 @@ from selfplay.finetune.transcripts import (
 )
 from selfplay.finetune.tree_episode import ends_of
 
+MAX_RUN_ID = 32
+"""So many characters of a run's name are in the names of its jobs."""
+
 
 class PureTextRlTrainer(Experiment, ABC):
     """Base class of stage trainers. A subclass makes jobs: :meth:`_stage_create_fine_tune_jobs`.
@@ -359,9 +362,12 @@ class PureTextRlTrainer(Experiment, ABC):
                 raise ValueError(f"verifier_guess_replacement_annealing: there is no {annealing}")
 
     def _get_fine_tune_job_name(self, shared_model_group: PureTextSharedModelGroup) -> str:
-        """Return the name of a group's job in this iteration; a job that is made again has another one."""
+        """Return the name of a group's job in this iteration; a job that is made again has another one.
+
+        A long name of the run is cut: the job's name is also that of files.
+        """
         tries = shared_model_group.state.tries
-        name = f"{self.run_id}_iter_{self.state.iteration}_{shared_model_group.group_name}"
+        name = f"{self.run_id[:MAX_RUN_ID]}_iter_{self.state.iteration}_{shared_model_group.group_name}"
         return f"{name}_try_{tries + 1}" if tries else name
 
     def _get_iteration_begin_message(self) -> str:
