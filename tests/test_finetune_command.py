@@ -34,9 +34,13 @@ def runs(tmp_path, monkeypatch):
 async def finetune(name, **fields):
     """Run the command against a server that accepts every claim; return its status."""
     async with serving(http(completion("Decision: accept"))) as server:
-        fields = SMALL | fields | {"finetune.provider.base_url": f"http://127.0.0.1:{server.port}/v1"}
-        words = [word for field, value in fields.items() for word in (f"--{field}", value)]
-        return await asyncio.to_thread(main, ["finetune", "nip", "--name", name, *words])
+        return await finetune_at(server, name, **fields)
+
+
+async def finetune_at(server, name, **fields):
+    fields = SMALL | fields | {"finetune.provider.base_url": f"http://127.0.0.1:{server.port}/v1"}
+    words = [word for field, value in fields.items() for word in (f"--{field}", value)]
+    return await asyncio.to_thread(main, ["finetune", "nip", "--name", name, *words])
 
 
 def lines_of(path):
@@ -57,6 +61,21 @@ async def test_the_tests_of_a_run_are_played_again_by_the_command(runs):
     assert "seed = 3" in (runs / "again" / "config.toml").read_text()
     (runs / "first").rename(runs / "elsewhere")
     assert await asyncio.to_thread(main, ["finetune", "--resume", "again"]) == 0
+
+
+async def test_an_agent_is_tested_at_a_temperature_of_its_own(runs):
+    agent = {
+        "program.protocol": "solo_verifier",
+        "finetune.agents.verifier.temperature": "0.7",
+        "finetune.agents.verifier.test_temperature": "0",
+        "finetune.rl.num_iterations": "1",
+        "program.evaluation_claims": "3",
+        "finetune.text_rl.test_on_whole_dataset": "true",
+    }
+    async with serving(http(completion("Decision: accept"))) as server:
+        assert await finetune_at(server, "cold", **agent) == 0
+        asked = sorted(body["temperature"] for body in server.bodies)
+    assert asked == [0.0, 0.0, 0.0, 0.7, 0.7]
 
 
 async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biases_offline(runs, monkeypatch):

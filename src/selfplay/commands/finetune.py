@@ -182,9 +182,13 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     provider = given.provider
     arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
     groups = _groups(config, [agent.name for agent in arena.protocol.agents], directory)
-    temperatures = {agent: _agent(given, agent).temperature for agent in arena.roles}
+    parameters = {agent: _agent(given, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
+        temperatures = {name: one.temperature for name, one in parameters.items()}
+        if not train:
+            tests = {name: one.test_temperature for name, one in parameters.items()}
+            temperatures |= {name: one for name, one in tests.items() if one is not None}
         return PureTextEnvironment(
             *(arena, arena.protocol, claims, count, lambda: agents_of(groups, temperatures)),
             seed=config.seed,
@@ -223,7 +227,7 @@ def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, Pur
     provider, groups = _provider(given), {}
     for group, names in members.items():
         first = _agent(given, names[0])
-        same = {"shared_model_group": None, "temperature": None}
+        same = {"shared_model_group": None, "temperature": None, "test_temperature": None}
         if any(_agent(given, n).model_copy(update=same) != first.model_copy(update=same) for n in names):
             raise InputError(
                 "finetune.agents",
