@@ -107,6 +107,7 @@ def _make_half_proved(run: Path) -> None:
     preset = files("selfplay.config").joinpath("presets", "nip.toml").read_text()
     _write(run / "config.toml", preset)
     (run / "state.json").write_text('{"iteration": 1, "train_loop_stage": "await_fine_tune_jobs"}')
+    (run / "hyper_params.json").write_text('{"seed": 0, "agents": {"_default": {"model_name": "base"}}}')
     lost = run.with_name("lost-state")
     _write(lost / "config.toml", preset)
     (lost / "state.json").write_text('{"iteration": 5, "train_loop_stage": "done"}')

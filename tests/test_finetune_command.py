@@ -197,3 +197,52 @@ def test_the_seed_of_a_run_decides_its_jobs(tmp_path):
     assert None not in seeds("3")
     assert seeds("3") == seeds("3") != seeds("4")
     assert len(set(seeds("3"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"finetune.agents.verifier.model_name": "small"}, "agents.verifier.model_name: 'base' -> 'small'"),
+        (
+            {
+                "finetune.agents.prover.hyperparameters.n_epochs": "3",
+                "finetune.agents.prover.model_name": "base",
+            },
+            "agents.prover.hyperparameters.n_epochs: nothing -> 3",
+        ),
+        ({"roles.verifier.temperature": "0.5"}, "roles.verifier: nothing -> {'temperature': 0.5}"),
+        ({"roles.prover.max_tokens": "9"}, "roles.prover: nothing -> {'max_tokens': 9}"),
+        ({"finetune.provider.least_examples": "2"}, "provider.least_examples: 10 -> 2"),
+        ({"program.max_response_words": "9"}, "program.max_response_words: 20 -> 9"),
+    ],
+)
+async def test_a_resume_lists_what_decides_results_and_stops(runs, capsys, fields, change):
+    assert await finetune("one") == 0
+    before, words = (
+        files_of(runs),
+        [word for field, value in fields.items() for word in (f"--{field}", value)],
+    )
+    capsys.readouterr()
+    assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(
+        f"one was begun with other parameters: {change}. Restore them, or resume with --accept-changes\n"
+    )
+    assert {**files_of(runs), "one/.epoch": b""} == {**before, "one/.epoch": b""}
+    assert await asyncio.to_thread(main, ["finetune", "--resume", "one", "--accept-changes", *words]) == 0
+    assert f"changed since the run began: {change}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"finetune.agents.verifier.model_name": "base", "finetune.agents.prover.model_name": "base"},
+        {"finetune.agents.verifier.model_name": "base", "finetune.agents.verifier.test_temperature": "0.0"},
+        {"finetune.provider.poll_seconds": "1.0"},
+        {"roles.verifier.policy": "base"},
+    ],
+)
+async def test_what_decides_nothing_that_was_learned_may_change(runs, fields):
+    assert await finetune("one") == 0
+    words = [word for field, value in fields.items() for word in (f"--{field}", value)]
+    assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words]) == 0

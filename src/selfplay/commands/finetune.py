@@ -143,11 +143,16 @@ def build_trainer(
     """
     given = _settings_of(config)
     program = _proofs_of(config)
+    roles = {
+        name: role.model_dump(exclude_none=True, exclude={"policy"}) for name, role in config.roles.items()
+    }
     params = HyperParameters(
         trainer=given.trainer,
         interaction_protocol=program.protocol,
         seed=config.seed,
         program=program.model_dump(),
+        roles={name: role for name, role in roles.items() if role},
+        provider=given.provider.model_dump(include={"type", "least_examples"}),
         **{name: getattr(given, name) for name in _SHARED},
     )
     settings = ExperimentSettings(

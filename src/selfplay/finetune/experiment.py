@@ -69,7 +69,7 @@ class Experiment:
         if self.files is None:
             return
         self.files.states.mkdir(parents=True, exist_ok=True)
-        check_parameters(self.files, self.hyper_params, accept=True)
+        check_parameters(self.files, self.hyper_params, self.agent_names, accept=True)
         stage = self.state.train_loop_stage
         if stage == "test_during_training":
             write_state(self.files.state_of(self.state.iteration), self.state)
@@ -117,7 +117,8 @@ class Experiment:
         if self.files is None:
             raise CheckPointNotFoundError("a run without a directory has no state")
         state = read_state(self.files.state)
-        for line in check_parameters(self.files, self.hyper_params, accept=self.settings.accept_changes):
+        accept = self.settings.accept_changes
+        for line in check_parameters(self.files, self.hyper_params, self.agent_names, accept=accept):
             self.view.say(line)
         return state
 

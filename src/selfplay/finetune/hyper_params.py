@@ -38,6 +38,10 @@ class HyperParameters(Settings):
     """Parameters by agent; ``_default`` holds for those that are not named."""
     program: dict[str, Any] = Field(default_factory=dict)
     """The settings of the program that is played: the protocol's parameters, and the claims."""
+    roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """How the roles of the program sample, where it differs from the program: `[roles.NAME]`."""
+    provider: dict[str, Any] = Field(default_factory=dict)
+    """What of the provider decides results: its type and the least number of examples of a job."""
     rl: RlParameters = RlParameters()
     """How much is sampled."""
     text_rl: TextRlParameters = TextRlParameters()
