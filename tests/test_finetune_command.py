@@ -199,6 +199,33 @@ def test_the_seed_of_a_run_decides_its_jobs(tmp_path):
     assert len(set(seeds("3"))) == 2
 
 
+async def test_a_finished_run_goes_on_with_more_iterations_as_if_it_had_had_them(runs, capsys):
+    async with serving(http(completion("Decision: accept"))) as server:
+        for name, iterations in (("short", "2"), ("long", "3")):
+            assert await finetune_at(server, name, **{"finetune.rl.num_iterations": iterations}) == 0
+        more = ["finetune", "--resume", "short", "--finetune.rl.num_iterations", "3"]
+        assert await asyncio.to_thread(main, more) == 0
+        asked = len(server.bodies)
+        assert await asyncio.to_thread(main, more) == 0
+        assert len(server.bodies) == asked
+    assert lines_of(runs / "short" / "metrics.jsonl") == lines_of(runs / "long" / "metrics.jsonl")
+    left = [sorted(path.name for path in (runs / name / "rollouts").iterdir()) for name in ("short", "long")]
+    assert left[0] == left[1]
+    assert len(list((runs / "short" / "jobs").glob("*.jsonl"))) == 4
+    assert "num_iterations = 3" in (runs / "short" / "config.toml").read_text()
+
+
+async def test_tests_that_were_played_again_have_no_more_iterations_than_their_base_run(runs, capsys):
+    assert await finetune("first") == 0
+    again = {"finetune.base_run.base_run_type": "rerun_tests", "finetune.base_run.run_id": "first"}
+    assert await finetune("again", **again) == 0
+    capsys.readouterr()
+    more = ["finetune", "--resume", "again", "--finetune.rl.num_iterations", "3"]
+    assert await asyncio.to_thread(main, more) == 1
+    assert "there is no " in capsys.readouterr().err
+    assert not list((runs / "again" / "rollouts").glob("*000002*"))
+
+
 @pytest.mark.parametrize(
     ("fields", "change"),
     [

@@ -158,6 +158,7 @@ def build_trainer(
     settings = ExperimentSettings(
         run_dir=directory,
         num_rollout_workers=config.collection.concurrency,
+        force_more_iterations=True,
         accept_changes=accept_changes,
         poll_seconds=given.provider.poll_seconds,
         job_timeout=given.provider.job_timeout,

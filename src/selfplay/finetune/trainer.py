@@ -53,13 +53,13 @@ class PureTextRlTrainer(Experiment, ABC):
 
     async def _train(self) -> None:
         total = self.hyper_params.rl.num_iterations
-        if self.state.train_loop_stage == "done" and self.state.iteration < total:
+        if self.hyper_params.base_run.base_run_type == "rerun_tests":
+            await self._rerun_tests()
+        elif self.state.train_loop_stage == "done" and self.state.iteration < total:
             if not self.settings.force_more_iterations:
                 self.view.say(f"the run is done after {self.state.iteration} iterations of now {total}")
                 return
             self._go_to("create_fine_tune_jobs", iteration=self.state.iteration - 1)
-        if self.hyper_params.base_run.base_run_type == "rerun_tests":
-            await self._rerun_tests()
         while self.state.train_loop_stage != "done":
             await self._run_stage()
 
