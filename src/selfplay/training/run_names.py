@@ -85,9 +85,9 @@ def paths_of(name: str) -> tuple[Path, Path]:
 
 
 def new_run_directory(parent: Path, stem: str) -> Path:
-    """Return ``parent/stem`` or, where that is taken, the first free one of ``stem-2``, ``stem-3``, ..."""
+    """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ..."""
     path, number = parent / stem, 1
-    while _is_taken(path):
+    while path.exists():
         number += 1
         path = parent / f"{stem}-{number}"
     return path
@@ -102,17 +102,13 @@ def named_run_directory(parent: Path, name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise InputError("--name", f"{name!r} is not a plain name", "Use letters, digits, '.', '_' and '-'")
     path = parent / name
-    if _is_taken(path):
+    if path.exists() and not RunDirectory(path).never_began():
         raise InputError(
             "--name",
             f"{path} exists already",
             f"Choose another, or continue it: {resume_command(path)}",
         )
     return path
-
-
-def _is_taken(path: Path) -> bool:
-    return path.exists() and not RunDirectory(path).never_began()
 
 
 def _known_runs(name: str) -> str:
