@@ -2,12 +2,13 @@
 
 An iteration samples rollouts, logs their statistics, tests, makes a job for each group of agents that share a
 model, and waits for the jobs. The state is saved after each stage, so a killed run continues with the stage
-that it was in: sampling keeps each rollout, and a job is made once.
+that it was in: sampling keeps each answer, and a job is made once.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ from selfplay.finetune.analysers.asking import drawing_client
 from selfplay.finetune.analysers.runner import Analysis
 from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.experiment import Experiment
+from selfplay.finetune.kept_answers import answers_kept
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
 from selfplay.finetune.providers.job import ENDED, Job
 from selfplay.finetune.rollout_file import RolloutFile
@@ -213,14 +215,16 @@ class PureTextRlTrainer(Experiment, ABC):
     ) -> list[Rollout]:
         """Sample the rollouts of an iteration, or of the test set (``"test"``) in the present iteration."""
         number = self.state.iteration if iteration == "test" else int(iteration)
-        kept = None
+        kept: RolloutFile | None = None
+        keeping: AbstractContextManager[None] = nullcontext()
         if self.files is not None:
             kept = RolloutFile(self.files.growing(environment.split, number))
+            keeping = answers_kept(environment.arena, self.files.answers_of(environment.split, number))
 
         async def play(row: Row) -> Rollout:
             return await self._sample_rollouts_for_single_environment(environment, row)
 
-        with self.view.progress(tqdm_desc if use_tqdm else "", environment.num_envs) as advance:
+        with keeping, self.view.progress(tqdm_desc if use_tqdm else "", environment.num_envs) as advance:
             return await sample(environment, number, play, kept, self.settings.num_rollout_workers, advance)
 
     async def _sample_rollouts_for_single_environment(
