@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
-from selfplay.commands.finetune import build_scenario
+from selfplay.commands.finetune import build_scenario, build_trainer
 from selfplay.config import load_config
+from selfplay.core import MockInferenceClient
 from wandb_files import records_of
 
 SMALL = {
@@ -131,3 +133,17 @@ def test_the_seed_of_a_run_decides_its_jobs(tmp_path):
     assert None not in seeds("3")
     assert seeds("3") == seeds("3") != seeds("4")
     assert len(set(seeds("3"))) == 2
+
+
+@pytest.mark.parametrize("trainer", ["pure_text_ei", "pure_text_malt"])
+def test_model_calls_are_limited_in_number_at_a_time(tmp_path, trainer):
+    fields = SMALL | {
+        "finetune.trainer": trainer,
+        "finetune.rl.rollouts_per_iteration": "12",
+        "finetune.provider.concurrency": "5",
+    }
+    client = MockInferenceClient(["Decision: accept"])
+    experiment = build_trainer(load_config("debate-proof", fields), tmp_path, Console(quiet=True))
+    experiment.train_environment.arena.client = client
+    experiment.train()
+    assert client.max_in_flight == 5

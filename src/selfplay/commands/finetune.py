@@ -137,7 +137,7 @@ def build_trainer(
     )
     settings = ExperimentSettings(
         run_dir=directory,
-        num_rollout_workers=config.collection.concurrency,
+        num_rollout_workers=given.provider.concurrency,
         accept_changes=accept_changes,
         poll_seconds=given.provider.poll_seconds,
         job_timeout=given.provider.job_timeout,
@@ -166,6 +166,7 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     assert isinstance(arena, ProofArena)
     provider = given.provider
     arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
+    arena.set_concurrency(provider.concurrency)
     groups = _groups(config, [agent.name for agent in arena.protocol.agents], directory)
     temperatures = {agent: _agent(given, agent).temperature for agent in arena.roles}
 
