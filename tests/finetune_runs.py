@@ -114,6 +114,22 @@ def guesses(**more):
     return Script(verifier=decide, prover=lambda messages, seed: f"Because of {seed % 89}.", **more)
 
 
+class Mortal(Script):
+    """Plays as :func:`guesses` does, counts its answers, and ends the process once there are enough."""
+
+    def __init__(self, last=None):
+        super().__init__(**guesses().lines)
+        self.last = float("inf") if last is None else last
+        self.answered = 0
+
+    async def complete(self, messages, *args, **kwargs):
+        response = await super().complete(messages, *args, **kwargs)
+        if self.answered >= self.last:
+            raise Killed
+        self.answered += 1
+        return response
+
+
 def run(kind, directory, provider, view=None, client=None, **changes):
     trainer = make_trainer(
         kind, client or guesses(), directory, provider, view=view, **{"rl": THREE} | changes

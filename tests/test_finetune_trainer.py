@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, run, without_clocks
-from proof_scripts import Script
+from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
 from selfplay.config.finetune import RlParameters, TextRlParameters
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
@@ -137,22 +136,6 @@ def test_a_test_run_goes_through_all_stages_and_writes_nothing(tmp_path):
     assert trainer.state.train_loop_stage == "done"
     assert trainer.extracted == 3
     assert not (tmp_path / "run").exists()
-
-
-class Mortal(Script):
-    """Plays as :func:`guesses` does, counts its answers, and ends the process once there are enough."""
-
-    def __init__(self, last=None):
-        super().__init__(**guesses().lines)
-        self.last = float("inf") if last is None else last
-        self.answered = 0
-
-    async def complete(self, messages, *args, **kwargs):
-        response = await super().complete(messages, *args, **kwargs)
-        if self.answered >= self.last:
-            raise Killed
-        self.answered += 1
-        return response
 
 
 @pytest.mark.parametrize("workers", [1, 4, 64])

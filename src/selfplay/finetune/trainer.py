@@ -64,9 +64,13 @@ class PureTextRlTrainer(Experiment, ABC):
 
     async def _rerun_tests(self) -> None:
         """Play the tests of the base run again, with the models that each of its iterations played with."""
-        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
+        first = self.state.iteration
+        for iteration in range(first, self.hyper_params.rl.num_iterations):
             self.load_and_set_state_from_checkpoint(from_base_run=True, version=str(iteration))
-            self._go_to("test_during_training")
+            if iteration == first:  # what a killed run has sampled for this test stays
+                self.save_checkpoint(log=False)
+            else:
+                self._go_to("test_during_training")
             self.view.stage("test_during_training", iteration)
             await self._test_during_training()
         self._go_to("done", iteration=self.hyper_params.rl.num_iterations)
