@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faulty_jobs import FAULTS, FaultyJobs
+from replying_server import error
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
@@ -41,22 +43,37 @@ async def test_a_job_is_asked_for_in_openais_words(tmp_path):
     assert (made["seed"], made["suffix"]) == (5, "run_iter_0_verifier")
 
 
+NAMES = {
+    "id": "job",
+    "status": "state",
+    "fine_tuned_model": "output_model",
+    "training_file": "data",
+    "metadata": "labels",
+}
+
+
 async def test_names_of_an_api_that_differs_are_translated(tmp_path):
-    server = FaultyJobs(ends=("working", "complete"))
-
-    def renamed(method, path, body, do=server._do):
-        status, reply = do(method, path, body)
-        if reply.get("status") == "complete":
-            reply["output_model"] = "theirs"
-        return status, reply
-
-    server._do = renamed
+    server = FaultyJobs(ends=("working", "complete"), names=NAMES)
+    server.succeeded = "complete"
     async with server.running() as url:
-        names = {"training_file": "data", "fine_tuned_model": "output_model"}
-        jobs = provider(url, fields=names, states={"working": "running", "complete": "succeeded"})
+        jobs = provider(url, fields=NAMES, states={"working": "running", "complete": "succeeded"})
         job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
     assert server.jobs[0]["data"] == "file-0"
-    assert job.model == "theirs"
+    assert job.model == "ft:ftjob-0"
+
+
+@pytest.mark.parametrize("names", [{}, NAMES])
+async def test_a_job_whose_reply_was_lost_is_found_among_many_by_its_name(tmp_path, names):
+    server = FaultyJobs(["none", "none", "none", "cut after"], names=names, page=2)
+    async with server.running() as url:
+        jobs = provider(url, fields=names)
+        job = await JobRecords(tmp_path / "one").submit(jobs, REQUEST, EXAMPLES)
+        assert len(server.jobs) == 1
+        for number in range(4):
+            await JobRecords(tmp_path / "others").submit(jobs, replace(REQUEST, name=f"{number}"), EXAMPLES)
+        again = await JobRecords(tmp_path / "two").submit(jobs, REQUEST, EXAMPLES)
+    assert again.id == job.id
+    assert len(server.jobs) == len(server.files) == 5
 
 
 @given(st.lists(st.sampled_from(FAULTS), max_size=12))
@@ -108,11 +125,7 @@ async def test_another_job_of_the_same_name_is_refused(tmp_path):
 
 async def test_a_refused_job_is_an_error_of_its_own(tmp_path):
     server = FaultyJobs()
-    refusal = 400, {"error": {"message": "the model is unknown"}}
-    do = server._do
-    server._do = lambda method, path, body: (
-        refusal if path.endswith("jobs") and method == "POST" else do(method, path, body)
-    )
+    server.refusals["POST /fine_tuning/jobs"] = [(400, error("the model is unknown"))]
     async with server.running() as url:
         with pytest.raises(FineTuneJobError, match="the model is unknown"):
             await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)

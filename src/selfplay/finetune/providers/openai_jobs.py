@@ -94,7 +94,7 @@ class OpenAIJobs:
         file_name = f"{name}.jsonl"
 
         async def once(client: AsyncOpenAI) -> str:
-            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"))
+            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")
             if found is not None:
                 return str(found["id"])
             made = await client.files.create(file=(file_name, examples), purpose="fine-tune")
@@ -137,7 +137,8 @@ class OpenAIJobs:
         return await self._tried(once, f"job {name} cannot be created", "", refused=FineTuneJobError)
 
     async def _find(self, client: AsyncOpenAI, name: str) -> Job | None:
-        found = await self._search(client, "/fine_tuning/jobs", name, _name_of)
+        id_field = self.fields.get("id", "id")
+        found = await self._search(client, "/fine_tuning/jobs", name, self._name_of, id_field)
         return None if found is None else self._job(found)
 
     async def status(self, job_id: str) -> Job:
@@ -169,7 +170,12 @@ class OpenAIJobs:
         return await self._tried(once, "a job cannot be cancelled", job_id)
 
     async def _search(
-        self, client: AsyncOpenAI, path: str, name: str, name_of: Callable[[Reply], object]
+        self,
+        client: AsyncOpenAI,
+        path: str,
+        name: str,
+        name_of: Callable[[Reply], object],
+        id_field: str,
     ) -> Reply | None:
         """Return the newest entry of a paged list that has this name, or ``None``."""
         after: dict[str, str] = {}
@@ -181,8 +187,16 @@ class OpenAIJobs:
                     return entry
             if not entries or not _has_more(reply):
                 return None
-            after = {"after": str(entries[-1].get("id", ""))}
+            after = {"after": str(entries[-1].get(id_field, ""))}
         return None
+
+    def _read(self, reply: Reply, name: str) -> Any:
+        """Return a field of a reply by OpenAI's name."""
+        return reply.get(self.fields.get(name, name))
+
+    def _name_of(self, job: Reply) -> object:
+        metadata = self._read(job, "metadata")
+        return metadata.get(NAME_FIELD) if isinstance(metadata, dict) else None
 
     def _job(self, reply: object) -> Job:
         """Read a job.
@@ -192,7 +206,7 @@ class OpenAIJobs:
         """
         if not isinstance(reply, dict):
             raise _Unreadable("the reply is not an object")
-        read = {name: reply.get(self.fields.get(name, name)) for name in ("id", "status", "fine_tuned_model")}
+        read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
         said = read["status"]
         status = STATES.get(self.states.get(str(said), str(said)))
         if not isinstance(read["id"], str) or status is None:
@@ -258,11 +272,6 @@ def _entries(reply: object) -> list[Reply]:
 
 def _has_more(reply: object) -> bool:
     return isinstance(reply, dict) and bool(reply.get("has_more"))
-
-
-def _name_of(job: Reply) -> object:
-    metadata = job.get("metadata")
-    return metadata.get(NAME_FIELD) if isinstance(metadata, dict) else None
 
 
 def _code(error: openai.APIStatusError) -> str:
