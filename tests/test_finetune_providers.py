@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faulty_jobs import FAULTS, FaultyJobs
 from replying_server import error
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
 from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from faulty_jobs import FAULTS, FaultyJobs
 
 REQUEST = JobRequest("run_iter_0_verifier", "base", "dpo", {"beta": 0.3}, seed=5)
 EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]
@@ -54,7 +57,6 @@ NAMES = {
 
 async def test_names_of_an_api_that_differs_are_translated(tmp_path):
     server = FaultyJobs(ends=("working", "complete"), names=NAMES)
-    server.succeeded = "complete"
     async with server.running() as url:
         jobs = provider(url, fields=NAMES, states={"working": "running", "complete": "succeeded"})
         job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
