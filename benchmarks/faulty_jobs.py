@@ -52,8 +52,8 @@ class FaultyJobs:
 
     Args:
         faults: what request number n for files or jobs meets; later ones meet nothing.
-        ends: the statuses that a job has, one for each question about it; the last stays. After ``vanished``
-            the server does not know it.
+        ends: the statuses that a new job has, one for each question about it; the last stays. After
+            ``vanished`` the server does not know it.
         names: the server's names of a job's fields, by OpenAI's.
         page: the greatest number of entries in a part of a list.
         answer: answers a conversation with a seed.
@@ -87,7 +87,10 @@ class FaultyJobs:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:
+            return  # the client left before it asked
         fields = dict(line.lower().split(": ", 1) for line in head.strip().split("\r\n")[1:])
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         method, target, _ = head.split(" ", 2)
@@ -128,8 +131,8 @@ class FaultyJobs:
             if method == "GET":
                 page = self._page(self.jobs, after)
                 return 200, page | {"data": [self._named(job) for job in page["data"]]}
-            job = json.loads(body) | {"id": f"ftjob-{len(self.jobs)}", "status": "queued", "questions": 0}
-            self.jobs.append(job)
+            job = json.loads(body) | {"id": f"ftjob-{len(self.jobs)}", "status": "queued"}
+            self.jobs.append(job | {"questions": 0, "ends": list(self.ends)})
             return 200, self._named(job)
         return self._job(path)
 
@@ -138,11 +141,11 @@ class FaultyJobs:
         if not found:
             return 404, json.loads(refusal("no such job"))
         (job,) = found
-        job["status"] = self.ends[min(job["questions"], len(self.ends) - 1)]
+        job["status"] = job["ends"][min(job["questions"], len(job["ends"]) - 1)]
         job["questions"] += 1
         if job["status"] == "vanished":
             return 404, json.loads(refusal("no such job"))
-        job["fine_tuned_model"] = f"ft:{job['id']}" if self.ends[-1] == job["status"] else None
+        job["fine_tuned_model"] = f"ft:{job['id']}" if job["ends"][-1] == job["status"] else None
         if job["status"] == "failed":
             job["error"] = {"code": "bad_data", "message": "line 3 is wrong"}
         return 200, self._named(job)

@@ -85,7 +85,9 @@ def _train(config: Config, run: RunDirectory, console: Console, *, accept_change
         print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
         reasons = "; ".join(str(error) for error in group.exceptions)
-        raise SelfplayError(f"{reasons}. {_continue(run.path)}") from group
+        failed = 1 + max(one.state.tries for one in trainer.shared_model_groups.values())
+        again = f"--finetune.provider.recreate_failed_jobs {failed}"
+        raise SelfplayError(f"{reasons}. {_continue(run.path, 'make again what failed', again)}") from group
     except InputError:
         raise
     except SelfplayError as error:
@@ -109,8 +111,9 @@ def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
         raise
 
 
-def _continue(path: Path) -> str:
-    return f"What was sampled and trained is kept; continue with: selfplay finetune --resume {path}"
+def _continue(path: Path, what: str = "continue", *options: str) -> str:
+    command = " ".join(("selfplay finetune --resume", str(path), *options))
+    return f"What was sampled and trained is kept; {what} with: {command}"
 
 
 def build_trainer(
