@@ -29,6 +29,7 @@ class Jobs(DryRunJobs):
         self.ends = list(ends)
         self.requests = []
         self.files = {}
+        self.jobs = {}
 
     async def upload(self, name, examples):
         self.files.setdefault(name, examples)
@@ -42,8 +43,12 @@ class Jobs(DryRunJobs):
             job = await super().create(request, file)
             end = self.ends.pop(0) if self.ends else "succeeded"
             model = f"ft:{request.name}" if end == "succeeded" else None
-            self._jobs[request.name] = replace(job, status=end, model=model)
-        return self._jobs[request.name]
+            self.jobs[request.name] = replace(job, status=end, model=model)
+        return self.jobs[request.name]
+
+    async def status(self, job_id):
+        made = [job for job in self.jobs.values() if job.id == job_id]
+        return made[0] if made else await super().status(job_id)
 
 
 def make_trainer(

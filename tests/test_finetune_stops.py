@@ -74,3 +74,15 @@ async def test_a_job_without_a_model_is_made_again_by_the_command_that_the_error
         f"run_iter_0_verifier{again}" for again in ("", "_try_2", "_try_3")
     ]
     assert stage_of(runs) == "done"
+
+
+async def test_a_dry_run_that_was_killed_while_it_waited_for_jobs_goes_on(runs, capsys):
+    async with FaultyJobs(answer=scripted).running() as url:
+        begin = f"{BEGIN} --finetune.provider.type dry_run --finetune.provider.base_url {url}"
+        assert await told(begin, capsys) == (0, "")
+        state = json.loads((runs / "run" / "state.json").read_text())
+        assert state["shared_model_groups"]["verifier"]["fine_tuned_model_name"] == "base"
+        state |= {"iteration": 0, "train_loop_stage": "await_fine_tune_jobs"}
+        (runs / "run" / "state.json").write_text(json.dumps(state))
+        assert await told("finetune --resume runs/run", capsys) == (0, "")
+    assert stage_of(runs) == "done"
