@@ -133,6 +133,46 @@ async def test_a_refused_job_is_an_error_of_its_own(tmp_path):
             await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
 
 
+def used_up(code="daily_rate_limit_exceeded"):
+    return 429, error("the limit of 4 jobs a day is reached", code=code)
+
+
+@pytest.mark.parametrize("code", ["daily_rate_limit_exceeded", "exceeded_quota_for_jobs"])
+async def test_a_job_that_does_not_fit_into_the_day_is_asked_for_again_and_the_user_is_told(tmp_path, code):
+    server, said = FaultyJobs(), []
+    server.refusals["POST /fine_tuning/jobs"] = [used_up(code), used_up(code)]
+    async with server.running() as url:
+        jobs = provider(url, quota_wait=0.0, say=said.append)
+        job = await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+    assert job.id == "ftjob-0"
+    assert len(server.jobs) == 1
+    assert len(said) == 2
+    assert "the limit of 4 jobs a day is reached" in said[0]
+    assert said[0].endswith("; the job is asked for again in 0 minutes")
+
+
+async def test_a_job_that_never_fits_is_one_error(tmp_path):
+    server = FaultyJobs()
+    server.refusals["POST /fine_tuning/jobs"] = [used_up()] * 3
+    async with server.running() as url:
+        with pytest.raises(FineTuneJobError, match="the limit of 4 jobs a day is reached"):
+            await JobRecords(tmp_path).submit(provider(url, quota_wait=0.0, quota_waits=2), REQUEST, EXAMPLES)
+    assert not server.jobs
+
+
+async def test_a_limit_of_the_day_anywhere_else_is_one_error(tmp_path):
+    server = FaultyJobs()
+    async with server.running() as url:
+        jobs = provider(url)
+        server.refusals["POST /files"] = [used_up()]
+        with pytest.raises(SelfplayError, match=r"the file cannot be uploaded: .* 4 jobs a day"):
+            await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+        job = await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+        server.refusals[f"GET /fine_tuning/jobs/{job.id}"] = [used_up()]
+        with pytest.raises(SelfplayError, match=r"the state of a job cannot be read: .* 4 jobs a day"):
+            await jobs.status(job.id)
+
+
 def test_a_state_that_openai_does_not_have_is_refused():
     with pytest.raises(InputError, match=r"finetune\.states"):
         OpenAIJobs("key", "http://127.0.0.1:1/v1", states={"working": "busy"})

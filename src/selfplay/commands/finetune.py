@@ -1,6 +1,6 @@
 """Train through fine-tuning jobs: build the experiment of a configuration, and run it in its directory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ def build_trainer(
     )
     kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
     view = RecordingView(console, RunFiles(directory))
-    return kind(params, build_scenario(config, directory), settings, view)
+    return kind(params, build_scenario(config, directory, view.say), settings, view)
 
 
 MAX_JOB_SEED = 2**31
@@ -157,8 +157,12 @@ MAX_JOB_SEED = 2**31
 _SHARED = ("agents", "rl", "text_rl", "pure_text_ei", "pure_text_malt", "base_run")
 
 
-def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
+def build_scenario(
+    config: Config, directory: Path, say: Callable[[str], None] | None = None
+) -> ScenarioInstance:
     """Build the components of an experiment: the claims, the protocol, the agents and their models.
+
+    ``say`` is told when a provider lets a job wait for long.
 
     Raises:
         InputError: the configuration does not fit.
@@ -170,7 +174,8 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     provider = given.provider
     arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
     arena.set_concurrency(provider.concurrency)
-    groups = _groups(config, [agent.name for agent in arena.protocol.agents], directory)
+    names = [agent.name for agent in arena.protocol.agents]
+    groups = _groups(config, names, directory, _provider(given, say))
     temperatures = {agent: _agent(given, agent).temperature for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
@@ -194,7 +199,9 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     )
 
 
-def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, PureTextSharedModelGroup]:
+def _groups(
+    config: Config, agents: list[str], directory: Path, provider: JobProvider
+) -> dict[str, PureTextSharedModelGroup]:
     """Return the groups of agents that share a model.
 
     Raises:
@@ -209,7 +216,7 @@ def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, Pur
     members: dict[str, list[str]] = {}
     for name in agents:
         members.setdefault(_agent(given, name).shared_model_group or name, []).append(name)
-    provider, groups = _provider(given), {}
+    groups = {}
     for group, names in members.items():
         first = _agent(given, names[0])
         same = {"shared_model_group": None, "temperature": None}
@@ -238,7 +245,7 @@ def _agent(given: FinetuneSettings, name: str) -> AgentParameters:
     return given.agents.get(name) or given.agents.get("_default") or AgentParameters()
 
 
-def _provider(given: FinetuneSettings) -> JobProvider:
+def _provider(given: FinetuneSettings, say: Callable[[str], None] | None) -> JobProvider:
     if given.provider.type == "dry_run":
         return DryRunJobs()
     return OpenAIJobs(
@@ -247,6 +254,7 @@ def _provider(given: FinetuneSettings) -> JobProvider:
         least_examples=given.provider.least_examples,
         fields={str(name): other for name, other in given.provider.fields.items()},
         states=dict(given.provider.states),
+        say=say,
     )
 
 

@@ -25,8 +25,7 @@ PAGE = 100
 MAX_PAGES = 50
 """The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
 QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
-QUOTA_WAIT = 3600.0
-"""Seconds before a job is asked for again if the day's jobs are used up."""
+"""The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
 STATES: Mapping[str, JobStatus] = {
     "validating_files": "pending",
     "queued": "pending",
@@ -59,6 +58,8 @@ class OpenAIJobs:
         retries: number of tries after the first.
         wait: seconds before the second try; each further wait is twice as long, up to a minute.
         quota_waits: how often a job is asked for again, an hour later, if the day's jobs are used up.
+        quota_wait: that hour, in seconds.
+        say: is told of each such wait.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class OpenAIJobs:
         retries: int = 6,
         wait: float = 1.0,
         quota_waits: int = 48,
+        quota_wait: float = 3600.0,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.base_url = base_url
         self.least_examples = least_examples
@@ -82,6 +85,8 @@ class OpenAIJobs:
         self.retries = retries
         self.wait = wait
         self.quota_waits = quota_waits
+        self.quota_wait = quota_wait
+        self._say = say or (lambda line: None)
         self._key = api_key
         self._jitter = random.Random(0)
         unknown = set(self.states.values()) - STATES.keys()
@@ -120,10 +125,11 @@ class OpenAIJobs:
         for waited in range(self.quota_waits + 1):
             try:
                 return await self._created(request.name, body)
-            except openai.RateLimitError:
+            except _QuotaError as error:
                 if waited == self.quota_waits:
-                    raise FineTuneJobError(f"job {request.name}: the day's jobs are used up") from None
-                await asyncio.sleep(QUOTA_WAIT)
+                    raise FineTuneJobError(str(error)) from None
+                self._say(f"{error}; the job is asked for again in {self.quota_wait / 60:g} minutes")
+                await asyncio.sleep(self.quota_wait)
         raise AssertionError
 
     async def _created(self, name: str, body: Reply) -> Job:
@@ -229,7 +235,6 @@ class OpenAIJobs:
 
         Raises:
             SelfplayError: there was none; of type ``refused`` if the API will never give one.
-            openai.RateLimitError: the day's jobs are used up.
         """
         what = f"{failure}: {about}" if about else failure
         async with AsyncOpenAI(
@@ -239,9 +244,9 @@ class OpenAIJobs:
                 try:
                     return await ask(client)
                 except openai.APIStatusError as error:
-                    if _code(error) in QUOTA_CODES:
-                        raise
                     problem = _reason(error)
+                    if _code(error) in QUOTA_CODES:
+                        raise _QuotaError(f"{what}: {problem}") from None
                     if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
                         raise InputError("the API's key", problem, "Set a key that the API accepts") from None
                     if error.status_code not in (408, 409, 429) and error.status_code < 500:
@@ -251,6 +256,10 @@ class OpenAIJobs:
                 if attempt < self.retries:
                     await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
         raise SelfplayError(f"{what}: {problem} (tries: {self.retries + 1})")
+
+
+class _QuotaError(SelfplayError):
+    """The API makes no more jobs for now."""
 
 
 class _Unreadable(Exception):
