@@ -82,9 +82,9 @@ class FaultyJobs:
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[str]:
         """Serve; yields the address."""
-        server = await asyncio.start_server(self._connection, "127.0.0.1", port)
-        async with server:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        self.listener = await asyncio.start_server(self._connection, "127.0.0.1", port)
+        async with self.listener:
+            yield f"http://127.0.0.1:{self.listener.sockets[0].getsockname()[1]}/v1"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
