@@ -36,6 +36,7 @@ class Jobs(DryRunJobs):
         self.ends = list(ends)
         self.requests = []
         self.files = {}
+        self.jobs = {}
 
     async def upload(self, name, examples):
         self.files.setdefault(plain(name), examples)
@@ -48,8 +49,12 @@ class Jobs(DryRunJobs):
             job = await super().create(request, file)
             end = self.ends.pop(0) if self.ends else "succeeded"
             model = f"ft:{request.name}" if end == "succeeded" else None
-            self._jobs[request.name] = replace(job, status=end, model=model)
-        return self._jobs[request.name]
+            self.jobs[request.name] = replace(job, status=end, model=model)
+        return self.jobs[request.name]
+
+    async def status(self, job_id):
+        made = [job for job in self.jobs.values() if job.id == job_id]
+        return made[0] if made else await super().status(job_id)
 
 
 def make_trainer(
@@ -118,6 +123,22 @@ def guesses(**more):
         return ("Decision: accept" if seed % 2 else "Decision: reject") if asked else f"Why {seed % 97}?"
 
     return Script(verifier=decide, prover=lambda messages, seed: f"Because of {seed % 89}.", **more)
+
+
+class Mortal(Script):
+    """Plays as :func:`guesses` does, counts its answers, and ends the process once there are enough."""
+
+    def __init__(self, last=None):
+        super().__init__(**guesses().lines)
+        self.last = float("inf") if last is None else last
+        self.answered = 0
+
+    async def complete(self, messages, *args, **kwargs):
+        response = await super().complete(messages, *args, **kwargs)
+        if self.answered >= self.last:
+            raise Killed
+        self.answered += 1
+        return response
 
 
 def run(kind, directory, provider, view=None, client=None, **changes):

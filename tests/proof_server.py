@@ -28,6 +28,7 @@ trainer = "{trainer}"
 [finetune.provider]
 type = "dry_run"
 base_url = "{url}"
+concurrency = 4
 
 [finetune.agents._default]
 model_name = "base"
@@ -38,9 +39,6 @@ num_iterations = {iterations}
 
 [finetune.text_rl]
 test_scheme = "all"
-
-[collection]
-concurrency = 4
 """
 
 

@@ -76,7 +76,8 @@ class Server:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.lines.append(line)
         self.headers.append(headers)
-        self.bodies.append(json.loads(body or b"{}"))
+        is_form = headers.get("content-type", "").startswith("multipart/")
+        self.bodies.append({} if is_form else json.loads(body or b"{}"))
 
 
 @asynccontextmanager

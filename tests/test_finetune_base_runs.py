@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, run, without_clocks
+from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
 from selfplay.commands.finetune_base_run import with_base_run
 from selfplay.config import load_config
 from selfplay.config.finetune import BaseRunParameters, TextRlParameters
@@ -70,6 +70,17 @@ def test_playing_tests_again_continues_after_a_kill(base, tmp_path, killed_at):
     assert {path.name for path in (tmp_path / "again" / "rollouts").iterdir()} == {
         f"test-00000{number}.jsonl" for number in range(3)
     }
+
+
+def test_a_kill_while_tests_are_played_again_costs_no_answer(base, tmp_path):
+    whole = Mortal()
+    rerun(base, tmp_path / "whole", client=whole)
+    first, second = Mortal(last=whole.answered // 2), Mortal()
+    with pytest.raises(Killed):
+        rerun(base, tmp_path / "again", client=first)
+    rerun(base, tmp_path / "again", client=second)
+    assert first.answered + second.answered == whole.answered
+    assert played_tests(tmp_path / "again") == played_tests(base)
 
 
 def test_a_version_of_the_base_runs_state_is_the_state_of_an_iteration(base, tmp_path):

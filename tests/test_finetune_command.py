@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from finetune_runs import files_of
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
-from selfplay.commands.finetune import build_scenario
+from selfplay.commands.finetune import build_scenario, build_trainer
 from selfplay.config import load_config
+from selfplay.core import MockInferenceClient
 from wandb_files import records_of
 
 SMALL = {
@@ -273,3 +275,18 @@ async def test_what_decides_nothing_that_was_learned_may_change(runs, fields):
     assert await finetune("one") == 0
     words = [word for field, value in fields.items() for word in (f"--{field}", value)]
     assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words]) == 0
+
+
+@pytest.mark.parametrize("trainer", ["pure_text_ei", "pure_text_malt"])
+def test_model_calls_are_limited_in_number_at_a_time(tmp_path, trainer):
+    fields = SMALL | {
+        "finetune.trainer": trainer,
+        "finetune.rl.rollouts_per_iteration": "12",
+        "finetune.provider.concurrency": "5",
+    }
+    client = MockInferenceClient(["Decision: accept"])
+    config = load_config("debate-proof", fields)
+    experiment = build_trainer(config, build_scenario(config, tmp_path), tmp_path, Console(quiet=True))
+    experiment.train_environment.arena.client = client
+    experiment.train()
+    assert client.max_in_flight == 5

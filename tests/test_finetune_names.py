@@ -1,11 +1,12 @@
 """Names of jobs: no run takes another's job or file, and whatever a run is called, its jobs can be made."""
 
 import asyncio
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from faulty_jobs import FaultyJobs
 from finetune_runs import guesses, run
 from job_server import serving
 from live_server import TOKEN
@@ -16,6 +17,9 @@ from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.dry_run import DryRunJobs
 from selfplay.finetune.providers.job import JobRequest
 from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from faulty_jobs import FaultyJobs
 
 TWO = RlParameters(num_iterations=2)
 EXAMPLES = [{"messages": [{"role": "user", "content": "2?"}, {"role": "assistant", "content": "yes"}]}] * 10

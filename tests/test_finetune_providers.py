@@ -2,18 +2,23 @@
 
 import asyncio
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faulty_jobs import FAULTS, FaultyJobs
 from finetune_runs import plain
+from replying_server import error
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
 from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from faulty_jobs import FAULTS, FaultyJobs
 
 REQUEST = JobRequest("run_iter_0_verifier", "base", "dpo", {"beta": 0.3}, seed=5)
 EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]
@@ -42,22 +47,38 @@ async def test_a_job_is_asked_for_in_openais_words(tmp_path):
     assert (made["seed"], plain(made["suffix"])) == (5, "run_iter_0_verifier")
 
 
+NAMES = {
+    "id": "job",
+    "status": "state",
+    "fine_tuned_model": "output_model",
+    "training_file": "data",
+    "metadata": "labels",
+}
+
+
 async def test_names_of_an_api_that_differs_are_translated(tmp_path):
-    server = FaultyJobs(ends=("working", "complete"))
-
-    def renamed(method, path, body, do=server._do):
-        status, reply = do(method, path, body)
-        if reply.get("status") == "complete":
-            reply["output_model"] = "theirs"
-        return status, reply
-
-    server._do = renamed
+    server = FaultyJobs(ends=("working", "complete"), names=NAMES)
     async with server.running() as url:
-        names = {"training_file": "data", "fine_tuned_model": "output_model"}
-        jobs = provider(url, fields=names, states={"working": "running", "complete": "succeeded"})
+        jobs = provider(url, fields=NAMES, states={"working": "running", "complete": "succeeded"})
         job = await ended(jobs, await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES))
     assert server.jobs[0]["data"] == "file-0"
-    assert job.model == "theirs"
+    assert job.model == "ft:ftjob-0"
+
+
+@pytest.mark.parametrize("names", [{}, NAMES])
+async def test_a_job_whose_reply_was_lost_is_found_among_many_by_its_name(tmp_path, names):
+    server = FaultyJobs(["none", "none", "none", "cut after"], names=names, page=2)
+    async with server.running() as url:
+        jobs = provider(url, fields=names)
+        job = await JobRecords(tmp_path / "one").submit(jobs, REQUEST, EXAMPLES)
+        assert len(server.jobs) == 1
+        for number in range(4):
+            await JobRecords(tmp_path / "others").submit(jobs, replace(REQUEST, name=f"{number}"), EXAMPLES)
+        path = tmp_path / "one" / f"{REQUEST.name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"file": None, "job": None}))
+        again = await JobRecords(tmp_path / "one").submit(jobs, REQUEST, EXAMPLES)
+    assert again.id == job.id
+    assert len(server.jobs) == len(server.files) == 5
 
 
 @given(st.lists(st.sampled_from(FAULTS), max_size=12))
@@ -109,14 +130,50 @@ async def test_another_job_of_the_same_name_is_refused(tmp_path):
 
 async def test_a_refused_job_is_an_error_of_its_own(tmp_path):
     server = FaultyJobs()
-    refusal = 400, {"error": {"message": "the model is unknown"}}
-    do = server._do
-    server._do = lambda method, path, body: (
-        refusal if path.endswith("jobs") and method == "POST" else do(method, path, body)
-    )
+    server.refusals["POST /fine_tuning/jobs"] = [(400, error("the model is unknown"))]
     async with server.running() as url:
         with pytest.raises(FineTuneJobError, match="the model is unknown"):
             await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
+
+
+def used_up(code="daily_rate_limit_exceeded"):
+    return 429, error("the limit of 4 jobs a day is reached", code=code)
+
+
+@pytest.mark.parametrize("code", ["daily_rate_limit_exceeded", "exceeded_quota_for_jobs"])
+async def test_a_job_that_does_not_fit_into_the_day_is_asked_for_again_and_the_user_is_told(tmp_path, code):
+    server, said = FaultyJobs(), []
+    server.refusals["POST /fine_tuning/jobs"] = [used_up(code), used_up(code)]
+    async with server.running() as url:
+        jobs = provider(url, quota_wait=0.0, say=said.append)
+        job = await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+    assert job.id == "ftjob-0"
+    assert len(server.jobs) == 1
+    assert len(said) == 2
+    assert "the limit of 4 jobs a day is reached" in said[0]
+    assert said[0].endswith("; the job is asked for again in 0 minutes")
+
+
+async def test_a_job_that_never_fits_is_one_error(tmp_path):
+    server = FaultyJobs()
+    server.refusals["POST /fine_tuning/jobs"] = [used_up()] * 3
+    async with server.running() as url:
+        with pytest.raises(FineTuneJobError, match="the limit of 4 jobs a day is reached"):
+            await JobRecords(tmp_path).submit(provider(url, quota_wait=0.0, quota_waits=2), REQUEST, EXAMPLES)
+    assert not server.jobs
+
+
+async def test_a_limit_of_the_day_anywhere_else_is_one_error(tmp_path):
+    server = FaultyJobs()
+    async with server.running() as url:
+        jobs = provider(url)
+        server.refusals["POST /files"] = [used_up()]
+        with pytest.raises(SelfplayError, match=r"the file cannot be uploaded: .* 4 jobs a day"):
+            await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+        job = await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
+        server.refusals[f"GET /fine_tuning/jobs/{job.id}"] = [used_up()]
+        with pytest.raises(SelfplayError, match=r"the state of a job cannot be read: .* 4 jobs a day"):
+            await jobs.status(job.id)
 
 
 def test_a_state_that_openai_does_not_have_is_refused():

@@ -1,12 +1,13 @@
 """Stages of a trainer over fine-tuning jobs: their order, kills between them, jobs that fail."""
 
 import json
+import shutil
 
 import pytest
 
-from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, run, without_clocks
-from selfplay.config.finetune import TextRlParameters
-from selfplay.core import InputError
+from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
+from selfplay.config.finetune import RlParameters, TextRlParameters
+from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.malt import PureTextMaltTrainer
 from selfplay.finetune.providers.job import FineTuneJobError
@@ -135,3 +136,38 @@ def test_a_test_run_goes_through_all_stages_and_writes_nothing(tmp_path):
     assert trainer.state.train_loop_stage == "done"
     assert trainer.extracted == 3
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 4, 64])
+@pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
+def test_a_kill_costs_no_answer_however_many_rollouts_are_in_flight(tmp_path, kind, workers):
+    once = {"rl": RlParameters(num_iterations=1), "settings": {"num_rollout_workers": workers}}
+    whole = Mortal()
+    run(kind, tmp_path / "whole" / "run", Jobs(), client=whole, **once)
+    first, second = Mortal(last=whole.answered * 6 // 10), Mortal()
+    with pytest.raises(Killed):
+        run(kind, tmp_path / "run", Jobs(), client=first, **once)
+    run(kind, tmp_path / "run", Jobs(), client=second, **once)
+    assert first.answered + second.answered == whole.answered
+    expected = without_clocks(files_of(tmp_path / "whole" / "run"))
+    assert without_clocks(files_of(tmp_path / "run")) == expected
+
+
+def test_when_answers_can_no_longer_be_kept_the_run_ends_and_no_failed_rollout_counts(tmp_path):
+    directory = tmp_path / "run"
+
+    class Blocked(Mortal):
+        async def complete(self, *args, **kwargs):
+            response = await super().complete(*args, **kwargs)
+            if self.answered == 14:
+                shutil.rmtree(directory / "answers")
+                (directory / "answers").write_text("in the way")
+            return response
+
+    with pytest.raises(SelfplayError, match=r"^\S*answers/train-000000\.jsonl cannot be written"):
+        run(PureTextEiTrainer, directory, Jobs(), client=Blocked())
+    (directory / "answers").unlink()
+    run(PureTextEiTrainer, directory, Jobs())
+    run(PureTextEiTrainer, tmp_path / "whole" / "run", Jobs())
+    expected = without_clocks(files_of(tmp_path / "whole" / "run"))
+    assert without_clocks(files_of(directory)) == expected

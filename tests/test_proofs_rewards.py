@@ -4,7 +4,7 @@ import pytest
 
 from selfplay.programs.proofs.decisions import NO_DECISION, Decision
 from selfplay.programs.proofs.parameters import ProtocolParameters, RewardParameters
-from selfplay.programs.proofs.protocols import build_protocol
+from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 from selfplay.programs.proofs.rewards import (
     RoundOutcome,
     max_reward,
@@ -18,37 +18,83 @@ NEITHER, NONE = Decision("neither", 0.0, "5"), NO_DECISION
 EVERYBODY = ("prover", "prover0", "prover1", "verifier")
 
 
-def earned(protocol, decision, y, stances=None, *, spoke=EVERYBODY, terminated=False, invalid=(), **given):
-    table = build_protocol(protocol, ProtocolParameters(rewards=RewardParameters(**given)))
+def earned(
+    protocol, decision, y, stances=None, *, spoke=EVERYBODY, terminated=False, invalid=(), order=None, **given
+):
+    parameters = ProtocolParameters(rewards=RewardParameters(**given), **(order or {}))
+    table = build_protocol(protocol, parameters)
     own = {agent.name: agent.stance for agent in table.agents if agent.stance}
     outcome = RoundOutcome(spoke, decision, terminated, invalid)
     rewards = round_rewards(table, outcome, y, own | (stances or {}))
     return [rewards[agent.name] for agent in table.agents]
 
 
-# protocol, decision, truth, stance of the one prover -> rewards in the order of the agents, verifier last
+# What the agents of a protocol earn for (reject, accept, neither, none), by truth and by the stance of its
+# one prover, with the default rewards. A verifier earns 1 for a right verdict, -1 for a wrong one and the
+# mean of both for neither; a prover earns 1 if the verdict takes its side, half of it for neither. The agents
+# are in the protocol's order, the verifier last.
+ONE_PROVER = {
+    (1, "accept"): ([0, -1], [1, 1], [0.5, 0], [0, 0]),
+    (0, "accept"): ([0, 1], [1, -1], [0.5, 0], [0, 0]),
+    (1, "reject"): ([1, -1], [0, 1], [0.5, 0], [0, 0]),
+    (0, "reject"): ([1, 1], [0, -1], [0.5, 0], [0, 0]),
+    (1, None): ([0, -1], [1, 1], [0.5, 0], [0, 0]),
+    (0, None): ([0, 1], [1, -1], [0.5, 0], [0, 0]),
+}
+ONE_FOR_EACH_SIDE = {
+    (1, None): ([1, 0, -1], [0, 1, 1], [0.5, 0.5, 0], [0, 0, 0]),
+    (0, None): ([1, 0, 1], [0, 1, -1], [0.5, 0.5, 0], [0, 0, 0]),
+}
+BOTH_FOR_ACCEPTANCE = {
+    (1, None): ([0, 0, -1], [1, 1, 1], [0.5, 0.5, 0], [0, 0, 0]),
+    (0, None): ([0, 0, 1], [1, 1, -1], [0.5, 0.5, 0], [0, 0, 0]),
+}
+NOBODY = {
+    (1, None): ([-1], [1], [0], [0]),
+    (0, None): ([1], [-1], [0], [0]),
+}
+EARNED = {
+    "nip": ONE_PROVER,
+    "adp": ONE_PROVER,
+    "debate": ONE_FOR_EACH_SIDE,
+    "mnip": BOTH_FOR_ACCEPTANCE,
+    "merlin_arthur": ONE_FOR_EACH_SIDE,
+    "solo_verifier": NOBODY,
+}
 TABLE = [
-    *[("nip", ACCEPT, 1, "accept", [1, 1]), ("nip", ACCEPT, 0, "accept", [1, -1])],
-    *[("nip", REJECT, 1, "accept", [0, -1]), ("nip", REJECT, 0, "accept", [0, 1])],
-    *[("nip", ACCEPT, 1, "reject", [0, 1]), ("nip", ACCEPT, 0, "reject", [0, -1])],
-    *[("nip", REJECT, 1, "reject", [1, -1]), ("nip", REJECT, 0, "reject", [1, 1])],
-    *[("nip", NEITHER, y, stance, [0.5, 0]) for y in (0, 1) for stance in ("accept", "reject")],
-    *[("nip", NONE, y, stance, [0, 0]) for y in (0, 1) for stance in ("accept", "reject")],
-    *[("adp", ACCEPT, 0, "accept", [1, -1]), ("adp", REJECT, 0, "accept", [0, 1])],
-    *[("debate", ACCEPT, 1, None, [0, 1, 1]), ("debate", ACCEPT, 0, None, [0, 1, -1])],
-    *[("debate", REJECT, 1, None, [1, 0, -1]), ("debate", REJECT, 0, None, [1, 0, 1])],
-    *[("debate", NEITHER, 1, None, [0.5, 0.5, 0]), ("debate", NONE, 1, None, [0, 0, 0])],
-    *[("merlin_arthur", ACCEPT, 0, None, [0, 1, -1]), ("merlin_arthur", REJECT, 0, None, [1, 0, 1])],
-    *[("mnip", ACCEPT, 1, None, [1, 1, 1]), ("mnip", ACCEPT, 0, None, [1, 1, -1])],
-    *[("mnip", REJECT, 1, None, [0, 0, -1]), ("mnip", REJECT, 0, None, [0, 0, 1])],
-    *[("solo_verifier", ACCEPT, 1, None, [1]), ("solo_verifier", REJECT, 1, None, [-1])],
-    *[("solo_verifier", ACCEPT, 0, None, [-1]), ("solo_verifier", REJECT, 0, None, [1])],
+    pytest.param(protocol, decision, y, stance, rewards, id=f"{protocol}-{decision.verdict}-{y}-{stance}")
+    for protocol, cells in EARNED.items()
+    for (y, stance), row in cells.items()
+    for decision, rewards in zip((REJECT, ACCEPT, NEITHER, NONE), row, strict=True)
 ]
+
+
+def test_the_table_has_every_protocol():
+    assert EARNED.keys() == PROTOCOLS.keys()
 
 
 @pytest.mark.parametrize(("protocol", "decision", "y", "stance", "rewards"), TABLE)
 def test_every_agent_earns_by_decision_truth_and_stance(protocol, decision, y, stance, rewards):
     assert earned(protocol, decision, y, {"prover": stance} if stance else None) == rewards
+
+
+# In the last round, a decision that is not made costs the verifier its penalty, and provers nothing.
+@pytest.mark.parametrize("protocol", EARNED)
+@pytest.mark.parametrize("y", [0, 1])
+def test_without_a_decision_at_the_end_the_verifier_alone_loses(protocol, y):
+    provers = [0] * {"nip": 1, "adp": 1, "solo_verifier": 0}.get(protocol, 2)
+    for stance in ("accept", "reject"):
+        assert earned(protocol, NONE, y, {"prover": stance}, terminated=True) == [*provers, -1]
+
+
+@pytest.mark.parametrize("protocol", EARNED)
+@pytest.mark.parametrize("y", [0, 1])
+@pytest.mark.parametrize("verifier_first", [True, False])
+@pytest.mark.parametrize("sequential", [True, False])
+def test_who_speaks_first_and_when_changes_no_reward(protocol, y, verifier_first, sequential):
+    order = {"verifier_first": verifier_first, "sequential": sequential}
+    for decision, rewards in zip((REJECT, ACCEPT, NEITHER, NONE), EARNED[protocol][y, None], strict=True):
+        assert earned(protocol, decision, y, order=order) == rewards
 
 
 # value of the decision, truth -> verifier; stance -> prover

@@ -62,7 +62,7 @@ def analyse(
         if dry_run
         else OpenAIClient(base_url=address, timeout=config.collection.game_timeout),
         model,
-        config.collection.concurrency,
+        config.finetune.provider.concurrency,
         ConsoleView(console),
         overwrite=overwrite,
         dry_run=dry_run,

@@ -1,6 +1,7 @@
 """Train through fine-tuning jobs: build the experiment of a configuration, and run it in its directory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
     if config.finetune is not None and config.finetune.base_run.run_id is not None:
         print_line(console, f"parameters of {config.finetune.base_run.run_id}")
     check_extras(config.tracking)
-    scenario = build_scenario(config, directory)
+    scenario = build_scenario(config, directory, partial(print_line, console))
     _train(config, scenario, RunDirectory.create(directory), console)
 
 
@@ -72,7 +73,7 @@ def resume_finetune(
     run.lock()
     try:
         config = load_config(str(run.config_file), overrides)
-        scenario = build_scenario(config, directory)
+        scenario = build_scenario(config, directory, partial(print_line, console))
         _train(config, scenario, run, console, accept_changes=accept_changes)
     finally:
         run.unlock()
@@ -99,7 +100,9 @@ def _train(
         print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
         reasons = "; ".join(str(error) for error in group.exceptions)
-        raise SelfplayError(f"{reasons}. {_continue(run.path)}") from group
+        failed = 1 + max(one.state.tries for one in trainer.shared_model_groups.values())
+        again = f"--finetune.provider.recreate_failed_jobs {failed}"
+        raise SelfplayError(f"{reasons}. {_continue(run.path, 'make again what failed', again)}") from group
     except InputError:
         raise
     except SelfplayError as error:
@@ -123,8 +126,9 @@ def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
         raise
 
 
-def _continue(path: Path) -> str:
-    return f"What was sampled and trained is kept; continue with: selfplay finetune --resume {path}"
+def _continue(path: Path, what: str = "continue", *options: str) -> str:
+    command = " ".join(("selfplay finetune --resume", str(path), *options))
+    return f"What was sampled and trained is kept; {what} with: {command}"
 
 
 def build_trainer(
@@ -157,7 +161,7 @@ def build_trainer(
     )
     settings = ExperimentSettings(
         run_dir=directory,
-        num_rollout_workers=config.collection.concurrency,
+        num_rollout_workers=given.provider.concurrency,
         force_more_iterations=True,
         accept_changes=accept_changes,
         poll_seconds=given.provider.poll_seconds,
@@ -175,8 +179,12 @@ MAX_JOB_SEED = 2**31
 _SHARED = ("agents", "rl", "text_rl", "pure_text_ei", "pure_text_malt", "base_run")
 
 
-def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
+def build_scenario(
+    config: Config, directory: Path, say: Callable[[str], None] | None = None
+) -> ScenarioInstance:
     """Build the components of an experiment: the claims, the protocol, the agents and their models.
+
+    ``say`` is told when a provider lets a job wait for long.
 
     Raises:
         InputError: the configuration does not fit.
@@ -187,7 +195,9 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     assert isinstance(arena, ProofArena)
     provider = given.provider
     arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
-    groups = _groups(config, [agent.name for agent in arena.protocol.agents], directory)
+    arena.set_concurrency(provider.concurrency)
+    names = [agent.name for agent in arena.protocol.agents]
+    groups = _groups(config, names, directory, _provider(given, say))
     parameters = {agent: _agent(given, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
@@ -215,7 +225,9 @@ def build_scenario(config: Config, directory: Path) -> ScenarioInstance:
     )
 
 
-def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, PureTextSharedModelGroup]:
+def _groups(
+    config: Config, agents: list[str], directory: Path, provider: JobProvider
+) -> dict[str, PureTextSharedModelGroup]:
     """Return the groups of agents that share a model.
 
     Raises:
@@ -230,7 +242,7 @@ def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, Pur
     members: dict[str, list[str]] = {}
     for name in agents:
         members.setdefault(_agent(given, name).shared_model_group or name, []).append(name)
-    provider, groups = _provider(given), {}
+    groups = {}
     for group, names in members.items():
         first = _agent(given, names[0])
         same = {"shared_model_group": None, "temperature": None, "test_temperature": None}
@@ -259,7 +271,7 @@ def _agent(given: FinetuneSettings, name: str) -> AgentParameters:
     return given.agents.get(name) or given.agents.get("_default") or AgentParameters()
 
 
-def _provider(given: FinetuneSettings) -> JobProvider:
+def _provider(given: FinetuneSettings, say: Callable[[str], None] | None) -> JobProvider:
     if given.provider.type == "dry_run":
         return DryRunJobs()
     return OpenAIJobs(
@@ -268,6 +280,7 @@ def _provider(given: FinetuneSettings) -> JobProvider:
         least_examples=given.provider.least_examples,
         fields={str(name): other for name, other in given.provider.fields.items()},
         states=dict(given.provider.states),
+        say=say,
     )
 
 

@@ -118,6 +118,8 @@ class ProviderSettings(Settings):
     """An API with OpenAI's routes, or jobs that train nothing."""
     base_url: str = "http://127.0.0.1:8000/v1"
     """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
+    concurrency: int = Field(default=64, ge=1)
+    """Maximum number of model calls in flight, and of rollouts. More may be faster, and a kill costs more."""
     least_examples: int = Field(default=10, ge=1)
     """The smallest number of examples that the API accepts; with fewer, an agent keeps its model."""
     fields: dict[JobField, str] = {}

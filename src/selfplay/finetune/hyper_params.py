@@ -65,7 +65,8 @@ class ExperimentSettings:
     Args:
         run_dir: the run's directory; only a test run needs none.
         run_id: names the run, also in its jobs; the directory's name by default.
-        num_rollout_workers: maximum number of episodes in flight.
+        num_rollout_workers: maximum number of rollouts in flight, and of an analyser's questions. The calls
+            that rollouts make are limited by the arena; see :meth:`selfplay.core.Arena.set_concurrency`.
         do_not_load_checkpoint: start from the beginning although there is a saved state.
         test_run: go through all stages and write nothing.
         force_more_iterations: continue a run that is done if it has more iterations now.

@@ -22,6 +22,7 @@ class RunFiles:
         self.states = root / "states"
         self.job_states = root / "job_states.json"
         self.rollouts = root / "rollouts"
+        self.answers = root / "answers"
         self.raw_transcripts = root / "raw_transcripts"
         self.processed_transcripts = root / "processed_transcripts"
         self.prompts = root / "prompts"
@@ -34,6 +35,10 @@ class RunFiles:
     def growing(self, split: str, iteration: int) -> Path:
         """Return the file of the rollouts of an iteration while it is sampled."""
         return self.rollouts / f"growing-{split}-{iteration:06d}.jsonl"
+
+    def answers_of(self, split: str, iteration: int) -> Path:
+        """Return the file of the models' answers in an iteration while it is sampled."""
+        return self.answers / f"{split}-{iteration:06d}.jsonl"
 
     def sampled(self, split: str, iteration: int) -> Path:
         """Return the file of the rollouts of an iteration that is sampled."""
@@ -51,5 +56,5 @@ class RunFiles:
 
     def remove_growing(self) -> None:
         """Delete the files that grew while iterations were sampled."""
-        for path in self.rollouts.glob("growing-*.jsonl"):
+        for path in (*self.rollouts.glob("growing-*.jsonl"), *self.answers.glob("*.jsonl")):
             path.unlink(missing_ok=True)

@@ -2,17 +2,19 @@
 
 An iteration samples rollouts, logs their statistics, tests, makes a job for each group of agents that share a
 model, and waits for the jobs. The state is saved after each stage, so a killed run continues with the stage
-that it was in: sampling keeps each rollout, and a job is made once.
+that it was in: sampling keeps each answer, and a job is made once.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
 from selfplay.finetune.environment import PureTextEnvironment, Row
+from selfplay.finetune.kept_answers import answers_kept
 from selfplay.finetune.kept_rollouts import KeptRollouts
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
 from selfplay.finetune.providers.job import ENDED, Job
@@ -53,9 +55,13 @@ class PureTextRlTrainer(KeptRollouts, ABC):
 
     async def _rerun_tests(self) -> None:
         """Play the tests of the base run again, with the models that each of its iterations played with."""
-        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
+        first = self.state.iteration
+        for iteration in range(first, self.hyper_params.rl.num_iterations):
             self.load_and_set_state_from_checkpoint(from_base_run=True, version=str(iteration))
-            self._go_to("test_during_training")
+            if iteration == first:  # what a killed run has sampled for this test stays
+                self.save_checkpoint(log=False)
+            else:
+                self._go_to("test_during_training")
             self.view.stage("test_during_training", iteration)
             await self._test_during_training()
         self._go_to("done", iteration=self.hyper_params.rl.num_iterations)
@@ -204,14 +210,16 @@ class PureTextRlTrainer(KeptRollouts, ABC):
     ) -> list[Rollout]:
         """Sample the rollouts of an iteration, or of the test set (``"test"``) in the present iteration."""
         number = self.state.iteration if iteration == "test" else int(iteration)
-        kept = None
+        kept: RolloutFile | None = None
+        keeping: AbstractContextManager[None] = nullcontext()
         if self.files is not None:
             kept = RolloutFile(self.files.growing(environment.split, number))
+            keeping = answers_kept(environment.arena, self.files.answers_of(environment.split, number))
 
         async def play(row: Row) -> Rollout:
             return await self._sample_rollouts_for_single_environment(environment, row)
 
-        with self.view.progress(tqdm_desc if use_tqdm else "", environment.num_envs) as advance:
+        with keeping, self.view.progress(tqdm_desc if use_tqdm else "", environment.num_envs) as advance:
             return await sample(environment, number, play, kept, self.settings.num_rollout_workers, advance)
 
     async def _sample_rollouts_for_single_environment(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfplay.core import InferenceClient, InputError
-from selfplay.core.files import LOCK
+from selfplay.core.files import LOCK, write_file
 from selfplay.core.gather import all_results
 from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
 from selfplay.finetune.analysers.asking import Answer, answer_about
@@ -28,6 +28,8 @@ ANALYSERS: tuple[type[PureTextRolloutAnalyser], ...] = (
     FollowUp,
 )
 SPLITS = ("train", "test")
+OVERWRITTEN_BY = "overwritten_by"
+"""The file that names the model whose answers replace earlier ones, until all of them are there."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,24 @@ class Analysis:
         for kind in kinds:
             directory = self.files.analysis / kind.name
             with nullcontext() if self.dry_run else _alone_in(directory):
+                if self.overwrite and not self.dry_run:
+                    self._begin_anew(directory)
                 for split, number in found:
                     asyncio.run(self._run_iteration(kind(), split, number))
+                if not self.dry_run and _overwriting_model(directory) == self.model:
+                    (directory / OVERWRITTEN_BY).unlink()
+
+    def _begin_anew(self, directory: Path) -> None:
+        """Remove the answers in a directory, unless they are those of an overwriting that was cut short."""
+        if _overwriting_model(directory) != self.model:
+            for path in directory.glob("*.jsonl"):
+                path.unlink()
+            write_file(directory / OVERWRITTEN_BY, self.model.encode())
 
     async def _run_iteration(self, analyser: PureTextRolloutAnalyser, split: str, number: int) -> None:
         title = f"{analyser.name}, {split} {number}"
         messages = self._messages(analyser, split, number)
         kept = answers_file(self.files, analyser.name, split, number)
-        if self.overwrite and not self.dry_run:
-            kept.path.unlink(missing_ok=True)
         answers = [] if self.dry_run else kept.read()
         done = {one.key for one in answers}
         left = [message for message in messages if message.key not in done]
@@ -143,6 +154,12 @@ def analyser_named(name: str | type[PureTextRolloutAnalyser]) -> type[PureTextRo
 def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> GrowingFile[Answer]:
     """Return the file of an analyser's answers about an iteration; it is named like that of the rollouts."""
     return GrowingFile(files.analysis / analyser / files.sampled(split, iteration).name, Answer)
+
+
+def _overwriting_model(directory: Path) -> str | None:
+    """Return the model whose overwriting has begun and not ended."""
+    path = directory / OVERWRITTEN_BY
+    return path.read_text() if path.exists() else None
 
 
 @contextmanager

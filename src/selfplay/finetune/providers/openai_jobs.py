@@ -27,8 +27,7 @@ PAGE = 100
 MAX_PAGES = 50
 """The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
 QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
-QUOTA_WAIT = 3600.0
-"""Seconds before a job is asked for again if the day's jobs are used up."""
+"""The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
 STATES: Mapping[str, JobStatus] = {
     "validating_files": "pending",
     "queued": "pending",
@@ -61,6 +60,8 @@ class OpenAIJobs:
         retries: number of tries after the first.
         wait: seconds before the second try; each further wait is twice as long, up to a minute.
         quota_waits: how often a job is asked for again, an hour later, if the day's jobs are used up.
+        quota_wait: that hour, in seconds.
+        say: is told of each such wait.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class OpenAIJobs:
         retries: int = 6,
         wait: float = 1.0,
         quota_waits: int = 48,
+        quota_wait: float = 3600.0,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.base_url = base_url
         self.least_examples = least_examples
@@ -84,6 +87,8 @@ class OpenAIJobs:
         self.retries = retries
         self.wait = wait
         self.quota_waits = quota_waits
+        self.quota_wait = quota_wait
+        self._say = say or (lambda line: None)
         self._key = api_key
         self._jitter = random.Random(0)
         unknown = set(self.states.values()) - STATES.keys()
@@ -96,7 +101,7 @@ class OpenAIJobs:
         file_name = f"{_suffix(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
 
         async def once(client: AsyncOpenAI) -> str:
-            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"))
+            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")
             if found is not None:
                 return str(found["id"])
             made = await client.files.create(file=(file_name, examples), purpose="fine-tune")
@@ -122,10 +127,11 @@ class OpenAIJobs:
         for waited in range(self.quota_waits + 1):
             try:
                 return await self._created(request, body)
-            except openai.RateLimitError:
+            except _QuotaError as error:
                 if waited == self.quota_waits:
-                    raise FineTuneJobError(f"job {request.name}: the day's jobs are used up") from None
-                await asyncio.sleep(QUOTA_WAIT)
+                    raise FineTuneJobError(str(error)) from None
+                self._say(f"{error}; the job is asked for again in {self.quota_wait / 60:g} minutes")
+                await asyncio.sleep(self.quota_wait)
         raise AssertionError
 
     async def _created(self, request: JobRequest, body: Reply) -> Job:
@@ -145,7 +151,7 @@ class OpenAIJobs:
             FineTuneJobError: it has another model, method or file.
         """
         found = await self._search(
-            client, "/fine_tuning/jobs", request.name, lambda one: self._metadata(one).get(NAME_FIELD)
+            client, "/fine_tuning/jobs", request.name, self._name_of, self.fields.get("id", "id")
         )
         if found is None:
             return None
@@ -158,7 +164,7 @@ class OpenAIJobs:
         return self._job(found)
 
     def _metadata(self, job: Reply) -> Reply:
-        found = job.get(self.fields.get("metadata", "metadata"))
+        found = self._read(job, "metadata")
         return found if isinstance(found, dict) else {}
 
     async def status(self, job_id: str) -> Job:
@@ -190,7 +196,12 @@ class OpenAIJobs:
         return await self._tried(once, "a job cannot be cancelled", job_id)
 
     async def _search(
-        self, client: AsyncOpenAI, path: str, name: str, name_of: Callable[[Reply], object]
+        self,
+        client: AsyncOpenAI,
+        path: str,
+        name: str,
+        name_of: Callable[[Reply], object],
+        id_field: str,
     ) -> Reply | None:
         """Return the newest entry of a paged list that has this name, or ``None``."""
         after: dict[str, str] = {}
@@ -202,8 +213,15 @@ class OpenAIJobs:
                     return entry
             if not entries or not _has_more(reply):
                 return None
-            after = {"after": str(entries[-1].get("id", ""))}
+            after = {"after": str(entries[-1].get(id_field, ""))}
         return None
+
+    def _read(self, reply: Reply, name: str) -> Any:
+        """Return a field of a reply by OpenAI's name."""
+        return reply.get(self.fields.get(name, name))
+
+    def _name_of(self, job: Reply) -> object:
+        return self._metadata(job).get(NAME_FIELD)
 
     def _job(self, reply: object) -> Job:
         """Read a job.
@@ -213,7 +231,7 @@ class OpenAIJobs:
         """
         if not isinstance(reply, dict):
             raise _Unreadable("the reply is not an object")
-        read = {name: reply.get(self.fields.get(name, name)) for name in ("id", "status", "fine_tuned_model")}
+        read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
         said = read["status"]
         status = STATES.get(self.states.get(str(said), str(said)))
         if not isinstance(read["id"], str) or status is None:
@@ -236,7 +254,6 @@ class OpenAIJobs:
 
         Raises:
             SelfplayError: there was none; of type ``refused`` if the API will never give one.
-            openai.RateLimitError: the day's jobs are used up.
         """
         what = f"{failure}: {about}" if about else failure
         async with AsyncOpenAI(
@@ -246,9 +263,9 @@ class OpenAIJobs:
                 try:
                     return await ask(client)
                 except openai.APIStatusError as error:
-                    if _code(error) in QUOTA_CODES:
-                        raise
                     problem = _reason(error)
+                    if _code(error) in QUOTA_CODES:
+                        raise _QuotaError(f"{what}: {problem}") from None
                     if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
                         raise InputError("the API's key", problem, "Set a key that the API accepts") from None
                     if error.status_code not in (408, 409, 429) and error.status_code < 500:
@@ -258,6 +275,10 @@ class OpenAIJobs:
                 if attempt < self.retries:
                     await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
         raise SelfplayError(f"{what}: {problem} (tries: {self.retries + 1})")
+
+
+class _QuotaError(SelfplayError):
+    """The API makes no more jobs for now."""
 
 
 class _Unreadable(Exception):

@@ -1,0 +1,105 @@
+"""KeptAnswers: a client whose answers are kept one by one, so that a kill costs only the calls in flight."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, SelfplayError
+from selfplay.finetune.growing_file import GrowingFile
+
+
+class _Line(msgspec.Struct):
+    """The answer to the call with this key."""
+
+    key: str
+    response: ModelResponse
+
+
+class KeptAnswers(InferenceClient):
+    """Asks another client, and asks no question a second time.
+
+    A question is a call with all its arguments. Its seed tells it from the same words in another place, so
+    a call without a seed is always asked. A rollout that a kill or an error cut short is played again from
+    its answers, as if they had just been given.
+
+    Args:
+        client: who is asked.
+        path: where the answers are kept; the file is created with the first one.
+
+    Raises:
+        InputError: a line of the file is damaged.
+    """
+
+    def __init__(self, client: InferenceClient, path: Path) -> None:
+        self.client = client
+        self.problem: SelfplayError | None = None
+        """Why an answer could not be kept. No further question is asked then."""
+        self._lines = GrowingFile(path, _Line)
+        self._answers = {line.key: line.response for line in self._lines.read()}
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Return the kept answer, or ask.
+
+        Raises:
+            SelfplayError: the answer cannot be kept.
+        """
+        question = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
+        key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
+        if seed is not None and key in self._answers:
+            return self._answers[key]
+        if self.problem is not None:
+            raise self.problem
+        response = await self.client.complete(
+            messages,
+            temperature,
+            max_tokens,
+            return_tokens,
+            model=model,
+            seed=seed,
+            **({"stop": stop} if stop else {}),  # a client of one's own may not know it
+        )
+        if seed is not None:
+            self._keep(key, response)
+        return response
+
+    def _keep(self, key: str, response: ModelResponse) -> None:
+        self._answers[key] = response
+        try:
+            self._lines.append(_Line(key, response))
+        except OSError as error:
+            self.problem = SelfplayError(f"{self._lines.path} cannot be written ({error})")
+            raise self.problem from error
+
+    async def get_policy_version(self) -> int:
+        """Return the client's."""
+        return await self.client.get_policy_version()
+
+
+@contextmanager
+def answers_kept(arena: Arena, path: Path) -> Iterator[None]:
+    """Keep the answers to an arena's calls in a file while the body runs; see :class:`KeptAnswers`.
+
+    Raises:
+        SelfplayError: an answer could not be kept, which for an episode is a failure like any other.
+    """
+    asked = arena.client
+    arena.client = keeping = KeptAnswers(asked, path)
+    try:
+        yield
+    finally:
+        arena.client = asked
+    if keeping.problem is not None:
+        raise keeping.problem
