@@ -69,7 +69,7 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
             continue
         option, equals, value = argument.partition("=")
         if not option.startswith("--") or "." not in option:
-            raise InputError(option, "there is no such option", "See: selfplay train --help")
+            raise InputError(option, "there is no such option", "See the --help of the command")
         if not equals:
             value = next(remaining, "--")
         if value.startswith("--"):
