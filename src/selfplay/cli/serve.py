@@ -63,5 +63,6 @@ def serve(
         max_queue=max_queue,
         adapters=adapters,
         jobs=jobs,
+        ray=None,
         console=console,
     )
