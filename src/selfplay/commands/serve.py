@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from selfplay.commands.application import Backend, build_application
 from selfplay.commands.listening import address_of, chosen_token, listen, new_token, server_of
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_models import ServedModels, version_of
-from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
@@ -72,18 +73,30 @@ def serve(
             if not chosen:
                 print_line(console, f"clients need the token: export {TOKEN_VARIABLE}={token}")
 
-        try:
-            if ray is None:
-                say = partial(print_line, console)
-                policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
-                engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
-                app = build_app(engine, policy, model_or_run, source, token, adapters, jobs, say)
-                announce(engine.names())
+        if ray is not None:
+            from selfplay.commands.serve_on_ray import serve_on_ray
+
+            serve_on_ray(
+                source,
+                ServedModels.of(source, model_or_run),
+                listener,
+                ray=ray,
+                model=model,
+                inference=InferenceSettings(max_tokens=max_tokens, max_queue=max_queue),
+                token=token,
+                root=adapters,
+                jobs=jobs,
+                announce=announce,
+                console=console,
+            )
+        else:
+            say = partial(print_line, console)
+            policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
+            engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
+            app = build_app(engine, policy, model_or_run, source, token, adapters, jobs, say)
+            announce(engine.names())
+            with suppress(KeyboardInterrupt):
                 asyncio.run(server_of(app).serve(sockets=[listener]))
-            else:
-                raise NotImplementedError
-        except KeyboardInterrupt:
-            pass
     print_line(console, "stopped")
 
 
