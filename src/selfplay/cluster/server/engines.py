@@ -10,8 +10,9 @@ from ray.exceptions import RayError, RayTaskError
 from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.core import Messages, ModelResponse, SelfplayError
+from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.inference.adapter_check import DeliveryError
 from selfplay.jobs.engine_shelf import expectation_of
 
 LOOK_SECONDS = 1.0
@@ -123,16 +124,21 @@ class ServingEngines:
         self._served[name] = adapter
 
     async def load_while_serving(self, name: str, directory: Path) -> int:
-        """Serve an adapter in place of one of that name; return its version, a new one. See :meth:`load`."""
-        self._newest += 1
-        version = self._newest
-        await self.load(name, directory, version)
-        return version
+        """Serve an adapter in place of one of that name; return its version, a new one.
+
+        Raises:
+            InputError: it is missing or damaged, or does not fit the model.
+            SelfplayError: no engine can be reached.
+        """
+        try:
+            return await self._load_next(name, directory)
+        except DeliveryError as error:
+            raise InputError("adapter", error.problem, "Save it again.") from error
 
     async def deliver(self, name: str, directory: Path) -> None:
         """Serve the adapter of a job; see :meth:`load`."""
         await asyncio.to_thread(expectation_of, directory)
-        await self.load_while_serving(name, directory)
+        await self._load_next(name, directory)
 
     def unload(self, name: str) -> None:
         """Stop serving ``name``. Its requests in progress are answered."""
@@ -147,6 +153,12 @@ class ServingEngines:
         while self.client.fatal is None:
             await asyncio.sleep(LOOK_SECONDS)
         raise self.client.fatal
+
+    async def _load_next(self, name: str, directory: Path) -> int:
+        self._newest += 1
+        version = self._newest
+        await self.load(name, directory, version)
+        return version
 
     async def _hold(self, number: int, adapter: AdapterRef) -> bool:
         """Let an engine load an adapter; return whether it could be reached."""
