@@ -30,8 +30,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def server(cluster, tmp_path) -> Iterator[Server]:
-    """A server with two engines on the cluster."""
-    options = ("--runtime", "ray", "--address", cluster.address, "--engines", "2", "--dtype", "float32")
+    """A server with an engine on the cluster."""
+    options = ("--dtype", "float32", "--runtime", "ray", "--address", cluster.address)
     server = Server(tmp_path / "spread", *options)
     yield server
     server.kill()
@@ -76,6 +76,7 @@ def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_
     before = rows(server.directory)
     wait_until(lambda: rows(server.directory) > before)
     server.kill()
+    server.more = (*server.more, "--engines", "2")
     server.start()
     done = ended(server.client, job)
     assert (done.status, done.error) == ("succeeded", None)

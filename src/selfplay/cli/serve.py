@@ -68,9 +68,13 @@ def serve(
             import_ray(silent=True)
             from selfplay.commands.serve import serve as serve_model
             from selfplay.config.ray import RaySettings
-        # A job has the place of a learner.
-        cores = 0.0 if jobs is None else 1.0
-        cluster = RaySettings(address=address, engines=engines or 1, cpus_per_learner=cores)
+        # A job has the place of a run's learner; nothing collects games.
+        cluster = RaySettings(
+            address=address,
+            engines=engines or 1,
+            cpus_per_learner=0 if jobs is None else 1,
+            cpus_per_collector=0,
+        )
     else:
         with working(console, "importing torch"):
             from selfplay.commands.serve import serve as serve_model
