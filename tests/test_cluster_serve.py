@@ -85,12 +85,14 @@ def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_
     text, logprobs = answer(server.client, done.fine_tuned_model)
     assert (text, logprobs) == (expected[0], pytest.approx(expected[1], abs=1e-5))
 
-    # an engine that was killed answers with the model again, and a cancelled job ends at once
+    # An engine that was killed answers with the model again, a cancelled job ends at once, and a server
+    # without engines ends with an error.
     other = create(server.client, JOB)
     ray.kill(engines()[0], no_restart=False)
     assert answer(server.client, done.fine_tuned_model)[0] == expected[0]
     wait_until(lambda: worker(server, other) is not None)
     assert server.client.fine_tuning.jobs.cancel(other).status == "cancelled"
     wait_until(lambda: worker(server, other) is None)
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait() == 0
+    for engine in engines():
+        ray.kill(engine)
+    assert server.process.wait() == 1
