@@ -1,6 +1,7 @@
 """``selfplay serve --runtime ray``: the engines and the fine-tuning jobs are on a cluster."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -35,7 +36,9 @@ def serve_on_ray(
     announce: Callable[[list[str]], None],
     console: Console,
 ) -> None:
-    """Serve until interrupted; see :func:`selfplay.commands.serve.serve` for what is not described here.
+    """Serve until interrupted, also by SIGTERM.
+
+    See :func:`selfplay.commands.serve.serve`, also for the errors.
 
     Args:
         source: the run, adapter or model.
@@ -79,5 +82,7 @@ def serve_on_ray(
     with ExitStack() as stack:
         with working(console, f"joining Ray {where}"):
             stack.enter_context(cluster.joined())
+        # Ray has set a handler that ends the program with a traceback.
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
         with suppress(KeyboardInterrupt):
             asyncio.run(run())
