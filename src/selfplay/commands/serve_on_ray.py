@@ -61,11 +61,10 @@ def serve_on_ray(
     cluster = ServingCluster(ray, inference, model, tokens, say)
 
     async def run() -> None:
-        async with cluster.running() as engines:
+        async with cluster.running() as (engines, facts):
             for name, directory in models.adapters.items():
                 await engines.load(name, directory, version_of(source, directory))
             engines.serve_base(models.base)
-            facts = cluster.facts
             base = BaseModel(
                 models.base, source.model.name, facts.path, facts.dtype, facts.device, facts.threads
             )

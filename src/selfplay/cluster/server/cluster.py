@@ -73,8 +73,8 @@ class ServingCluster:
             yield
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[ServingEngines]:
-        """Start the engines; yield them; end all actors.
+    async def running(self) -> AsyncIterator[tuple[ServingEngines, ModelFacts]]:
+        """Start the engines; yield them, and how they compute; end all actors.
 
         Raises:
             InputError: the cluster has no room, or the model cannot be loaded.
@@ -97,15 +97,15 @@ class ServingCluster:
         try:
             await self._health.ready()
             await starts.enough(self.ray.engines, self.ray.patience)
-            self.facts: ModelFacts = await engines[0].facts.remote()
+            facts: ModelFacts = await engines[0].facts.remote()
             serving = ServingEngines(
                 engines,
                 self._tokens,
                 max_tokens=self.inference.max_tokens,
-                max_context=self.facts.max_context,
+                max_context=facts.max_context,
                 patience=self.ray.patience,
             )
-            yield serving
+            yield serving, facts
             await serving.client.close()
         except RayError as error:
             raise error_of("the cluster", error) from error
