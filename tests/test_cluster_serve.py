@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,18 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def server(cluster, tmp_path) -> Iterator[Server]:
-    """A server with an engine on the cluster."""
-    options = ("--dtype", "float32", "--runtime", "ray", "--address", cluster.address)
-    server = Server(tmp_path / "spread", *options)
-    yield server
-    server.kill()
+def start(cluster, tmp_path) -> Iterator[Callable[[], Server]]:
+    """Starts a server with an engine on the cluster."""
+    servers: list[Server] = []
+
+    def make() -> Server:
+        options = ("--dtype", "float32", "--runtime", "ray", "--address", cluster.address)
+        servers.append(Server(tmp_path / "spread", *options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.kill()
 
 
 def worker(server: Server, job: str) -> int | None:
@@ -61,9 +67,11 @@ def engines() -> list[Any]:
     return [ray.get_actor(**one) for one in named if one["name"].startswith("Engine-")]
 
 
-def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_model(server, tmp_path):
+def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_model(start, tmp_path):
     with serving(tmp_path / "local") as live:
-        alone = ended(live.client(), create(live.client(), JOB))
+        alone = create(live.client(), JOB)
+        server = start()  # which takes as long as the job
+        alone = ended(live.client(), alone)
         expected = answer(live.client(), alone.fine_tuned_model)
         base = answer(live.client(), "tiny")
     assert answer(server.client, "base") == (base[0], pytest.approx(base[1], abs=1e-5))
