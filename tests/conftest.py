@@ -20,6 +20,7 @@ STARTS_RAY = {
     "test_cluster_program_collectors",
     "test_cluster_programs",
     "test_cluster_seats",
+    "test_cluster_serve",
     "test_cluster_train",
     "test_cluster_view",
     "test_ray_quickstart",

@@ -13,12 +13,14 @@ from fastapi import FastAPI
 
 from job_workers import Forks
 from live_server import TOKEN, Live, running
-from selfplay.commands.served_adapters import ClientAdapters, ServedAdapters
+from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
 from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.engine_shelf import EngineShelf, base_of
 from selfplay.jobs.routes import FILES, add_job_routes
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]
@@ -44,14 +46,11 @@ def serving(
     policy = base_policy("qwen3" if base == "other" else "llama")
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish(base, BASE, 0)
-    shelf = ServedAdapters(policy, engine)
+    rack = ServedAdapters(policy, engine)
     opened = OpenJobs(
         directory,
-        engine,
-        policy,
-        shelf,
-        served=base,
-        name=policy.model_name,
+        EngineShelf(engine, policy, rack, base),
+        base_of(policy, base, policy.model_name),
         aliases={"base": base},
         say=(notes if notes is not None else []).append,
         launch=forks().start,
@@ -61,7 +60,7 @@ def serving(
         engine,
         token=TOKEN,
         aliases={"base": base},
-        adapters=ClientAdapters(shelf, directory, frozenset([base])),
+        adapters=ClientAdapters(rack, directory, frozenset([base])),
         larger_bodies={FILES: 8 * 2**20},
         running=opened.running,
     )

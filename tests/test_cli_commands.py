@@ -48,6 +48,12 @@ def test_help_loads_nothing_heavy():
     assert loaded_by("--help", heavy=(*HEAVY, "pydantic", "pyspiel", "numpy")) == []
 
 
+def test_options_of_a_server_on_a_cluster_load_nothing_heavy():
+    heavy = (*HEAVY, "ray", "fastapi")
+    assert loaded_by("serve", "--help", heavy=heavy) == []
+    assert loaded_by("serve", "smollm2-135m", "--address", "auto", heavy=heavy, status=2) == []
+
+
 def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
     write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
     assert loaded_by("runs", heavy=(*HEAVY, "pyspiel", "plotly")) == []

@@ -24,10 +24,24 @@ from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
 from test_training_program_opponents import OPPONENTS, uids_of
 from test_training_programs import SMALL, adapter, configure
+from tiny_models import roomy_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from ray_faults import SELFPLAY, Command, Faults, pid_of
 
+PROOFS = SMALL | {
+    "program.claims.count": "20",
+    "program.batch_size": "4",
+    "program.proofs_per_claim": "2",
+    "program.max_tokens_per_message": "6",
+    "program.max_message_rounds": "2",
+    "program.force_guess": "one",
+    "program.evaluation_claims": "2",
+    "credit.type": "rae",
+    "learning.steps": "2",
+    "learning.learning_rate": "0.01",
+}
+"""Settings with which a tiny model earns different rewards: its claims are accepted, whatever it says."""
 FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
 
 
@@ -197,3 +211,26 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     saved = command.saved()
     assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
     assert len(metrics_of(command.directory)) == saved
+
+
+def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults):
+    settings = PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
+    options = [f"--{field}={value}" for field, value in settings.items()]
+    options += ["--runtime=ray", f"--address={faults.cluster.address}", "--ray.cpus_per_collector=0"]
+    commands = {
+        preset: faults.start(
+            [*SELFPLAY, "train", preset, f"--name={preset}", *options], faults.directory / preset
+        )
+        for preset in ("nip", "debate-proof")
+    }
+    for preset, command in commands.items():
+        alone = faults.directory / f"{preset}-alone"
+        train_locally(load_config(preset, settings), alone, quiet())
+        said = command.end()
+        assert command.process.returncode == 0, said
+        for policy in ("prover", "verifier"):
+            one, other = (adapter(run, 2, policy) for run in (alone, command.directory))
+            untrained = adapter(alone, 0, policy)
+            assert any((one[name] != untrained[name]).any() for name in one)
+            assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+        assert same(timeless(command.directory), timeless(alone))

@@ -38,6 +38,16 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="Directory of fine-tuning jobs and their files; by default none."),
     ] = None,
+    runtime: Annotated[
+        str, typer.Option(help="local (this process) or ray (engines and jobs on a cluster).")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
+    ] = None,
+    engines: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of engines on the cluster; by default 1."),
+    ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     for package in PACKAGES:
@@ -45,13 +55,29 @@ def serve(
             raise InputError(
                 "serve", f"the package {package} is not installed", "Run: pip install 'selfplay-rl[serve]'"
             )
+    _check_runtime(runtime, {"--address": address, "--engines": engines})
     from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
     find_model(model)
-    console = Console()
-    with working(console, "importing torch"):
-        from selfplay.commands.serve import serve as serve_model
+    console, cluster = Console(), None
+    if runtime == "ray":
+        with working(console, "importing torch and Ray"):
+            from selfplay.cluster.ray_import import import_ray
+
+            import_ray(silent=True)
+            from selfplay.commands.serve import serve as serve_model
+            from selfplay.config.ray import RaySettings
+        # A job has the place of a run's learner; nothing collects games.
+        cluster = RaySettings(
+            address=address,
+            engines=engines or 1,
+            cpus_per_learner=0 if jobs is None else 1,
+            cpus_per_collector=0,
+        )
+    else:
+        with working(console, "importing torch"):
+            from selfplay.commands.serve import serve as serve_model
 
     serve_model(
         model,
@@ -63,5 +89,24 @@ def serve(
         max_queue=max_queue,
         adapters=adapters,
         jobs=jobs,
+        ray=cluster,
         console=console,
     )
+
+
+def _check_runtime(runtime: str, for_ray: dict[str, object]) -> None:
+    """Check the options of the runtime.
+
+    Raises:
+        InputError: there is no such runtime, it has no such option, or Ray is not installed.
+    """
+    if runtime not in ("local", "ray"):
+        raise InputError("--runtime", f"there is no runtime {runtime!r}", "Use local or ray.")
+    if runtime == "ray":
+        if find_spec("ray") is None:
+            problem = "the package ray is not installed"
+            raise InputError("--runtime", problem, "Run: pip install 'selfplay-rl[ray]'")
+        return
+    for option, value in for_ray.items():
+        if value is not None:
+            raise InputError(option, "is for a cluster", f"Add --runtime ray, or leave {option} out.")

@@ -12,29 +12,45 @@ from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle
-from selfplay.cluster.placement import Placement
+from selfplay.cluster.placement import Demand, Placement
 from selfplay.config import Config
 from selfplay.core import SelfplayError
 
 
-def engine_names(config: Config) -> list[str]:
+def engine_names(config: Demand) -> list[str]:
     """Return the names of a run's inference actors, by number."""
     return [f"Engine-{number}" for number in range(config.ray.engines)]
 
 
-def start_engines(config: Config, placement: Placement, tracker: Handle, adapter_files: Handle) -> list[Any]:
-    """Start the inference actors of a run; return them by number."""
+def start_engines(
+    config: Demand,
+    engine: EngineSettings,
+    placement: Placement,
+    tracker: Handle,
+    adapter_files: Handle,
+    actor: type = EngineActor,
+) -> list[Any]:
+    """Start inference actors; return them by number.
+
+    Args:
+        config: their number, and what each requests.
+        engine: the engine in each of them.
+        placement: where they are.
+        tracker: see :class:`EngineActor`.
+        adapter_files: see :class:`EngineActor`.
+        actor: the class, with the arguments of :class:`EngineActor`.
+    """
     settings = config.ray
     return [
         restarting(
-            EngineActor,
+            actor,
             name=name,
             max_task_retries=0,
             num_cpus=settings.cpus_per_engine,
             num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(EngineSettings.of(config), name, tracker, adapter_files)
+        ).remote(engine, name, tracker, adapter_files)
         for number, name in enumerate(engine_names(config))
     ]
 

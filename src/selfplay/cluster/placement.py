@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.util.placement_group import (
@@ -15,7 +15,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from selfplay.cluster.node_cores import group_name
-from selfplay.config import Config
+from selfplay.config.model import InferenceSettings
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 
@@ -24,6 +24,18 @@ FIELDS = {
     "CPU": "ray.cpus_per_engine, ray.cpus_per_learner, ray.cpus_per_collector",
     "GPU": "ray.gpus_per_engine, ray.gpus_per_learner",
 }
+
+
+class Demand(Protocol):
+    """What is spread over a cluster: a run's configuration, or a server."""
+
+    @property
+    def ray(self) -> RaySettings:
+        """The numbers of actors, and what each requests."""
+
+    @property
+    def inference(self) -> InferenceSettings:
+        """The engines."""
 
 
 class Placement:
@@ -39,7 +51,7 @@ class Placement:
     places them.
 
     Args:
-        config: the run's configuration.
+        config: what is spread.
         say: called with a line if the run waits for a cluster that is too small now.
 
     Raises:
@@ -47,7 +59,7 @@ class Placement:
             have it.
     """
 
-    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Demand, say: Callable[[str], None]) -> None:
         settings = config.ray
         shortage = shortage_of(config)
         if shortage is not None and settings.address is None:  # this machine does not grow
@@ -86,7 +98,7 @@ class Placement:
             if group is not None:
                 remove_placement_group(group)
 
-    def _engine_group(self, config: Config, number: int) -> PlacementGroup | None:
+    def _engine_group(self, config: Demand, number: int) -> PlacementGroup | None:
         return _group(_engine_bundles(config), "STRICT_PACK", group_name(self._run, "engine", number))
 
     def _granted_within(self, seconds: float) -> bool:
@@ -99,7 +111,7 @@ class Placement:
         return True
 
 
-def shortage_of(config: Config) -> InputError | None:
+def shortage_of(config: Demand) -> InputError | None:
     """Return what the cluster does not have of what a run needs to start; ``None`` if it has everything."""
     settings = config.ray
     bundles = [
@@ -143,11 +155,11 @@ def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
     return [_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners
 
 
-def _collector_bundles(config: Config) -> list[dict[str, float]]:
+def _collector_bundles(config: Demand) -> list[dict[str, float]]:
     return [_bundle(config.ray.cpus_per_collector, 0)] * config.ray.collectors
 
 
-def _engine_bundles(config: Config) -> list[dict[str, float]]:
+def _engine_bundles(config: Demand) -> list[dict[str, float]]:
     """Return the bundles of one engine."""
     settings, gpus = config.ray, config.inference.tensor_parallel
     first = _bundle(settings.cpus_per_engine, settings.gpus_per_engine if gpus == 1 else 1)

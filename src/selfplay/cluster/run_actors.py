@@ -30,6 +30,7 @@ from selfplay.cluster.engine_start import (
 )
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.resident_adapters import AdapterRef
+from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
@@ -185,7 +186,7 @@ class RunActors:
             epoch=epoch,
         )
         self.adapter_files = self._singleton(AdapterFilesActor, "AdapterFiles").remote()
-        self.engines = start_engines(config, placement, tracker, files)
+        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, files)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource, find_model
-from selfplay.commands.served_adapters import ServedAdapters
 from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError
@@ -23,6 +22,7 @@ from selfplay.training import assembly
 from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
+from selfplay.training.served_adapters import ServedAdapters
 
 
 def build_engine(

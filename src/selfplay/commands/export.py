@@ -9,7 +9,6 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from selfplay.commands.model_source import find_model
-from selfplay.commands.served_adapters import AdapterFiles
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, scratch_for
@@ -17,6 +16,7 @@ from selfplay.learning.checkpoints import load_adapter
 from selfplay.learning.model_files import resolve_model
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.progress_views import print_line, working
+from selfplay.training.served_adapters import AdapterFiles
 
 
 def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:

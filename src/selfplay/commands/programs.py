@@ -10,7 +10,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.commands.served_adapters import ServedAdapters
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.config.model import LoraSection
@@ -38,6 +37,7 @@ from selfplay.training.programs import build_program, policies_of, program_error
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
+from selfplay.training.served_adapters import ServedAdapters
 
 PERSON = "person"
 """The name of the person at the keyboard, where models have names."""

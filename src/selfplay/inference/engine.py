@@ -8,6 +8,7 @@ draw from the same distribution, each with its own seed, until their contexts di
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from selfplay.core import (
     ContextError,
@@ -89,6 +90,11 @@ class EmbeddedEngine(InferenceClient):
         """Empty every cache, so that later answers do not depend on earlier requests."""
         for served in self._served.values():
             served.forget_contexts()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.model.tokenizer
 
     @property
     def stats(self) -> EngineStats:

@@ -1,7 +1,7 @@
-"""An OpenAI-compatible server over the embedded engine.
+"""An OpenAI-compatible server over an engine.
 
-The engine runs on the event loop that serves HTTP. Requests that arrive during a forward pass wait in their
-sockets and join the next one. A header of every answer gives the policy version that made it.
+The embedded engine runs on the event loop that serves HTTP. Requests that arrive during a forward pass wait
+in their sockets and join the next one. A header of every answer gives the policy version that made it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from selfplay.core import InputError, ModelResponse
-from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.answering import Answering
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import Completion
 from selfplay.inference.server_chat import Chat
@@ -56,7 +56,7 @@ class Adapters(Protocol):
 
 
 def create_app(
-    engine: EmbeddedEngine,
+    engine: Answering,
     *,
     token: str | None,
     aliases: Mapping[str, str] | None = None,
@@ -92,7 +92,7 @@ def _add_chat(app: FastAPI, chat: Chat) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         question = await chat.question(body)
-        completion = Completion(body, chat.engine.model.tokenizer)
+        completion = Completion(body, chat.engine.tokenizer)
         if body.stream:
             return await _streamed(request, completion, chat.stream(question))
         answers = await _while_connected(request, chat.answers(question))
@@ -161,7 +161,7 @@ async def _disconnection(request: Request) -> None:
         message = await request.receive()
 
 
-def _add_models(app: FastAPI, engine: EmbeddedEngine) -> None:
+def _add_models(app: FastAPI, engine: Answering) -> None:
     created = int(time.time())
 
     def card(name: str) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _add_models(app: FastAPI, engine: EmbeddedEngine) -> None:
         return JSONResponse(card(name))
 
 
-def _add_state(app: FastAPI, engine: EmbeddedEngine) -> None:
+def _add_state(app: FastAPI, engine: Answering) -> None:
     @app.get("/adapters/version")
     @app.get("/v1/adapters/version")
     async def version() -> Response:
@@ -191,7 +191,7 @@ def _add_state(app: FastAPI, engine: EmbeddedEngine) -> None:
         return JSONResponse({"status": "ok"})
 
 
-def _add_adapters(app: FastAPI, engine: EmbeddedEngine, adapters: Adapters) -> None:
+def _add_adapters(app: FastAPI, engine: Answering, adapters: Adapters) -> None:
     @app.post("/v1/load_lora_adapter")
     async def load(body: LoadAdapterRequest) -> Response:
         version = await adapters.load(body.lora_name, body.lora_path, replace=body.load_inplace)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from selfplay.core import Messages, ModelResponse, SelfplayError
-from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.answering import Answering
 from selfplay.inference.server_schema import (
     ApiError,
     ChatRequest,
@@ -39,10 +39,10 @@ class Chat:
         aliases: additional names of its models.
     """
 
-    def __init__(self, engine: EmbeddedEngine, aliases: Mapping[str, str]) -> None:
+    def __init__(self, engine: Answering, aliases: Mapping[str, str]) -> None:
         self.engine = engine
         self.aliases = aliases
-        self._most_characters = _most_characters_of_a_token(engine.model.tokenizer)
+        self._most_characters = _most_characters_of_a_token(engine.tokenizer)
 
     async def question(self, request: ChatRequest) -> Question:
         """Check a request and render its prompt.
@@ -88,7 +88,7 @@ class Chat:
     async def stream(self, question: Question) -> AsyncGenerator[tuple[int, ModelResponse]]:
         """Yield parts of all answers as they are drawn, with the index of the answer.
 
-        See :meth:`EmbeddedEngine.stream`. Closing a stream early cancels its requests.
+        See :meth:`Answering.stream`. Closing a stream early cancels its requests.
 
         Raises:
             ApiError: the queue is full, or the engine failed.

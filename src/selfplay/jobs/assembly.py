@@ -6,20 +6,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import torch
-
 from selfplay.core import InputError
 from selfplay.core.files import LOCK, remove_partial
-from selfplay.inference.engine import EmbeddedEngine
 from selfplay.jobs.files import MAX_STORED_BYTES, FileStore
 from selfplay.jobs.launch import Launch, LocalWorker
 from selfplay.jobs.models import JobModels, Shelf
 from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.service import BaseModel, JobService
 from selfplay.jobs.store import JobStore
-from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.fine_tuning.job import SAVE_SECONDS
-from selfplay.learning.policy import PolicyModel
 
 
 class OpenJobs:
@@ -27,11 +22,8 @@ class OpenJobs:
 
     Args:
         directory: where they are; it is created.
-        engine: the engine that serves the base model.
-        policy: its model.
-        shelf: loads adapters into the engine.
-        served: the name under which it serves the base model.
-        name: the base model's name or directory, which is recorded with adapters.
+        shelf: serves the models that jobs make.
+        base: the base model, which is served too.
         adapters: directories of the adapters that are served from the start.
         aliases: additional names of models.
         say: prints a line for whoever runs the server.
@@ -46,12 +38,9 @@ class OpenJobs:
     def __init__(
         self,
         directory: Path,
-        engine: EmbeddedEngine,
-        policy: PolicyModel,
         shelf: Shelf,
+        base: BaseModel,
         *,
-        served: str,
-        name: str,
         adapters: Mapping[str, Path],
         aliases: Mapping[str, str],
         say: Callable[[str], None],
@@ -67,10 +56,7 @@ class OpenJobs:
         except BaseException:
             os.close(self._lock)
             raise
-        models = JobModels(engine, shelf, served, policy.dtype, canary_tokens(policy))
-        queue = JobQueue(jobs, files, models, served, launch, say)
-        dtype = str(policy.dtype).removeprefix("torch.")
-        base = BaseModel(served, name, policy.model_name, dtype, str(policy.device), torch.get_num_threads())
+        queue = JobQueue(jobs, files, JobModels(shelf), base.served, launch, say)
         self.service = JobService(files, jobs, queue, base, adapters, aliases, save_seconds)
 
     @asynccontextmanager

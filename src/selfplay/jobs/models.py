@@ -1,37 +1,28 @@
-"""Serve the models of finished jobs, after a proof that the engine answers with them."""
+"""Serve the models of finished jobs."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from selfplay.core import InputError
-from selfplay.inference.adapter_check import (
-    Delivery,
-    DeliveryError,
-    changes_nothing,
-    check_delivery,
-    check_hash,
-    file_hash,
-    read_expectation,
-    tolerance_of,
-)
-from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.adapter_check import DeliveryError
 from selfplay.jobs.records import Job
 from selfplay.jobs.spec import TRAINING
 from selfplay.jobs.store import JobStore
 
 
 class Shelf(Protocol):
-    """Where adapters are loaded into the engine."""
+    """Where the adapters of jobs are served: the engine of this process, or those of a cluster."""
 
-    def load(self, name: str, directory: Path) -> int:
-        """Serve the adapter in ``directory`` as ``name`` and return its version.
+    def names(self) -> list[str]:
+        """Return the names of all models that are served, the base model's included."""
+
+    async def deliver(self, name: str, directory: Path) -> None:
+        """Serve the adapter in ``directory`` as ``name``, after a proof that it answers.
 
         Raises:
-            InputError: it cannot be loaded.
+            InputError: the adapter is missing, damaged or of another base model.
+            DeliveryError: the answers are not those of this adapter.
         """
 
     def unload(self, name: str) -> None:
@@ -39,45 +30,34 @@ class Shelf(Protocol):
 
 
 class JobModels:
-    """The models of finished jobs in an engine.
+    """The models of finished jobs on a shelf."""
 
-    Args:
-        engine: the engine that serves them.
-        shelf: loads them.
-        base: name under which the engine serves the base model.
-        dtype: dtype of the base model's weights.
-        canary: token ids of the canary.
-    """
-
-    def __init__(
-        self, engine: EmbeddedEngine, shelf: Shelf, base: str, dtype: torch.dtype, canary: list[int]
-    ) -> None:
-        self.engine = engine
+    def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
-        self.base = base
-        self.dtype = dtype
-        self.canary = canary
+
+    def names(self) -> list[str]:
+        """Return the names of all models that are served, also of those that no job made."""
+        return self.shelf.names()
 
     async def serve(self, store: JobStore, job: Job) -> None:
         """Serve every model of a job, or none.
 
         Raises:
-            InputError: an adapter is missing, damaged or of another base model.
-            DeliveryError: the engine does not answer with it.
+            InputError, DeliveryError: see :meth:`Shelf.deliver`.
         """
-        loaded: list[str] = []
+        delivered: list[str] = []
         try:
             for name, directory in job.names().items():
-                await self._load(name, store.place(job) / TRAINING / directory)
-                loaded.append(name)
+                await self.shelf.deliver(name, store.place(job) / TRAINING / directory)
+                delivered.append(name)
         except BaseException:
-            self.withdraw(loaded)
+            self.withdraw(delivered)
             raise
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Stop serving models; those that are not served are passed over."""
         for name in names:
-            if name in self.engine.names():
+            if name in self.names():
                 self.shelf.unload(name)
 
     async def serve_all(self, store: JobStore, jobs: list[Job], say: Callable[[str], None]) -> None:
@@ -87,30 +67,3 @@ class JobModels:
                 await self.serve(store, job)
             except (InputError, DeliveryError) as error:
                 say(f"note: {job.model_name} is not served ({error})")
-
-    async def _load(self, name: str, directory: Path) -> None:
-        expected = read_expectation(directory)
-        if expected is None:
-            raise InputError("adapter", f"{directory} has no description", "Run the job again.")
-        sha256, unchanged = await asyncio.to_thread(_hash_and_effect, directory)
-        version = self.shelf.load(name, directory)
-        try:
-            check_hash(name, version, directory, sha256, expected.sha256)
-            base = tuple(await self.engine.logprobs(self.canary, model=self.base))
-            answered = tuple(await self.engine.logprobs(self.canary, model=name))
-            check_delivery(
-                Delivery(name, version, sha256, answered, expected.canary),
-                expected_canary=expected.canary,
-                expected_base=expected.base,
-                before=None,
-                base=Delivery(self.base, 0, "", base),
-                changes_nothing=unchanged,
-                tolerance=tolerance_of(self.dtype),
-            )
-        except BaseException:
-            self.shelf.unload(name)
-            raise
-
-
-def _hash_and_effect(directory: Path) -> tuple[str, bool]:
-    return file_hash(directory), changes_nothing(directory)

@@ -103,7 +103,7 @@ class JobService:
             self.queue.models.withdraw([name])
             shutil.rmtree(self.jobs.place(job) / TRAINING / directory, ignore_errors=True)
             return
-        served = self.queue.models.engine.names()
+        served = self.queue.models.names()
         if name in served:
             raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
         raise model_not_found(name, served)
@@ -186,7 +186,7 @@ class JobService:
                 problem = f"model: {name} is a model of {job.base}, but this server has {self.base.served}"
                 raise ApiError(400, problem, param="model")
             return (self.jobs.place(job) / TRAINING / directory).absolute()
-        raise model_not_found(name, self.queue.models.engine.names())
+        raise model_not_found(name, self.queue.models.names())
 
     def _new_name(self, suffix: str) -> str:
         """Return a name for a model that no job has."""

@@ -1,9 +1,9 @@
-"""The process that trains one job: ``python -m selfplay.jobs.worker DIRECTORY``.
+"""The process that trains one job: ``python -m selfplay.jobs.worker DIRECTORY``, or an actor on a cluster.
 
-It has a copy of the base model of its own, so the server goes on answering. It ends with the server: its
-standard input is a pipe that nobody writes to, and which the system closes when the server ends in any way.
-``outcome.json`` is its last file; it holds the result, or why there can be none. If the process ends without
-one, it crashed, and the last line of ``worker.log`` is the reason.
+It has a copy of the base model of its own, so the server goes on answering. It ends with the server: Ray ends
+an actor, and the standard input of a child process is a pipe that nobody writes to, and which the system
+closes when the server ends in any way. ``outcome.json`` is its last file; it holds the result, or why there
+can be none. If the process ends without one, it crashed; a child's ``worker.log`` ends with the reason.
 """
 
 import fcntl
@@ -29,8 +29,16 @@ from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 
 
 def main(directory: Path) -> None:
-    """Train the job in ``directory`` and write its outcome."""
+    """Train the job in ``directory``; end early if the server ends."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
+    train_job(directory)
+
+
+def train_job(directory: Path) -> None:
+    """Train the job in ``directory`` and write its outcome. The process must end afterwards.
+
+    It keeps the job's lock until then, so that no two processes ever train the same job.
+    """
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
     spec = msgspec.json.decode((directory / SPEC_FILE).read_bytes(), type=JobSpec)

@@ -73,6 +73,8 @@ class EngineClient(InferenceClient):
         calls_per_engine: maximum requests in progress at one engine; further ones wait here. ``None`` for no
             limit.
         adapters_only: reject names that are not among ``adapters``.
+        wrong_adapter_ends: whether an adapter that is not the one that was written ends all further calls,
+            as a run must; otherwise only the calls that name it fail.
     """
 
     def __init__(
@@ -84,11 +86,13 @@ class EngineClient(InferenceClient):
         patience: float = 300.0,
         calls_per_engine: int | None = None,
         adapters_only: bool = False,
+        wrong_adapter_ends: bool = True,
     ) -> None:
         self.name = uuid.uuid4().hex
         self._api_clients: dict[str, InferenceClient] = {}
         self.patience = patience
         self.adapters_only = adapters_only
+        self.wrong_adapter_ends = wrong_adapter_ends
         untrained = Weights.untrained(policies)
         self.step = untrained.step
         self.adapters = {BASE: AdapterRef(BASE, 0, None), **untrained.adapters, **(frozen or {})}
@@ -201,7 +205,7 @@ class EngineClient(InferenceClient):
         finally:
             del self._asked[request.number]
         if answer.error is not None:
-            if isinstance(answer.error, DeliveryError):
+            if self.wrong_adapter_ends and isinstance(answer.error, DeliveryError):
                 self.fatal = answer.error
             raise answer.error
         return answer

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.load_window import LoadWindow
@@ -200,10 +200,8 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
         from selfplay.learning.delivery_file import canary_tokens
 
         self._policy = self._build_policy()
-        untrained = self._policy.adapter_state(self._policy.policies[0])
-        for slot in self._slots:
-            self._policy.load_adapter_state(untrained, slot)
         engine = EmbeddedEngine(self._policy, **self._settings)
+        self._prepare(engine)
         engine.publish(BASE, BASE, 0)
         self._canary = canary_tokens(self._policy)
         self._base = Delivery(BASE, 0, "", tuple(await engine.logprobs(self._canary, model=BASE)))
@@ -223,14 +221,24 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
     async def _stop(self, engine: "EmbeddedEngine") -> None:
         engine.close()
 
+    def _prepare(self, engine: "EmbeddedEngine") -> None:
+        """Make the slots before the engine answers."""
+        untrained = self._policy.adapter_state(self._policy.policies[0])
+        for slot in self._slots:
+            self._policy.load_adapter_state(untrained, slot)
+
+    async def _put(self, adapter: AdapterRef, directory: Path, slot: str) -> "AdapterFacts":
+        """Read an adapter, put it into an empty slot and publish it under the slot's name."""
+        weights, facts = await asyncio.to_thread(_read, adapter, directory, self._policy.lora)
+        self._policy.load_adapter_state(weights, slot)
+        self._running().publish(slot, slot, adapter.version)
+        return facts
+
     async def _load(self, adapter: AdapterRef, slot: str, before: Delivery | None) -> Delivery:
         directory = await self._directory_of(adapter)
-        files = await asyncio.to_thread(_read, adapter, directory, self._policy.lora)
-        engine = self._running()
-        self._policy.load_adapter_state(files.weights, slot)
-        engine.publish(slot, slot, adapter.version)
+        files = await self._put(adapter, directory, slot)
         try:
-            canary = await engine.logprobs(self._canary, model=slot)
+            canary = await self._running().logprobs(self._canary, model=slot)
             said = files.expected
             expected = said.canary if said else None
             delivery = Delivery(adapter.name, adapter.version, files.sha256, tuple(canary), expected)
@@ -312,13 +320,32 @@ class VLLMHost(EngineHost["VLLMEngine"]):
 
 
 @dataclass(frozen=True)
-class _Files:
-    """An adapter as read from its directory."""
+class AdapterFacts:
+    """What an adapter's directory says about its weights.
 
-    weights: "dict[str, Tensor]"
+    Attributes:
+        sha256: hash of the weight file, in hexadecimal.
+        changes_nothing: whether the adapter was never trained.
+        expected: what the learner wrote about it, if it did.
+    """
+
     sha256: str
     changes_nothing: bool
     expected: Expectation | None
+
+    @classmethod
+    def read(cls, adapter: AdapterRef, directory: Path) -> Self:
+        """Read a directory and check that the weights are those that the learner wrote.
+
+        Raises:
+            DeliveryError: they have another hash.
+            InputError: they are damaged.
+        """
+        expected = read_expectation(directory)
+        sha256 = file_hash(directory)
+        if expected is not None:
+            check_hash(adapter.name, adapter.version, directory, sha256, expected.sha256)
+        return cls(sha256, changes_nothing(directory), expected)
 
 
 def _slots(max_adapters: int) -> list[str]:
@@ -328,7 +355,9 @@ def _slots(max_adapters: int) -> list[str]:
     return [f"adapter:{number}" for number in range(max_adapters)]
 
 
-def _read(adapter: AdapterRef, directory: Path, lora: "LoraSettings") -> _Files:
+def _read(
+    adapter: AdapterRef, directory: Path, lora: "LoraSettings"
+) -> "tuple[dict[str, Tensor], AdapterFacts]":
     """Read an adapter and check that it has this shape and the weights that the learner wrote.
 
     Raises:
@@ -337,13 +366,10 @@ def _read(adapter: AdapterRef, directory: Path, lora: "LoraSettings") -> _Files:
     """
     from selfplay.learning.checkpoints import check_lora_shape, load_adapter
 
-    expected = read_expectation(directory)
-    sha256 = file_hash(directory)
-    if expected is not None:
-        check_hash(adapter.name, adapter.version, directory, sha256, expected.sha256)
-        if adapter.version and expected.version != adapter.version:
-            problem = f"the files in {directory} are version {expected.version}"
-            raise DeliveryError(adapter.name, adapter.version, problem)
+    facts = AdapterFacts.read(adapter, directory)
+    if facts.expected is not None and adapter.version and facts.expected.version != adapter.version:
+        problem = f"the files in {directory} are version {facts.expected.version}"
+        raise DeliveryError(adapter.name, adapter.version, problem)
     weights, config = load_adapter(directory)
     check_lora_shape(directory, config, lora)
-    return _Files(weights, sha256, changes_nothing(directory), expected)
+    return weights, facts

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
@@ -14,6 +14,8 @@ from selfplay.learning.model_files import cache_directory
 if TYPE_CHECKING:
     from selfplay.inference.vllm_engine import VLLMEngine
     from selfplay.learning.policy import PolicyModel
+
+Host = TypeVar("Host", bound=EmbeddedHost)
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,28 @@ class EngineSettings:
 
     def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
         """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
-        copies, settings = None, self.inference
-        if adapter_files is not None:
-            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
-        if settings.engine == "vllm":
-            return VLLMHost(functools.partial(_vllm_engine, self), copies)
-        return EmbeddedHost(
+        if self.inference.engine == "vllm":
+            return VLLMHost(functools.partial(_vllm_engine, self), _copies(adapter_files))
+        return self.build_embedded(EmbeddedHost, adapter_files)
+
+    def build_embedded(self, host: type[Host], adapter_files: Any = None) -> Host:
+        """Build an embedded engine of a class; see :meth:`build_host`."""
+        settings = self.inference
+        return host(
             functools.partial(_policy_model, self),
             max_tokens=settings.max_tokens,
             max_context=settings.max_context,
             max_queue=settings.max_queue,
             max_cached_tokens=settings.max_cached_tokens,
             max_adapters=settings.max_adapters,
-            copies=copies,
+            copies=_copies(adapter_files),
         )
+
+
+def _copies(adapter_files: Any) -> AdapterCache | None:
+    if adapter_files is None:
+        return None
+    return AdapterCache(adapter_files, cache_directory() / "adapters")
 
 
 def say_nothing(line: str) -> None:

@@ -1,7 +1,6 @@
 """Adapters that are loaded and unloaded while their model is served."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.jobs.service import FINE_TUNED
 from selfplay.learning.checkpoints import load_adapter, load_adapter_config
 from selfplay.learning.policy import TRAINED, PolicyModel
 
@@ -120,6 +118,23 @@ class ServedAdapters:
             self.policy.drop_adapter(replaced)
         return version
 
+    async def load_while_serving(self, name: str, directory: Path) -> int:
+        """Do as :meth:`load` does; files are read in a thread, so that requests are answered meanwhile.
+
+        Raises:
+            InputError: as there.
+        """
+        files = await asyncio.to_thread(AdapterFiles.read, directory)
+        self.check_fits(files)
+        weights, _ = await asyncio.to_thread(load_adapter, directory)
+        if {key: tuple(value.shape) for key, value in weights.items()} != files.shapes:
+            raise InputError("adapter", f"{directory} was changed while it was loaded", "Load it again.")
+        return self.put(name, files, weights)
+
+    def names(self) -> list[str]:
+        """Return the names of all models that the engine serves, the base model's included."""
+        return self.engine.names()
+
     def unload(self, name: str) -> None:
         """Stop serving adapter ``name`` and free its memory. Pending requests for it fail."""
         self.engine.withdraw(name)
@@ -134,65 +149,3 @@ def _misfit() -> InputError:
     return InputError(
         "adapter", "its weights do not fit this base model", "Give the adapter's own base model."
     )
-
-
-class ClientAdapters:
-    """Adapters that clients load and unload: from one directory, under names that are not reserved.
-
-    Args:
-        adapters: serves them.
-        root: the only directory from which clients may load adapters.
-        reserved: names that clients may not take, replace or unload: the aliases, and the models served from
-            the start.
-    """
-
-    def __init__(self, adapters: ServedAdapters, root: Path, reserved: frozenset[str]) -> None:
-        self.adapters = adapters
-        self.root = root.resolve()
-        self.reserved = reserved
-        self._loading = asyncio.Lock()
-
-    async def load(self, name: str, path: str, *, replace: bool) -> int:
-        """Serve the adapter at ``path``, inside the root, as ``name``; return its policy version.
-
-        Files are read in a thread, so that other requests are answered meanwhile; adapters are loaded one at
-        a time.
-
-        Raises:
-            InputError: the adapter cannot be read, does not fit the model, is outside the root, or cannot
-                have this name.
-        """
-        async with self._loading:
-            self._check_name(name)
-            if name in self.adapters.engine.names() and not replace:
-                problem = f"{name} is served already"
-                raise InputError("lora_name", problem, "Unload it first, or set load_inplace to true.")
-            directory = self._below_root(path)
-            files = await asyncio.to_thread(AdapterFiles.read, directory)
-            self.adapters.check_fits(files)
-            weights, _ = await asyncio.to_thread(load_adapter, directory)
-            if {key: tuple(value.shape) for key, value in weights.items()} != files.shapes:
-                raise InputError("adapter", f"{path} was changed while it was loaded", "Load it again.")
-            return self.adapters.put(name, files, weights)
-
-    def unload(self, name: str) -> None:
-        """Stop serving adapter ``name``.
-
-        Raises:
-            InputError: no client loaded such an adapter.
-        """
-        self._check_name(name)
-        self.adapters.unload(name)
-
-    def _check_name(self, name: str) -> None:
-        if name in self.reserved or name.startswith(FINE_TUNED):
-            raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
-
-    def _below_root(self, path: str) -> Path:
-        """Return the directory that a client names, relative or absolute; links cannot leave the root."""
-        with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have, or a loop of links
-            directory = (self.root / path).resolve()
-            if directory.is_relative_to(self.root):
-                return directory
-        problem = f"{path!r} is outside the directory of adapters"
-        raise InputError("lora_path", problem, "Give a path relative to the directory that --adapters names.")

@@ -1,0 +1,152 @@
+"""ServingCluster: the engines and workers of a server, for as long as it runs."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import ray
+from ray.exceptions import RayError
+
+from selfplay.cluster.actor_classes import AdapterFilesActor, restarting
+from selfplay.cluster.actor_errors import error_of
+from selfplay.cluster.connect import connected, head_address
+from selfplay.cluster.engine_start import EngineStarts, engine_names, start_engines
+from selfplay.cluster.engines.settings import EngineSettings
+from selfplay.cluster.handles import Named
+from selfplay.cluster.health import Health
+from selfplay.cluster.node_cores import Sharing
+from selfplay.cluster.placement import Placement, beside_command
+from selfplay.cluster.server.engine import ServingEngineActor
+from selfplay.cluster.server.engines import ServingEngines
+from selfplay.cluster.server.host import ModelFacts
+from selfplay.cluster.server.workers import ClusterWorkers
+from selfplay.cluster.view import NAMESPACE
+from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.config.ray import RaySettings
+from selfplay.core import InputError
+from selfplay.core.chat_tokens import ChatTokens
+from selfplay.training.threads import available_cores, chosen_threads
+
+ADAPTER_FILES = "AdapterFiles"
+
+
+class ServingCluster:
+    """See the module.
+
+    The engines are placed as those of a run are. A job has the place of a learner, which is reserved all the
+    time, so that it never waits for room.
+
+    Args:
+        ray: the cluster, the number of engines, and what each of them and a job (a learner) requests.
+        inference: the engines.
+        model: their base model.
+        tokens: its tokenizer.
+        say: prints a line for whoever runs the server.
+    """
+
+    def __init__(
+        self,
+        ray: RaySettings,
+        inference: InferenceSettings,
+        model: ModelSettings,
+        tokens: ChatTokens,
+        say: Callable[[str], None],
+    ) -> None:
+        self.ray = ray
+        self.inference = inference
+        self._model = model
+        self._tokens = tokens
+        self._say = say
+        self._namespace = f"{NAMESPACE}server-{uuid.uuid4().hex[:8]}"
+        self._head: str | None = None
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Be connected to the cluster, which is started if there is no address, while the body runs.
+
+        Raises:
+            InputError: there is no cluster at the address.
+        """
+        with connected(self.ray, self._namespace):
+            self._head = head_address(self.ray)
+            yield
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[ServingEngines, ModelFacts]]:
+        """Start the engines; yield them, and how they compute; end all actors.
+
+        Raises:
+            InputError: the cluster has no room, or the model cannot be loaded.
+            SelfplayError: the engines cannot start.
+        """
+        try:
+            placement = await asyncio.to_thread(Placement, self, self._say)
+        except InputError as error:
+            raise InputError("--engines", error.problem, "Give fewer, or wait for more room") from error
+        files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
+        named = Named(ADAPTER_FILES, self._namespace)
+        engines = start_engines(
+            self, self._engine_settings(), placement, None, named, actor=ServingEngineActor
+        )
+        names = engine_names(self)
+        actors = {ADAPTER_FILES: files} | dict(zip(names, engines, strict=True))
+        self._health = Health(actors, self.ray.patience, self._head, names)
+        self._placement = placement
+        starts = EngineStarts(dict(zip(names, engines, strict=True)), self._say)
+        try:
+            await self._health.ready()
+            await starts.enough(self.ray.engines, self.ray.patience)
+            facts: ModelFacts = await engines[0].facts.remote()
+            serving = ServingEngines(
+                engines,
+                self._tokens,
+                max_tokens=self.inference.max_tokens,
+                max_context=facts.max_context,
+                patience=self.ray.patience,
+            )
+            yield serving, facts
+            await serving.client.close()
+        except RayError as error:
+            raise error_of("the cluster", error) from error
+        finally:
+            starts.cancel()
+            if not self._health.head_is_lost:
+                for actor in actors.values():
+                    ray.kill(actor)
+                placement.remove()
+
+    def workers(self) -> ClusterWorkers:
+        """Return what starts the workers of jobs."""
+        settings = self.ray
+        requests = {"num_cpus": settings.cpus_per_learner, "num_gpus": settings.gpus_per_learner}
+        return ClusterWorkers({**requests, **self._placement.learner()}, self._head)
+
+    async def guard(self, engines: ServingEngines, work: Awaitable[None], end: Callable[[], None]) -> None:
+        """Do ``work`` for as long as an engine answers; otherwise let it ``end`` first.
+
+        Raises:
+            SelfplayError: all engines are lost, or the head is.
+        """
+        working = asyncio.ensure_future(work)
+        watches = [asyncio.create_task(self._health.watch()), asyncio.create_task(engines.failure())]
+        try:
+            await asyncio.wait([*watches, working], return_when=asyncio.FIRST_COMPLETED)
+            end()
+            await working
+            for watch in watches:
+                if watch.done():
+                    watch.result()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    def _engine_settings(self) -> EngineSettings:
+        """Return the engine of each actor. On this machine, its threads are measured once, here."""
+        workers, model = int(self.ray.cpus_per_learner > 0), self._model
+        sharing = Sharing(self.ray.engines, workers, overlap=True)
+        if self.ray.address is None:
+            threads = chosen_threads(model, sharing.cores(available_cores()), self._say)
+            model = model.model_copy(update={"threads": threads})
+        return EngineSettings(model, LoraSection(rank=1), self.inference, sharing)

@@ -1,0 +1,85 @@
+"""Fine-tuning jobs on a cluster: each is trained by an actor, which ends with the job or with the server."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from selfplay.cluster.actor_errors import error_of
+from selfplay.cluster.addresses import knock
+from selfplay.core import InputError, SelfplayError
+from selfplay.jobs.launch import Crash
+from selfplay.jobs.spec import SPEC_FILE
+
+LOOK_SECONDS = 2.0
+
+
+class JobActor:
+    """Trains one job in its process."""
+
+    def train(self, directory: str) -> None:
+        """Train the job in ``directory``; see ``selfplay.jobs.worker``.
+
+        Raises:
+            SelfplayError: this node does not see the directory.
+        """
+        if not (Path(directory) / SPEC_FILE).is_file():
+            raise SelfplayError(
+                f"{directory} is not visible at {ray.util.get_node_ip_address()}, where Ray has started the "  # type: ignore[no-untyped-call]
+                "job. Start the server with --jobs DIR in a directory that all machines share"
+            )
+        from selfplay.jobs.worker import train_job
+
+        train_job(Path(directory))
+
+
+class ClusterWorkers:
+    """Starts the actors that train jobs, one at a time.
+
+    Args:
+        options: Ray's options for them: what they request, and where they are.
+        head: address of the cluster's head, if it is known.
+    """
+
+    def __init__(self, options: dict[str, Any], head: str | None) -> None:
+        self._options = options
+        self._head = head
+
+    async def start(self, directory: Path) -> "ClusterWorker":
+        """Start the worker of the job in ``directory``; see ``selfplay.jobs.launch.Launch``."""
+        actor = ray.remote(JobActor).options(max_restarts=0, max_task_retries=0, **self._options).remote()
+        return ClusterWorker(actor, str(directory.absolute()), self._head)
+
+
+class ClusterWorker:
+    """See :class:`selfplay.jobs.launch.Worker`."""
+
+    def __init__(self, actor: Any, directory: str, head: str | None) -> None:
+        self._actor = actor
+        self._training = actor.train.remote(directory)
+        self._head = head
+
+    async def wait(self) -> Crash | None:
+        """Wait for the end; see ``Worker``. If the head is away, nobody knows how it ended: wait for it."""
+        try:
+            await self._training
+        except RayTaskError as error:
+            return Crash(str(error_of("the actor that trains", error)))
+        except RayError as error:
+            await self._head_answers()
+            return Crash(str(error_of("the actor that trains", error)), killed=True)
+        return None
+
+    def kill(self) -> None:
+        """End the actor at once, if it has not ended."""
+        ray.kill(self._actor)
+
+    async def _head_answers(self) -> None:
+        while self._head is not None:
+            with suppress(InputError):
+                await asyncio.to_thread(knock, self._head)
+                return
+            await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,85 @@
+"""The server's application over an engine, wherever the engine and the jobs are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from selfplay.commands.client_adapters import ClientAdapters, Rack
+from selfplay.commands.served_models import ServedModels
+from selfplay.inference.answering import Answering
+from selfplay.inference.server import create_app
+from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.launch import Launch
+from selfplay.jobs.models import Shelf
+from selfplay.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
+from selfplay.jobs.service import BaseModel
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What is behind the application.
+
+    Attributes:
+        engine: answers; it serves the models that the server has from its start.
+        rack: loads the adapters of clients into it.
+        shelf: loads the adapters of jobs into it.
+        base: the base model.
+        launch: starts the process that trains a job.
+    """
+
+    engine: Answering
+    rack: Rack
+    shelf: Shelf
+    base: BaseModel
+    launch: Launch
+
+
+def build_application(
+    backend: Backend,
+    models: ServedModels,
+    token: str | None,
+    root: Path | None,
+    jobs: Path | None,
+    say: Callable[[str], None],
+) -> FastAPI:
+    """Return the server's application.
+
+    Args:
+        backend: what is behind it.
+        models: the models that the server has from its start.
+        token: the token that clients need, if any.
+        root: the directory from which clients may load adapters, under names other than those of ``models``.
+        jobs: the directory of files and fine-tuning jobs.
+        say: prints a line for whoever runs the server.
+
+    Raises:
+        InputError: ``jobs`` cannot be used.
+    """
+    engine, aliases = backend.engine, models.aliases
+    reserved = frozenset([*aliases, *engine.names()])
+    of_clients = None if root is None else ClientAdapters(backend.rack, root.expanduser(), reserved)
+    if jobs is None:
+        app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+        refuse_job_routes(app)
+        return app
+    opened = OpenJobs(
+        jobs.expanduser(),
+        backend.shelf,
+        backend.base,
+        adapters=models.adapters,
+        aliases=aliases,
+        say=say,
+        launch=backend.launch,
+    )
+    app = create_app(
+        engine,
+        token=token,
+        aliases=aliases,
+        adapters=of_clients,
+        larger_bodies={FILES: MAX_UPLOAD_BYTES},
+        running=opened.running,
+    )
+    add_job_routes(app, opened.service)
+    return app

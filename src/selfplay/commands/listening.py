@@ -1,0 +1,75 @@
+"""The address at which a server listens, and the token that its clients need."""
+
+import os
+import secrets
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from selfplay.core import InputError
+from selfplay.inference.openai_client import TOKEN_VARIABLE, is_loopback, is_sendable
+
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 5
+
+
+def chosen_token() -> str:
+    """Return the token that the user has set, or an empty one."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not is_sendable(token):
+        raise InputError(
+            TOKEN_VARIABLE, "holds a character that a token cannot have", "Use letters and digits."
+        )
+    return token
+
+
+def new_token(host: str) -> str:
+    """Generate a token for this run of the server, if only this machine can reach the server."""
+    if not is_loopback(host):
+        raise InputError(
+            "--host",
+            f"{host} lets other machines in, and you have set no token",
+            f"Set {TOKEN_VARIABLE} to a secret.",
+        )
+    return secrets.token_urlsafe(24)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the port. Clients that connect while the model is loaded wait.
+
+    Raises:
+        InputError: the port or the host cannot be used.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except UnicodeError as error:
+        raise InputError(
+            "--host", f"{host!r} is not a host name", "Give a host name or an address."
+        ) from error
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise InputError(
+            "--port", f"the server cannot listen at {host}:{port} ({reason})", "Choose another port or host."
+        ) from error
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """Return the base address of the API."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1"
+
+
+def server_of(app: FastAPI) -> uvicorn.Server:
+    """Return a server for an application, which is not started."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return uvicorn.Server(config)

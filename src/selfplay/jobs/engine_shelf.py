@@ -1,0 +1,113 @@
+"""EngineShelf: serve the adapters of jobs with the engine of this process."""
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from selfplay.core import InputError
+from selfplay.inference.adapter_check import (
+    Delivery,
+    Expectation,
+    changes_nothing,
+    check_delivery,
+    check_hash,
+    file_hash,
+    read_expectation,
+    tolerance_of,
+)
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.jobs.service import BaseModel
+from selfplay.learning.delivery_file import canary_tokens
+from selfplay.learning.policy import PolicyModel
+
+
+class Rack(Protocol):
+    """Loads adapters into the engine."""
+
+    async def load_while_serving(self, name: str, directory: Path) -> int:
+        """Serve the adapter in ``directory`` as ``name`` and return its version.
+
+        Raises:
+            InputError: it cannot be loaded.
+        """
+
+    def unload(self, name: str) -> None:
+        """Stop serving ``name``."""
+
+
+class EngineShelf:
+    """See :class:`selfplay.jobs.models.Shelf`.
+
+    Args:
+        engine: the engine.
+        policy: its model.
+        rack: loads adapters into it.
+        base: name under which it serves the base model.
+    """
+
+    def __init__(self, engine: EmbeddedEngine, policy: PolicyModel, rack: Rack, base: str) -> None:
+        self.engine = engine
+        self.rack = rack
+        self.base = base
+        self.dtype = policy.dtype
+        self.canary = canary_tokens(policy)
+
+    def names(self) -> list[str]:
+        """See ``Shelf``."""
+        return self.engine.names()
+
+    async def deliver(self, name: str, directory: Path) -> None:
+        """See ``Shelf``; the proof is the adapter's hash and its answer to the canary."""
+        expected = expectation_of(directory)
+        sha256, unchanged = await asyncio.to_thread(_hash_and_effect, directory)
+        version = await self.rack.load_while_serving(name, directory)
+        try:
+            check_hash(name, version, directory, sha256, expected.sha256)
+            base = tuple(await self.engine.logprobs(self.canary, model=self.base))
+            answered = tuple(await self.engine.logprobs(self.canary, model=name))
+            check_delivery(
+                Delivery(name, version, sha256, answered, expected.canary),
+                expected_canary=expected.canary,
+                expected_base=expected.base,
+                before=None,
+                base=Delivery(self.base, 0, "", base),
+                changes_nothing=unchanged,
+                tolerance=tolerance_of(self.dtype),
+            )
+        except BaseException:
+            self.rack.unload(name)
+            raise
+
+    def unload(self, name: str) -> None:
+        """See ``Shelf``."""
+        self.rack.unload(name)
+
+
+def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:
+    """Return how a worker loads the base model of this process again.
+
+    Args:
+        policy: the model.
+        served: the name under which it is served.
+        name: its name or directory, which is recorded with adapters.
+    """
+    dtype = str(policy.dtype).removeprefix("torch.")
+    return BaseModel(served, name, policy.model_name, dtype, str(policy.device), torch.get_num_threads())
+
+
+def expectation_of(directory: Path) -> Expectation:
+    """Return what the worker wrote about an adapter.
+
+    Raises:
+        InputError: it wrote nothing, or that is damaged.
+    """
+    expected = read_expectation(directory)
+    if expected is None:
+        raise InputError("adapter", f"{directory} has no description", "Run the job again.")
+    return expected
+
+
+def _hash_and_effect(directory: Path) -> tuple[str, bool]:
+    return file_hash(directory), changes_nothing(directory)
