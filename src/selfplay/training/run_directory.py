@@ -55,7 +55,7 @@ class RunDirectory:
                 f"Choose another name, or continue it: {resume_command(path)}",
             )
         left_over = run.never_began()
-        run._made = left_over or not path.exists()
+        run._made = not path.exists() or (left_over and any(path.iterdir()))
         try:
             for folder in (run.rollouts, run.checkpoints, run.evaluation):
                 folder.mkdir(parents=True, exist_ok=True)
