@@ -31,6 +31,7 @@ import torch
 from datasets import Dataset
 from peft import set_peft_model_state_dict
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -40,7 +41,7 @@ from plain_model import load_both
 from record_batches import auto_dtype
 from selfplay.learning.algorithms.dpo import Pair
 from selfplay.learning.fine_tuning.job import BETAS, GRAD_CLIP, Data, FineTuningJob
-from selfplay.learning.fine_tuning.settings import BETA, LEARNING_RATES, JobSettings, epoch_order
+from selfplay.learning.fine_tuning.settings import BETA, LEARNING_RATES, JobSettings, epoch_order, rate_share
 from selfplay.learning.policy import PolicyModel
 
 Weights = dict[str, Tensor]
@@ -108,7 +109,6 @@ class Trl:
             "gradient_accumulation_steps": self.settings.batch_size // self.micro_batch,
             "num_train_epochs": 1,
             "learning_rate": LEARNING_RATES[self.settings.method],
-            "lr_scheduler_type": "linear",
             "adam_beta1": BETAS[0],
             "adam_beta2": BETAS[1],
             "weight_decay": 0.0,
@@ -148,10 +148,15 @@ class Trl:
 
 
 class _InOrder:
-    """Examples in the order of the data set, which is that of our job."""
+    """Examples in the order of the data set, which is that of our job, and its learning rates."""
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         return SequentialSampler(self.train_dataset)  # type: ignore[attr-defined]
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        used = optimizer or self.optimizer  # type: ignore[attr-defined]
+        self.lr_scheduler = LambdaLR(used, partial(rate_share, steps=num_training_steps))
+        return self.lr_scheduler
 
 
 class _Sft(_InOrder, SFTTrainer):  # type: ignore[misc]

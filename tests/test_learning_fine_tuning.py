@@ -24,7 +24,7 @@ from selfplay.learning.fine_tuning.examples import (
     opening,
 )
 from selfplay.learning.fine_tuning.job import Data, FineTuningJob, Outcome
-from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order
+from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order, rate_share
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
 
@@ -204,6 +204,13 @@ def test_auto_is_what_openai_documents(examples, epochs, batch):
     numbers = JobSettings("dpo", 0).resolved(examples)
     assert (numbers.n_epochs, numbers.batch_size) == (epochs, batch)
     assert (numbers.learning_rate_multiplier, numbers.beta) == (1.0, 0.1)
+
+
+def test_the_learning_rate_rises_over_a_tenth_of_the_steps_and_falls_to_nothing():
+    assert [rate_share(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    twenty = [rate_share(step, 20) for step in range(20)]
+    assert twenty[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert twenty[3:] == pytest.approx([left / 18 for left in range(17, 0, -1)])
 
 
 @given(families=st.lists(st.integers(0, 4), min_size=1, max_size=30), seed=st.integers(0, 9))

@@ -32,7 +32,13 @@ from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.checkpoints import LEARNER_FILE, STATE_FILE, read_json, read_tensors
 from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
-from selfplay.learning.fine_tuning.settings import LEARNING_RATES, Hyperparameters, JobSettings, epoch_order
+from selfplay.learning.fine_tuning.settings import (
+    LEARNING_RATES,
+    Hyperparameters,
+    JobSettings,
+    epoch_order,
+    rate_share,
+)
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel
 
@@ -156,7 +162,7 @@ class FineTuningJob:
         batch = [self.data.train[one] for one in order[index * size : (index + 1) * size]]
         base_rate = LEARNING_RATES[self.settings.method] * self.numbers.learning_rate_multiplier
         for group in self.optimizer.param_groups:
-            group["lr"] = base_rate * (self.steps - step) / self.steps
+            group["lr"] = base_rate * rate_share(step, self.steps)
         self.optimizer.zero_grad(set_to_none=True)
         metrics = self.loss.update(batch)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.adapter_parameters(TRAINED), GRAD_CLIP)

@@ -11,6 +11,8 @@ Method = Literal["supervised", "dpo"]
 
 LEARNING_RATES: dict[Method, float] = {"supervised": 2e-4, "dpo": 1e-5}
 """The learning rate of ``learning_rate_multiplier`` 1: ten times TRL's defaults, as for LoRA."""
+WARM_UP = 10
+"""The learning rate rises in one step out of so many."""
 BETA = 0.1
 MAX_AUTO_BATCH = 256
 AUTO_BATCH_SHARE = 0.002
@@ -61,6 +63,16 @@ def _auto_epochs(num_examples: int) -> int:
     if num_examples * TARGET_EPOCHS > MANY_EXAMPLES:
         return max(1, MANY_EXAMPLES // num_examples)
     return TARGET_EPOCHS
+
+
+def rate_share(step: int, steps: int) -> float:
+    """Return the share of the learning rate after ``step`` of ``steps`` steps.
+
+    It rises over the first tenth of the steps, because Adam's first steps are large whatever the gradient is,
+    and undo what an earlier job has learned. Then it falls linearly to 0.
+    """
+    rising = steps // WARM_UP
+    return min((step + 1) / (rising + 1), (steps - step) / (steps - rising))
 
 
 def epoch_order(families: Sequence[int], seed: int, epoch: int) -> list[int]:
