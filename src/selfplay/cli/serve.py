@@ -48,6 +48,10 @@ def serve(
         int | None,
         typer.Option(min=1, help="Number of engines on the cluster; by default 1."),
     ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="GPUs of each engine and of the worker of jobs; by default none."),
+    ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     for package in PACKAGES:
@@ -55,7 +59,7 @@ def serve(
             raise InputError(
                 "serve", f"the package {package} is not installed", "Run: pip install 'selfplay-rl[serve]'"
             )
-    _check_runtime(runtime, {"--address": address, "--engines": engines})
+    _check_runtime(runtime, {"--address": address, "--engines": engines, "--gpus": gpus})
     from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
@@ -72,6 +76,8 @@ def serve(
         cluster = RaySettings(
             address=address,
             engines=engines or 1,
+            gpus_per_engine=gpus or 0,
+            gpus_per_learner=0 if jobs is None else gpus or 0,
             cpus_per_learner=0 if jobs is None else 1,
             cpus_per_collector=0,
         )

@@ -83,7 +83,8 @@ class ServingCluster:
         try:
             placement = await asyncio.to_thread(Placement, self, self._say)
         except InputError as error:
-            raise InputError("--engines", error.problem, "Give fewer, or wait for more room") from error
+            fix = "Give fewer engines or GPUs, or wait for more room"
+            raise InputError("--engines", error.problem, fix) from error
         files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
         named = Named(ADAPTER_FILES, self._namespace)
         engines = start_engines(
