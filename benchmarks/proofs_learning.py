@@ -63,12 +63,12 @@ poll_seconds = 1.0
 [finetune.agents._default]
 model_name = "base"
 fine_tune_from_scratch = false
-hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 5.0}
+hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 2.0}
 [finetune.agents.verifier]
 model_name = "base"
 fine_tune_from_scratch = false
 test_temperature = 0.0
-hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 5.0}
+hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 2.0}
 [finetune.rl]
 rollouts_per_iteration = ROLLOUTS
 num_iterations = ITERATIONS
