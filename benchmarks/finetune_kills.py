@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -102,10 +101,11 @@ class System:
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {TOKEN}"})
         until = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < until and process.poll() is None:
-            with suppress(urllib.error.URLError, ConnectionError):
+            with suppress(OSError):
                 urllib.request.urlopen(request, timeout=5).close()
                 return process
             time.sleep(0.1)
+        process.kill()
         raise RuntimeError(f"the server does not answer; see {self.log.name}")
 
     def train(self) -> subprocess.Popen[bytes]:

@@ -20,12 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
-from finetune_kills import SELFPLAY, System, running
+from finetune_kills import SELFPLAY, running
 from measuring import print_table
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluated_steps, read_evaluation
@@ -139,19 +137,15 @@ def train(place: Path, way: str, config: str, options: argparse.Namespace) -> No
     if minutes.exists():
         return
     began = time.monotonic()
-    with _tokens(place, config, options) if way == "tokens" else _jobs(place, config, options):
-        minutes.write_text(f"{(time.monotonic() - began) / 60:.0f}")
+    if way == "tokens":
+        _train_by_tokens(place, config, options)
+    else:
+        with running(place, options.model, config, ("--threads", options.threads)) as system:
+            system.end(LIMIT_SECONDS)
+    minutes.write_text(f"{(time.monotonic() - began) / 60:.0f}")
 
 
-@contextmanager
-def _jobs(place: Path, config: str, options: argparse.Namespace) -> Iterator[System]:
-    with running(place, options.model, config, ("--threads", options.threads)) as system:
-        system.end(LIMIT_SECONDS)
-        yield system
-
-
-@contextmanager
-def _tokens(place: Path, config: str, options: argparse.Namespace) -> Iterator[None]:
+def _train_by_tokens(place: Path, config: str, options: argparse.Namespace) -> None:
     place.mkdir(parents=True)
     (place / "run.toml").write_text(config)
     fields = {
@@ -164,7 +158,6 @@ def _tokens(place: Path, config: str, options: argparse.Namespace) -> Iterator[N
     with (place / "log").open("wb") as log:
         command = [*SELFPLAY, "train", str(place / "run.toml"), "--name", "run", *words]
         subprocess.run(command, check=True, timeout=LIMIT_SECONDS, stdout=log, stderr=log)
-    yield
 
 
 def measured(place: Path, step: int, measure: str) -> str:

@@ -18,6 +18,7 @@ import openai
 from tiny_models import tiny_model
 
 TOKEN = "the-token"
+LIMIT_SECONDS = 300.0
 SERVE = (
     "import selfplay.learning.fine_tuning.job as job; job.SAVE_SECONDS = 0.0; "
     "from selfplay.cli.main import run; run()"
@@ -53,12 +54,15 @@ class Server:
             env=os.environ | {"SELFPLAY_API_KEY": TOKEN},
             stdout=subprocess.DEVNULL,
         )
-        while True:
-            with contextlib.suppress(openai.APIConnectionError):
-                self.client.models.list()
-                return
-            assert self.process.poll() is None
-            time.sleep(0.1)
+        wait_until(self.answers)
+
+    def answers(self) -> bool:
+        """Whether the process, which must not have ended, answers."""
+        assert self.process.poll() is None
+        with contextlib.suppress(openai.APIConnectionError):
+            self.client.models.list()
+            return True
+        return False
 
     def kill(self) -> None:
         self.process.kill()
@@ -89,9 +93,14 @@ def create(client: openai.OpenAI, method: str) -> str:
 
 
 def ended(client: openai.OpenAI, job: str) -> Any:
-    while (found := client.fine_tuning.jobs.retrieve(job)).status not in ("succeeded", "failed"):
-        time.sleep(0.1)
-    return found
+    found: list[Any] = []
+
+    def has_ended() -> bool:
+        found[:] = [client.fine_tuning.jobs.retrieve(job)]
+        return found[0].status in ("succeeded", "failed")
+
+    wait_until(has_ended)
+    return found[0]
 
 
 def rows(directory: Path) -> int:
@@ -100,8 +109,11 @@ def rows(directory: Path) -> int:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again until a condition holds, which must happen within ``LIMIT_SECONDS``."""
+    until = time.monotonic() + LIMIT_SECONDS
     while not condition():
-        time.sleep(0.01)
+        assert time.monotonic() < until, "the server has not done in time what the test waits for"
+        time.sleep(0.05)
 
 
 def bytes_of(directory: Path) -> dict[str, str]:

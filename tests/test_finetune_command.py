@@ -149,6 +149,16 @@ async def test_a_directory_that_a_run_did_not_leave_keeps_its_name(runs, capsys)
         assert "one exists already" in capsys.readouterr().err
 
 
+async def test_a_lost_configuration_does_not_cost_the_answers_that_were_paid_for(runs, capsys):
+    answers = runs / "one" / "answers" / "step-000000.jsonl"
+    answers.parent.mkdir(parents=True)
+    answers.touch()
+    (runs / "one" / ".lock").touch()
+    assert await finetune("one") == 2
+    assert "one exists already" in capsys.readouterr().err
+    assert answers.exists()
+
+
 async def test_a_run_builds_its_protocol_once(runs, tmp_path):
     own = "from selfplay.programs.proofs.protocols import nip\n\ndef counted(given):\n"
     own += "    with open('built', 'a') as file:\n        file.write('once ')\n    return nip(given)\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from selfplay.commands.client_adapters import ClientAdapters, Rack
+from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.commands.served_models import ServedModels
-from selfplay.inference.answering import Answering
+from selfplay.inference.answering import Answering, Rack
 from selfplay.inference.server import create_app
 from selfplay.jobs.assembly import OpenJobs
 from selfplay.jobs.launch import Launch

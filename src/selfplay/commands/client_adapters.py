@@ -3,27 +3,10 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from selfplay.core import InputError
+from selfplay.inference.answering import Rack
 from selfplay.jobs.service import FINE_TUNED
-
-
-class Rack(Protocol):
-    """Where adapters are loaded while the server answers."""
-
-    def names(self) -> list[str]:
-        """Return the names of all models that are served."""
-
-    async def load_while_serving(self, name: str, directory: Path) -> int:
-        """Serve the adapter in ``directory`` as ``name``, in place of one of that name; return its version.
-
-        Raises:
-            InputError: it cannot be read or does not fit the model.
-        """
-
-    def unload(self, name: str) -> None:
-        """Stop serving ``name``."""
 
 
 class ClientAdapters:

@@ -1,47 +1,38 @@
-"""Answering: what the server asks of an engine, in this process or elsewhere."""
+"""What a server needs of an engine, in this process or elsewhere."""
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any, Protocol
 
-from selfplay.core import Messages, ModelResponse
+from selfplay.core import InferenceClient, Messages, ModelResponse
 
 
-class Answering(Protocol):
-    """Serves models by name; :class:`selfplay.inference.engine.EmbeddedEngine` describes each member."""
+class Answering(InferenceClient):
+    """A client that serves models by name, and knows their tokens.
+
+    Attributes:
+        max_tokens: maximum number of tokens of an answer if a request does not give one.
+        max_context: maximum number of tokens of prompt and answer together.
+    """
+
+    max_tokens: int
+    max_context: int
 
     @property
+    @abstractmethod
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
 
-    @property
-    def max_tokens(self) -> int:
-        """Maximum number of tokens of an answer if a request does not give one."""
-
-    @property
-    def max_context(self) -> int:
-        """Maximum number of tokens of prompt and answer together."""
-
+    @abstractmethod
     def names(self) -> list[str]:
         """Return the names of the served models."""
 
-    async def get_policy_version(self) -> int:
-        """Return the newest version that is served."""
-
+    @abstractmethod
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a prompt; it may be called in a thread."""
 
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-    ) -> ModelResponse:
-        """Answer ``messages``."""
-
+    @abstractmethod
     def stream(
         self,
         messages: Messages,
@@ -52,3 +43,20 @@ class Answering(Protocol):
         seed: int | None = None,
     ) -> AsyncGenerator[ModelResponse]:
         """Answer as :meth:`complete` does, in parts; the last has the text and the reason of its end."""
+
+
+class Rack(Protocol):
+    """Where adapters are loaded while an engine answers."""
+
+    def names(self) -> list[str]:
+        """Return the names of all models that are served."""
+
+    async def load_while_serving(self, name: str, directory: Path) -> int:
+        """Serve the adapter in ``directory`` as ``name``, in place of one of that name; return its version.
+
+        Raises:
+            InputError: it cannot be read or does not fit the model.
+        """
+
+    def unload(self, name: str) -> None:
+        """Stop serving ``name``."""

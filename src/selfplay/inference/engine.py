@@ -13,7 +13,6 @@ from typing import Any
 from selfplay.core import (
     ContextError,
     EpisodeError,
-    InferenceClient,
     InputError,
     Messages,
     ModelResponse,
@@ -23,11 +22,12 @@ from selfplay.core import (
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.inference.admission import Admission, Request, ServedModel
+from selfplay.inference.answering import Answering
 from selfplay.inference.generation import Decoder, EngineStats, TreeModel
 from selfplay.inference.request_checks import check_sampling, find_model
 
 
-class EmbeddedEngine(InferenceClient):
+class EmbeddedEngine(Answering):
     """An inference client with a model of its own; see the module.
 
     It belongs to one event loop, which also runs the forward passes, so a run is repeatable.

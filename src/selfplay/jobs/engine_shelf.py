@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -17,24 +16,11 @@ from selfplay.inference.adapter_check import (
     read_expectation,
     tolerance_of,
 )
+from selfplay.inference.answering import Rack
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.jobs.service import BaseModel
 from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.policy import PolicyModel
-
-
-class Rack(Protocol):
-    """Loads adapters into the engine."""
-
-    async def load_while_serving(self, name: str, directory: Path) -> int:
-        """Serve the adapter in ``directory`` as ``name`` and return its version.
-
-        Raises:
-            InputError: it cannot be loaded.
-        """
-
-    def unload(self, name: str) -> None:
-        """Stop serving ``name``."""
 
 
 class EngineShelf:

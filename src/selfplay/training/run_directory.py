@@ -19,6 +19,8 @@ from selfplay.training.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
+BEFORE_START = ("given", "wandb", "tensorboard")
+"""The folders that may be filled before the configuration is written; what is in others is a result."""
 
 
 class RunDirectory:
@@ -88,9 +90,9 @@ class RunDirectory:
         if self.config_file.exists() or not self.path.is_dir() or self.is_in_use():
             return False
         names = {path.name for path in self.path.iterdir()}
-        results = (self.rollouts, self.checkpoints, self.evaluation)
-        found = any(any(folder.iterdir()) for folder in results if folder.is_dir())
-        return not found and (LOCK in names or names <= {folder.name for folder in results})
+        folders = [path for path in self.path.iterdir() if path.is_dir() and path.name not in BEFORE_START]
+        made = {folder.name for folder in (self.rollouts, self.checkpoints, self.evaluation)}
+        return not any(any(folder.iterdir()) for folder in folders) and (LOCK in names or names <= made)
 
     def _delete_left_over(self) -> None:
         """Delete what a run that never began has written, for a new one in its place."""

@@ -13,6 +13,7 @@ from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.adapter_check import DeliveryError
+from selfplay.inference.answering import Answering
 from selfplay.jobs.engine_shelf import expectation_of
 
 LOOK_SECONDS = 1.0
@@ -20,8 +21,8 @@ SEEDS = 1 << 64
 """The engines know seeds below this number; larger ones wrap around."""
 
 
-class ServingEngines:
-    """See the module; it is an ``Answering``, a ``Shelf`` of jobs and a ``Rack`` of clients.
+class ServingEngines(Answering):
+    """See the module; it is also the ``Shelf`` of jobs and the ``Rack`` of clients' adapters.
 
     Every engine loads an adapter before its name is served, and proves that it answers with it. An engine
     that is away meanwhile, or has made room for others since, does so with the first request that names it.
@@ -80,12 +81,13 @@ class ServingEngines:
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """See :meth:`EngineClient.complete`."""
         if seed is not None:
             seed %= SEEDS
         return await self.client.complete(
-            messages, temperature, max_tokens, return_tokens, model=model, seed=seed
+            messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
         )
 
     async def stream(
