@@ -37,14 +37,16 @@ JOBS = 4
 BATCH = 32
 """Proofs in each update of the token learner."""
 MEASURES = ("accuracy", "always wrong", "no decision")
+SUMS = "difficulty = 1\ncount = 2620\ntest_size = 0.1145"
+"""1,160 questions to train on and 150 to test, each with a right and a wrong claim."""
 PROOFS = """
 seed = SEED
 [program]
 type = "proofs"
 protocol = "PROTOCOL"
 MORE_ROUNDS
-max_response_words = 20
-max_tokens_per_message = 24
+max_response_words = 12
+max_tokens_per_message = 16
 num_invalid_generation_retries = 0
 evaluation_claims = 300
 evaluation_proofs = PASSES
@@ -61,12 +63,8 @@ poll_seconds = 1.0
 [finetune.agents._default]
 model_name = "base"
 fine_tune_from_scratch = false
-hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 2.0}
-[finetune.agents.verifier]
-model_name = "base"
-fine_tune_from_scratch = false
 test_temperature = 0.0
-hyperparameters = {n_epochs = 2, batch_size = 8, learning_rate_multiplier = 2.0}
+hyperparameters = {n_epochs = 1, batch_size = 8, learning_rate_multiplier = 2.0}
 [finetune.rl]
 rollouts_per_iteration = ROLLOUTS
 num_iterations = ITERATIONS
@@ -84,7 +82,7 @@ BY_TOKENS = """
 [credit]
 type = "grpo"
 [inference]
-max_tokens = 24
+max_tokens = 16
 max_cached_tokens = 16384
 [learning]
 steps = STEPS
@@ -115,7 +113,7 @@ def configuration(way: str, protocol: str, seed: int, options: argparse.Namespac
         "SEED": seed,
         "PROTOCOL": protocol,
         "MORE_ROUNDS": "" if fixed else "verifier_first = false\nmax_message_rounds = 2",
-        "MORE_CLAIMS": "difficulty = 1\ncount = 1850" if options.claims == "arithmetic_claims" else "",
+        "MORE_CLAIMS": SUMS if options.claims == "arithmetic_claims" else "",
         "CLAIMS": options.claims,
         "PASSES": options.passes,
         "WAY": way,
@@ -127,8 +125,7 @@ def configuration(way: str, protocol: str, seed: int, options: argparse.Namespac
         text = text.replace(name, str(value))
     if way == "tokens":
         return text + "".join(f'[roles.{name}]\npolicy = "base"\n' for name in provers)
-    frozen = 'model_name = "base"\nfreeze_agent = true\n'
-    return text + "".join(f"[finetune.agents.{name}]\n{frozen}" for name in provers)
+    return text + "".join(f"[finetune.agents.{name}]\nfreeze_agent = true\n" for name in provers)
 
 
 def train(place: Path, way: str, config: str, options: argparse.Namespace) -> None:
@@ -183,7 +180,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=["nip"])
     parser.add_argument("--claims", choices=("arithmetic_claims", "code_claims"), default="arithmetic_claims")
-    parser.add_argument("--calls", type=int, default=768, help="calls of the models in an iteration")
+    parser.add_argument("--calls", type=int, default=1152, help="calls of the models in an iteration")
     parser.add_argument("--passes", type=int, default=1, help="proofs of each held-out claim")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", default="2")

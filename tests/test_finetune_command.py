@@ -9,6 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from finetune_commands import SMALL, finetune, finetune_at, words_of
 from finetune_runs import files_of
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
@@ -17,13 +18,6 @@ from selfplay.config import load_config
 from selfplay.core import MockInferenceClient
 from wandb_files import records_of
 
-SMALL = {
-    "finetune.provider.type": "dry_run",
-    "finetune.rl.rollouts_per_iteration": "2",
-    "finetune.rl.num_iterations": "2",
-    "program.claims.count": "40",
-}
-
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
@@ -31,18 +25,6 @@ def runs(tmp_path, monkeypatch):
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb-files"))
     return tmp_path / "runs"
-
-
-async def finetune(name, **fields):
-    """Run the command against a server that accepts every claim; return its status."""
-    async with serving(http(completion("Decision: accept"))) as server:
-        return await finetune_at(server, name, **fields)
-
-
-async def finetune_at(server, name, **fields):
-    fields = SMALL | fields | {"finetune.provider.base_url": f"http://127.0.0.1:{server.port}/v1"}
-    words = [word for field, value in fields.items() for word in (f"--{field}", value)]
-    return await asyncio.to_thread(main, ["finetune", "nip", "--name", name, *words])
 
 
 def lines_of(path):
@@ -130,7 +112,7 @@ async def test_a_run_killed_before_it_has_a_configuration_frees_its_name(runs, p
         "import os, selfplay.training.run_directory as module; from selfplay.cli.main import run\n"
         f"module.{name}.{method} = lambda *_: os.kill(os.getpid(), 9)\nrun()"
     )
-    fields = [word for field, value in SMALL.items() for word in (f"--{field}", value)]
+    fields = words_of(SMALL)
     command = [sys.executable, "-c", killed, "finetune", "nip", "--name", "one", *fields]
     ended = await asyncio.to_thread(subprocess.run, command, stdin=subprocess.DEVNULL)
     assert ended.returncode == -9

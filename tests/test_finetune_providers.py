@@ -114,6 +114,15 @@ async def test_a_job_that_ends_without_a_model_says_how(tmp_path, end, status, r
     assert (job.status, job.model, job.error) == (status, None, reason)
 
 
+async def test_a_server_on_this_machine_is_not_reached_through_a_proxy(tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with FaultyJobs().running() as url:
+        job = await JobRecords(tmp_path).submit(provider(url, retries=0), REQUEST, EXAMPLES)
+    assert job.id == "ftjob-0"
+
+
 async def test_a_server_that_is_gone_is_one_error_in_limited_time(tmp_path):
     async with FaultyJobs().running() as url:
         pass

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -167,19 +168,25 @@ def test_the_label_of_a_calculation_is_right(difficulty):
         assert result >= 0
 
 
-def test_calculations_are_balanced_different_and_repeatable():
-    claims = arithmetic_claims(300)
-    assert sum(claim.y for claim in claims) == 150
-    assert len({claim.question for claim in claims}) == len({claim.id for claim in claims}) == 300
-    signs = [(claim.question.split()[3], claim.y) for claim in claims]
-    assert {signs.count(one) for one in set(signs)} == {50}
-    assert arithmetic_claims(300) == claims
-    assert arithmetic_claims(300, seed=1) != claims
+def test_each_question_has_a_right_and_a_wrong_claim_and_all_slips_are_equally_frequent():
+    claims = arithmetic_claims(900)
+    assert len({claim.id for claim in claims}) == len({claim.claim for claim in claims}) == 900
+    assert [claim.y for claim in claims] == [1, 0] * 450
+    assert all(
+        right.question == wrong.question for right, wrong in zip(claims[::2], claims[1::2], strict=True)
+    )
+    assert len({claim.question for claim in claims}) == 450
+    slips = Counter((claim.question.split()[3], claim.meta["slip"]) for claim in claims[1::2])
+    assert set(slips.values()) == {50}
+    assert len(slips) == 9
+    assert arithmetic_claims(900) == claims
+    assert arithmetic_claims(900, seed=1) != claims
     assert max(len(claim.claim.split()) for claim in claims) <= 25
+    assert [claim.y for claim in arithmetic_claims(3)] == [1, 0, 1]
 
 
 def test_more_calculations_than_there_are_are_refused():
-    with pytest.raises(InputError, match="there are not 9000 questions of difficulty 1"):
+    with pytest.raises(InputError, match="there are not 9000 claims of difficulty 1"):
         arithmetic_claims(9000, 1)
     with pytest.raises(InputError, match="0 is too low"):
         arithmetic_claims(10, 0)

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from selfplay.cli.train import split_arguments
+from selfplay.cli.train import print_config, split_arguments
 from selfplay.core import InputError
+from selfplay.core.text import one_line
 
-_HELP = "A .toml file or a preset with [finetune]; any field follows as --finetune.rl.num_iterations 4."
+_HELP = "A .toml file or a preset; any field follows as --finetune.rl.num_iterations 4."
 
 
 def finetune(
@@ -18,6 +20,7 @@ def finetune(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although what decides results has changed.")
@@ -28,7 +31,7 @@ def finetune(
     if seed is not None:
         overrides["seed"] = str(seed)
     if resume is not None:
-        if words or name is not None:
+        if words or name is not None or dry_run:
             raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")
         from selfplay.commands.finetune import resume_finetune
         from selfplay.training.run_kinds import check_kind
@@ -41,6 +44,7 @@ def finetune(
     if len(words) != 1:
         problem = "is missing" if not words else "one configuration is enough"
         raise InputError("CONFIG", problem, "Try: selfplay finetune CONFIG.toml")
+    from selfplay.commands.finetune import check_finetune
     from selfplay.commands.finetune import finetune as finetune_run
     from selfplay.config import load_config
     from selfplay.training.run_names import named_run_directory, new_run_directory
@@ -48,4 +52,10 @@ def finetune(
     config = load_config(words[0], overrides)
     parent = Path(config.run.directory)
     directory = named_run_directory(parent, name) if name else new_run_directory(parent, Path(words[0]).stem)
+    if dry_run:
+        print_config(config)
+        stderr = Console(stderr=True, soft_wrap=True)
+        for line in [*check_finetune(config, directory), f"run directory {directory}"]:
+            stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
+        return
     finetune_run(config, directory, Console())

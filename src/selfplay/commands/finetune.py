@@ -10,10 +10,11 @@ from rich.console import Console
 from selfplay.commands.finetune_base_run import with_base_run
 from selfplay.commands.finetune_records import RecordingView
 from selfplay.config import Config
-from selfplay.config.finetune import AgentParameters, FinetuneSettings
+from selfplay.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters_of
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.programs import ProofsSettings
 from selfplay.core import InputError, SelfplayError, derive_seed
+from selfplay.core.own_classes import is_class_path, own_class
 from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
@@ -51,7 +52,29 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
         print_line(console, f"parameters of {config.finetune.base_run.run_id}")
     check_extras(config.tracking)
     scenario = build_scenario(config, directory, partial(print_line, console))
+    _trainer_class(_settings_of(config).trainer)
     _train(config, scenario, RunDirectory.create(directory), console)
+
+
+def check_finetune(config: Config, directory: Path) -> list[str]:
+    """Return what a run would do, in a few lines; nothing is asked of the provider.
+
+    Raises:
+        InputError: the configuration does not fit.
+    """
+    config = with_base_run(config)
+    check_extras(config.tracking)
+    scenario = build_scenario(config, directory)
+    given = _settings_of(config)
+    _trainer_class(given.trainer)
+    learning = [name for name, group in scenario.shared_model_groups.items() if not group.freeze_agent]
+    protocol = scenario.protocol_handler
+    return [
+        f"{protocol.name}: {', '.join(agent.name for agent in protocol.agents)}",
+        f"{scenario.train_environment.num_envs} rollouts in each of {given.rl.num_iterations} iterations",
+        f"{scenario.test_environment.num_envs} rollouts in a test; tests: {given.text_rl.test_scheme}",
+        f"jobs after each iteration but the last: {', '.join(learning) or 'none'}",
+    ]
 
 
 def resume_finetune(
@@ -96,6 +119,7 @@ def _train(
         )
         trainer.save_checkpoint(log=False)
         run.write_config(dump_config(config))
+        print_line(console, f"run directory: {run.path}")
         trainer.train()
         print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
@@ -104,6 +128,9 @@ def _train(
         again = f"--finetune.provider.recreate_failed_jobs {failed}"
         raise SelfplayError(f"{reasons}. {_continue(run.path, 'make again what failed', again)}") from group
     except InputError:
+        raise
+    except KeyboardInterrupt:
+        print_line(console, _continue(run.path))
         raise
     except SelfplayError as error:
         raise SelfplayError(f"{error}. {_continue(run.path)}") from error
@@ -169,9 +196,15 @@ def build_trainer(
         recreate_failed_jobs=given.provider.recreate_failed_jobs,
         wandb_run=wandb_run,
     )
-    kind = PureTextEiTrainer if given.trainer == "pure_text_ei" else PureTextMaltTrainer
     view = RecordingView(console, RunFiles(directory))
-    return kind(params, scenario, settings, view)
+    return _trainer_class(given.trainer)(params, scenario, settings, view)
+
+
+def _trainer_class(name: str) -> type[PureTextRlTrainer]:
+    if is_class_path(name):
+        own: type[PureTextRlTrainer] = own_class(name, PureTextRlTrainer, "finetune.trainer")
+        return own
+    return PureTextEiTrainer if name == "pure_text_ei" else PureTextMaltTrainer
 
 
 MAX_JOB_SEED = 2**31
@@ -198,7 +231,7 @@ def build_scenario(
     arena.set_concurrency(provider.concurrency)
     names = [agent.name for agent in arena.protocol.agents]
     groups = _groups(config, names, directory, _provider(given, say))
-    parameters = {agent: _agent(given, agent) for agent in arena.roles}
+    parameters = {agent: parameters_of(given.agents, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
         temperatures = {name: one.temperature for name, one in parameters.items()}
@@ -234,19 +267,20 @@ def _groups(
         InputError: agents of a group differ in what the group needs, or an agent is unknown.
     """
     given = _settings_of(config)
-    unknown = given.agents.keys() - {*agents, "_default"}
+    unknown = given.agents.keys() - {*agents, DEFAULT_AGENT}
     if unknown:
         raise InputError(
             "finetune.agents", f"the protocol has no agent {min(unknown)}", f"It has: {', '.join(agents)}"
         )
+    parameters = {name: parameters_of(given.agents, name) for name in agents}
     members: dict[str, list[str]] = {}
     for name in agents:
-        members.setdefault(_agent(given, name).shared_model_group or name, []).append(name)
+        members.setdefault(parameters[name].shared_model_group or name, []).append(name)
     groups = {}
     for group, names in members.items():
-        first = _agent(given, names[0])
+        first = parameters[names[0]]
         same = {"shared_model_group": None, "temperature": None, "test_temperature": None}
-        if any(_agent(given, n).model_copy(update=same) != first.model_copy(update=same) for n in names):
+        if any(parameters[n].model_copy(update=same) != first.model_copy(update=same) for n in names):
             raise InputError(
                 "finetune.agents",
                 f"the agents of {group} share a model but differ: {', '.join(names)}",
@@ -265,10 +299,6 @@ def _groups(
             derive_seed(config.seed, "job", group) % MAX_JOB_SEED,
         )
     return groups
-
-
-def _agent(given: FinetuneSettings, name: str) -> AgentParameters:
-    return given.agents.get(name) or given.agents.get("_default") or AgentParameters()
 
 
 def _provider(given: FinetuneSettings, say: Callable[[str], None] | None) -> JobProvider:

@@ -8,7 +8,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from selfplay.core import InputError
-from selfplay.inference.openai_client import TOKEN_VARIABLE, is_loopback, is_sendable
+from selfplay.core.hosts import is_loopback
+from selfplay.inference.openai_client import TOKEN_VARIABLE, is_sendable
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5

@@ -1,15 +1,33 @@
 """Settings of trainers over fine-tuning jobs, with the names and defaults of Neural Interactive Proofs."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from selfplay.config.base import Settings
+from selfplay.core import InputError
+from selfplay.core.own_classes import is_class_path
 
 JobState = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
 JobField = Literal[
     "id", "status", "fine_tuned_model", "model", "training_file", "method", "suffix", "metadata", "seed"
 ]
+
+
+DEFAULT_AGENT = "_default"
+"""The agent whose table completes those of the others, and holds for agents without one."""
+BundledTrainer = Literal["pure_text_ei", "pure_text_malt"]
+
+
+def _is_trainer(name: str) -> str:
+    if name not in get_args(BundledTrainer) and not is_class_path(name):
+        fix = f"Use {' or '.join(get_args(BundledTrainer))}, or my_file.py:MyTrainer"
+        raise InputError("finetune.trainer", f"there is no trainer {name}", fix)
+    return name
+
+
+TrainerName = Annotated[str, AfterValidator(_is_trainer)]
+"""A trainer of the package, or the file and the name of a subclass of PureTextRlTrainer."""
 
 
 class RlParameters(Settings):
@@ -43,7 +61,7 @@ class TextRlParameters(Settings):
     test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
     """The iterations in which the test claims are judged."""
     test_on_whole_dataset: bool = True
-    """Judge every test claim."""
+    """Judge each of the `program.evaluation_claims` held-out claims."""
 
 
 class PureTextEiParameters(Settings):
@@ -60,7 +78,7 @@ class PureTextEiParameters(Settings):
     weighting_use_replacement: bool = True
     """Whether a rollout may be drawn twice."""
     weighting_epsilon: float = Field(default=0.01, ge=0)
-    """A share of uniform weight that is added."""
+    """Added to each weight, once the weights sum to 1, after division by the number of rollouts."""
 
 
 class PureTextMaltParameters(Settings):
@@ -69,12 +87,12 @@ class PureTextMaltParameters(Settings):
     num_responses_per_timestep: int = Field(default=2, ge=2)
     """Number of responses to each prefix of an episode."""
     pair_selection_method: Literal["positive_negative", "interval"] = "interval"
-    """A response above and one below the middle of the rewards, or two that differ by more than a share of
-    their range."""
+    """`positive_negative`: a response whose reward is at least the middle of the possible rewards, and one
+    below. `interval`: two whose rewards differ by more than a share of their range."""
     interval_threshold_proportion: float = Field(default=0.5, ge=0, le=1)
-    """That share."""
+    """The share of the range of rewards that `interval` requires."""
     num_initial_ei_iterations: int = Field(default=0, ge=0)
-    """Number of iterations of expert iteration before."""
+    """Number of iterations of expert iteration before the first one of MALT."""
     frozen_agents_generate_one_response: bool = True
     """One response where only frozen agents speak."""
 
@@ -91,10 +109,11 @@ class BaseRunParameters(Settings):
 
 
 class AgentParameters(Settings):
-    """The model of an agent."""
+    """The model of an agent. A field that its table does not have is that of the table `_default`."""
 
     model_name: str = "default"
-    """The model that it starts from, by the API's name."""
+    """The model that it starts from, by the API's name. `selfplay serve` has `default` and `base`, the
+    untrained model."""
     shared_model_group: str | None = None
     """Agents with the same name share one model; if not given, the agent has its own."""
     freeze_agent: bool = False
@@ -111,6 +130,22 @@ class AgentParameters(Settings):
     """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`."""
 
 
+def _completed(agents: Any) -> Any:
+    """Complete the table of each agent by that of ``_default``."""
+    default = agents.get(DEFAULT_AGENT) if isinstance(agents, dict) else None
+    if not isinstance(default, dict):
+        return agents
+    return {name: {**default, **one} if isinstance(one, dict) else one for name, one in agents.items()}
+
+
+Agents = Annotated[dict[str, AgentParameters], BeforeValidator(_completed)]
+
+
+def parameters_of(agents: dict[str, AgentParameters], name: str) -> AgentParameters:
+    """Return the parameters of an agent."""
+    return agents.get(name) or agents.get(DEFAULT_AGENT) or AgentParameters()
+
+
 class ProviderSettings(Settings):
     """Where models answer and jobs are made."""
 
@@ -119,7 +154,7 @@ class ProviderSettings(Settings):
     base_url: str = "http://127.0.0.1:8000/v1"
     """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
     concurrency: int = Field(default=64, ge=1)
-    """Maximum number of model calls in flight, and of rollouts. More may be faster, and a kill costs more."""
+    """Maximum number of rollouts, and of model calls, in progress. A kill costs the calls in progress."""
     least_examples: int = Field(default=10, ge=1)
     """The smallest number of examples that the API accepts; with fewer, an agent keeps its model."""
     fields: dict[JobField, str] = {}
@@ -129,7 +164,7 @@ class ProviderSettings(Settings):
     poll_seconds: float = Field(default=5.0, gt=0)
     """Time between two questions about a job."""
     job_timeout: float = Field(default=86400.0, gt=0)
-    """Seconds after which a job that has not ended is given up."""
+    """Seconds to wait for a job. Then the run stops; the job goes on, and `--resume` continues to wait."""
     recreate_failed_jobs: int = Field(default=0, ge=0)
     """How often a job that failed is made again."""
 
@@ -137,12 +172,14 @@ class ProviderSettings(Settings):
 class FinetuneSettings(Settings):
     """Training through fine-tuning jobs: `selfplay finetune`."""
 
-    trainer: Literal["pure_text_ei", "pure_text_malt"] = "pure_text_ei"
-    """Expert iteration, or MALT."""
+    trainer: TrainerName = "pure_text_ei"
+    """Expert iteration (`pure_text_ei`), MALT (`pure_text_malt`), or the file and the name of a subclass of
+    PureTextRlTrainer: `my_file.py:MyTrainer`."""
     provider: ProviderSettings = ProviderSettings()
     """Where models answer and jobs are made."""
-    agents: dict[str, AgentParameters] = {}
-    """The models of the agents, by agent; `_default` holds for those that are not named."""
+    agents: Agents = {}
+    """The models of the agents, by agent. `_default` holds for agents without a table, and for the fields
+    that a table does not have."""
     rl: RlParameters = RlParameters()
     """How much is sampled."""
     text_rl: TextRlParameters = TextRlParameters()

@@ -86,7 +86,7 @@ def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     learning, envs = data.get("learning"), data.get("envs")
     algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
     program = data.get("program")
-    named = [(program, "path"), (program, "protocol"), (algorithm, "path")]
+    named = [(program, "path"), (program, "protocol"), (algorithm, "path"), (data.get("finetune"), "trainer")]
     named += [(env, "id") for env in envs] if isinstance(envs, list) else []
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from selfplay.config.finetune import AgentParameters
+from selfplay.config.finetune import DEFAULT_AGENT, AgentParameters
 from selfplay.core import InputError
 from selfplay.core.files import write_file
-from selfplay.finetune.hyper_params import DEFAULT_AGENT, HyperParameters
+from selfplay.finetune.hyper_params import HyperParameters
 from selfplay.finetune.metadata import metadata
 from selfplay.finetune.run_files import RunFiles
 

@@ -6,36 +6,34 @@ see ``selfplay.programs.proofs``.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from selfplay.config.base import Settings
 from selfplay.config.finetune import (
-    AgentParameters,
+    Agents,
     BaseRunParameters,
     PureTextEiParameters,
     PureTextMaltParameters,
     RlParameters,
     TextRlParameters,
+    TrainerName,
 )
 from selfplay.core import InputError
-
-DEFAULT_AGENT = "_default"
-"""The key of ``agents`` whose parameters hold for agents that are not named."""
 
 
 class HyperParameters(Settings):
     """Everything that decides results."""
 
-    trainer: Literal["pure_text_ei", "pure_text_malt"] = "pure_text_ei"
+    trainer: TrainerName = "pure_text_ei"
     """The algorithm."""
     interaction_protocol: str = "nip"
     """Who questions whom."""
     seed: int = 6198
     """Root of all seeds."""
-    agents: dict[str, AgentParameters] = Field(default_factory=dict)
-    """Parameters by agent; ``_default`` holds for those that are not named."""
+    agents: Agents = Field(default_factory=dict)
+    """Parameters by agent; ``_default`` holds for agents without any, and for what the others do not give."""
     program: dict[str, Any] = Field(default_factory=dict)
     """The settings of the program that is played: the protocol's parameters, and the claims."""
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -53,10 +51,6 @@ class HyperParameters(Settings):
     base_run: BaseRunParameters = BaseRunParameters()
     """What is taken from an earlier run."""
 
-    def agent(self, name: str) -> AgentParameters:
-        """Return the parameters of an agent."""
-        return self.agents.get(name) or self.agents.get(DEFAULT_AGENT) or AgentParameters()
-
 
 @dataclass(frozen=True)
 class ExperimentSettings:
@@ -72,7 +66,7 @@ class ExperimentSettings:
         force_more_iterations: continue a run that is done if it has more iterations now.
         accept_changes: resume although parameters that change results have changed.
         poll_seconds: time between two questions about a job.
-        job_timeout: seconds after which a job that has not ended is given up.
+        job_timeout: seconds to wait for a job; after that the run stops, and can be resumed.
         recreate_failed_jobs: how often a job that failed is made again.
         wandb_run: a W&B run that gets the statistics and, as artifacts, the state, rollouts and transcripts.
 

@@ -7,7 +7,6 @@ decodes the few fields of an answer that it needs, and checks their types.
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,6 +34,7 @@ from selfplay.core import (
     TransientError,
 )
 from selfplay.core.adapters import TRAINED
+from selfplay.core.hosts import is_loopback
 from selfplay.core.text import without_control_tokens
 
 Answer = TypeVar("Answer")
@@ -396,14 +396,6 @@ def key_of(base_url: str) -> str:
 def is_sendable(key: str) -> bool:
     """Return whether a key or token has only characters that a header can contain unchanged."""
     return key.isascii() and key.isprintable() and " " not in key
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address is a loopback one, which no other machine can reach."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _key_for(host: str) -> tuple[str, str]:

@@ -12,11 +12,13 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast, get_args
+from urllib.parse import urlsplit
 
 import openai
 from openai import AsyncOpenAI
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.hosts import is_loopback
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
 
@@ -91,6 +93,7 @@ class OpenAIJobs:
         self._say = say or (lambda line: None)
         self._key = api_key
         self._jitter = random.Random(0)
+        self._uses_proxies = not is_loopback(urlsplit(base_url).hostname or "")
         unknown = set(self.states.values()) - STATES.keys()
         if unknown:
             problem = f"{min(unknown)!r} is not a state of OpenAI's jobs"
@@ -257,7 +260,11 @@ class OpenAIJobs:
         """
         what = f"{failure}: {about}" if about else failure
         async with AsyncOpenAI(
-            api_key=self._key, base_url=self.base_url, timeout=self.timeout, max_retries=0
+            api_key=self._key,
+            base_url=self.base_url,
+            timeout=self.timeout,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=self._uses_proxies),
         ) as client:
             for attempt in range(self.retries + 1):
                 try:

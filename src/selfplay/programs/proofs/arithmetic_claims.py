@@ -1,12 +1,15 @@
 """Claims on arithmetic: worked sums, differences and products, half of them with one slip.
 
 A claim works column by column, from the ones, and ends with the result: ``7 + 8 = 15. 4 + 3 + 1 = 8. So 47 +
-38 = 85.`` A wrong claim makes one slip and goes on from it without another, and its result is always wrong:
+38 = 85.`` Each question has two claims. One is right; the other makes one slip and goes on from it without
+another, and its result is wrong. All slips are equally frequent in sums and differences, and in products:
 
 - wrong digit: one step has a wrong result;
-- lost carry: one step leaves out the carry, or the borrow of a difference;
 - swapped operand: one step uses the digit of the next place, or subtracts the wrong way round;
+- lost carry: one step of a sum leaves out the carry, of a difference the borrow;
 - lost place: one part of a product is ten times too small.
+
+Nothing but the slip tells a wrong claim from a right one, because both work the same questions.
 """
 
 import random
@@ -17,7 +20,10 @@ from selfplay.core import InputError, derive_seed
 from selfplay.programs.proofs.claims import Claim
 
 Slip = Literal["wrong digit", "lost carry", "swapped operand", "lost place"]
-_MAX_MISSES = 1000
+SIGNS = "+-*"
+SLIPS: tuple[Slip, ...] = ("wrong digit", "swapped operand", "lost carry")
+SLIPS_OF_PRODUCTS: tuple[Slip, ...] = ("wrong digit", "swapped operand", "lost place")
+MAX_MISSES = 1000
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,10 @@ class _Worked:
 
 
 def arithmetic_claims(count: int, difficulty: int = 2, seed: int = 0) -> list[Claim]:
-    """Return claims on ``count`` different questions, every second one wrong.
+    """Return a right and a wrong claim on each of ``count / 2`` questions.
 
     Args:
-        count: how many.
+        count: how many claims; of an odd number, the last is a right one.
         difficulty: 1: numbers of two digits with numbers of one digit; n from 2: numbers of n digits. The
             second factor of a product has one digit.
         seed: decides all of them.
@@ -43,20 +49,21 @@ def arithmetic_claims(count: int, difficulty: int = 2, seed: int = 0) -> list[Cl
     if difficulty < 1:
         raise InputError("difficulty", f"{difficulty} is too low", "Give 1 or more")
     rng = random.Random(derive_seed(seed, "arithmetic", difficulty))
-    claims: dict[str, Claim] = {}
+    pairs: dict[str, tuple[Claim, Claim]] = {}
     misses = 0
-    while len(claims) < count:
-        number = len(claims)
-        sign = "+-*"[number // 2 % 3]
+    while 2 * len(pairs) < count:
+        sign = SIGNS[len(pairs) % 3]
+        slip = (SLIPS_OF_PRODUCTS if sign == "*" else SLIPS)[len(pairs) // 3 % 3]
         left, right = _operands(rng, sign, difficulty)
         text = f"{left} {sign} {right}"
-        misses = misses + 1 if text in claims else 0
-        if misses == _MAX_MISSES:
-            problem = f"there are not {count} questions of difficulty {difficulty}"
+        pair = None if text in pairs else _pair(rng, text, left, sign, right, slip)
+        misses = 0 if pair else misses + 1
+        if pair:
+            pairs[text] = pair
+        elif misses == MAX_MISSES:
+            problem = f"there are not {count} claims of difficulty {difficulty}"
             raise InputError("count", problem, "Ask for fewer, or for a greater difficulty")
-        if not misses:
-            claims[text] = _claim(rng, text, left, sign, right, y=1 - number % 2)
-    return list(claims.values())
+    return [claim for pair in pairs.values() for claim in pair][:count]
 
 
 def _operands(rng: random.Random, sign: str, difficulty: int) -> tuple[int, int]:
@@ -70,18 +77,26 @@ def _operands(rng: random.Random, sign: str, difficulty: int) -> tuple[int, int]
     return (max(left, right), min(left, right)) if sign == "-" else (left, right)
 
 
-def _claim(rng: random.Random, text: str, left: int, sign: str, right: int, *, y: int) -> Claim:
+def _pair(
+    rng: random.Random, text: str, left: int, sign: str, right: int, slip: Slip
+) -> tuple[Claim, Claim] | None:
+    """Return the right claim, and one with the slip at a random place where it changes the result.
+
+    It is ``None`` if there is no such place.
+    """
     work = {"+": _sum, "-": _difference, "*": _product}[sign]
-    worked, slip = work(left, right, None, 0, rng), None
-    if not y:
-        truth = worked.result
-        kinds: list[Slip] = ["wrong digit", "lost carry" if sign != "*" else "lost place", "swapped operand"]
-        places = list(range(len(worked.steps)))
-        tries = [(kind, place) for kind in rng.sample(kinds, 3) for place in rng.sample(places, len(places))]
-        slip, place = next(one for one in tries if work(left, right, *one, rng).result != truth)
-        worked = work(left, right, slip, place, rng)
+    worked = work(left, right, None, 0, rng)
+    for place in rng.sample(range(len(str(left))), len(str(left))):
+        wrong = work(left, right, slip, place, rng)
+        if wrong.result != worked.result:
+            return _claim(text, worked, None), _claim(text, wrong, slip)
+    return None
+
+
+def _claim(text: str, worked: _Worked, slip: Slip | None) -> Claim:
     claim = " ".join(f"{step}." for step in [*worked.steps, f"So {text} = {worked.result}"])
-    return Claim(f"What is {text}?", claim, y, text, {"slip": slip})
+    y = int(slip is None)
+    return Claim(f"What is {text}?", claim, y, f"{text} {'right' if y else 'wrong'}", {"slip": slip})
 
 
 def _digits(number: int, places: int) -> list[int]:

@@ -1,0 +1,147 @@
+"""What a configuration of ``selfplay finetune`` may say: agents, trainers of one's own; dry runs, Ctrl-C."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from finetune_commands import SMALL, finetune, words_of
+from finetune_runs import files_of
+from replying_server import serving
+from selfplay.cli.main import main
+from selfplay.config import load_config
+from selfplay.config.finetune import parameters_of
+from selfplay.config.loading import dump_config
+
+AGENTS = """
+[program]
+type = "proofs"
+[program.claims]
+type = "arithmetic_claims"
+[finetune.agents._default]
+model_name = "large"
+dpo_beta = 0.3
+hyperparameters = {n_epochs = 2}
+[finetune.agents.prover]
+freeze_agent = true
+[finetune.agents.verifier]
+model_name = "small"
+hyperparameters = {batch_size = 4}
+"""
+OWN_TRAINER = """
+from selfplay.finetune import PureTextRlTrainer
+
+
+class Questions(PureTextRlTrainer):
+    \"\"\"Imitates everything that the verifier says.\"\"\"
+
+    async def _stage_create_fine_tune_jobs(self, rollouts, only_failed=False):
+        group = self.shared_model_groups["verifier"]
+        examples = [
+            {"messages": [*step.prompt, {"role": "assistant", "content": step.completion_text}]}
+            for rollout in rollouts
+            for step in rollout.steps
+            if step.role_id == "verifier"
+        ]
+        await group.create_supervised_fine_tune_job(examples, self._get_fine_tune_job_name(group))
+
+
+def function():
+    pass
+"""
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def test_an_agents_table_needs_only_what_differs_from_the_default(tmp_path):
+    file = tmp_path / "agents.toml"
+    file.write_text(AGENTS)
+    for _ in range(2):
+        agents = load_config(str(file), {"finetune.agents.verifier.temperature": "0.5"}).finetune.agents
+        prover, verifier = parameters_of(agents, "prover"), parameters_of(agents, "verifier")
+        assert (prover.model_name, prover.dpo_beta, prover.freeze_agent) == ("large", 0.3, True)
+        assert (verifier.model_name, verifier.dpo_beta, verifier.temperature) == ("small", 0.3, 0.5)
+        assert (prover.hyperparameters, verifier.hyperparameters) == ({"n_epochs": 2}, {"batch_size": 4})
+        assert parameters_of(agents, "another").model_name == "large"
+        file.write_text(dump_config(load_config(str(file), {})))
+
+
+async def test_a_configuration_names_a_trainer_of_ones_own(runs):
+    (runs.parent / "own.py").write_text(OWN_TRAINER)
+    fields = {"finetune.trainer": "own.py:Questions", "finetune.provider.least_examples": "1"}
+    assert await finetune("one", **fields) == 0
+    state = json.loads((runs / "one" / "state.json").read_text())["shared_model_groups"]
+    assert state["verifier"]["fine_tune_job_id"].startswith("dry-run:one_iter_0_verifier")
+    assert state["prover"]["fine_tune_job_id"] is None
+    assert await asyncio.to_thread(main, ["finetune", "--resume", "one"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (
+            "grpo",
+            "finetune.trainer: there is no trainer grpo. Use pure_text_ei or pure_text_malt, or my_file.py",
+        ),
+        ("none.py:Mine", "finetune.trainer: there is no file"),
+        ("own.py:function", "has no PureTextRlTrainer named 'function'"),
+    ],
+)
+def test_a_trainer_that_is_none_is_one_line(runs, trainer, words, capsys):
+    (runs.parent / "own.py").write_text(OWN_TRAINER)
+    assert main(["finetune", "nip", "--finetune.trainer", trainer]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not runs.exists()
+
+
+def test_a_dry_run_shows_the_configuration_and_what_it_would_do(runs, capsys):
+    fields = SMALL | {"finetune.agents.prover.freeze_agent": "true"}
+    assert main(["finetune", "nip", "--dry-run", *words_of(fields)]) == 0
+    said = capsys.readouterr()
+    assert "rollouts_per_iteration = 2" in said.out
+    assert said.err.splitlines() == [
+        "ok nip: prover, verifier",
+        "ok 2 rollouts in each of 2 iterations",
+        "ok 8 rollouts in a test; tests: all",
+        "ok jobs after each iteration but the last: verifier",
+        f"ok run directory {runs.relative_to(runs.parent) / 'nip'}",
+    ]
+    assert files_of(runs.parent) == {}
+    assert main(["finetune", "nip", "--dry-run", "--finetune.agents.judge.temperature", "1"]) == 2
+    assert "the protocol has no agent judge" in capsys.readouterr().err
+
+
+async def test_an_interrupted_run_says_how_to_continue_it(runs):
+    async with serving(None) as server:
+        address = f"http://127.0.0.1:{server.port}/v1"
+        words = words_of(SMALL | {"finetune.provider.base_url": address})
+        command = [
+            sys.executable,
+            "-c",
+            "from selfplay.cli.main import run; run()",
+            "finetune",
+            "nip",
+            *words,
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        async with asyncio.timeout(120):
+            while not server.lines:
+                await asyncio.sleep(0.05)
+            os.kill(process.pid, signal.SIGINT)
+            said, _ = await process.communicate()
+    assert process.returncode == 130
+    lines = said.decode().splitlines()
+    assert "run directory: runs/nip" in lines
+    assert "continue with: selfplay finetune --resume runs/nip" in " ".join(lines[-2:])
