@@ -21,9 +21,11 @@ from safetensors.torch import load_file
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from selfplay.cli.main import main
+from selfplay.commands.listening import check_started, listen, server_of
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.serve import build_app, served_model
 from selfplay.config.model import ModelSettings
+from selfplay.core import SelfplayError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
@@ -394,6 +396,19 @@ def test_other_machines_are_admitted_only_with_a_token_set_by_the_user(host, mon
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
     line = f"error: --host: {host} lets other machines in, and you have set no token."
     assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
+
+
+async def test_a_server_that_cannot_start_is_an_error():
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI):
+        raise RuntimeError("no memory")
+        yield
+
+    server = server_of(FastAPI(lifespan=lifespan))
+    with listen("127.0.0.1", 0) as listener:
+        await server.serve(sockets=[listener])
+    with pytest.raises(SelfplayError, match="the server could not start"):
+        check_started(server)
 
 
 def test_the_error_for_a_port_in_use_is_one_line(capsys):

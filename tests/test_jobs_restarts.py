@@ -1,6 +1,7 @@
 """Fine-tuning jobs that wait, are cancelled, crash, are killed or are interrupted by a restart."""
 
 import asyncio
+import errno
 import hashlib
 import os
 import signal
@@ -25,6 +26,7 @@ from job_server import (
 )
 from live_server import Live
 from selfplay.core import InputError
+from selfplay.jobs.files import FileStore
 from selfplay.jobs.queue import MAX_STARTS
 
 # While a job runs
@@ -90,6 +92,51 @@ def test_a_process_that_is_killed_again_and_again_fails_the_job(tmp_path):
         failed = ended(client, job)
         assert (failed.status, failed.error.code) == ("failed", "server_error")
         assert failed.error.message == "Training crashed: the process that trains was ended by signal 9"
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Make ``times`` attempts to store a job's results fail, and try again at once."""
+
+    def fill(times: int) -> None:
+        left = iter(range(times))
+
+        def put(store: FileStore, *arguments: object) -> None:
+            if next(left, None) is not None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            store_result(store, *arguments)
+
+        store_result = FileStore.put_result
+        monkeypatch.setattr(FileStore, "put_result", put)
+        monkeypatch.setattr("selfplay.jobs.queue.RETRY_SECONDS", 0.01)
+
+    return fill
+
+
+def test_a_trained_job_is_not_lost_because_a_disk_is_full_for_a_while(tmp_path, full_disk):
+    full_disk(2)
+    notes: list[str] = []
+    with serving(tmp_path, notes=notes) as live:
+        client = live.client()
+        done = ended(client, start_short(client).id)
+        assert done.status == "succeeded"
+        assert client.files.content(done.result_files[0]).text.startswith("step,")
+        assert client.chat.completions.create(model=done.fine_tuned_model, messages=ASK).choices
+    assert len(notes) == 2
+    assert all("is tried again in 0.01 s (OSError(28, 'No space left on device')" in note for note in notes)
+
+
+def test_a_job_that_the_server_cannot_finish_fails_and_lists_no_model(tmp_path, full_disk, monkeypatch):
+    full_disk(100)
+    monkeypatch.setattr("selfplay.jobs.queue.MAX_RETRIES", 3)
+    with serving(tmp_path) as live:
+        client = live.client()
+        failed = ended(client, start_short(client).id)
+        assert (failed.status, failed.error.code) == ("failed", "server_error")
+        assert failed.error.message.startswith("The server cannot finish it: OSError(28")
+        assert client.fine_tuning.jobs.checkpoints.list(failed.id).data == []
+        assert [file.purpose for file in client.files.list()] == ["fine-tune"]
+        assert [model.id for model in client.models.list()] == ["tiny"]
 
 
 # Restarts
@@ -172,6 +219,13 @@ def test_a_model_whose_weights_were_changed_is_not_served_and_is_named(tmp_path)
 
 def test_a_directory_belongs_to_one_server(tmp_path):
     with serving(tmp_path), pytest.raises(InputError, match="is in use by another server"), serving(tmp_path):
+        pass
+
+
+def test_a_directory_that_cannot_hold_jobs_is_refused(tmp_path):
+    (tmp_path / "files").touch()
+    words = r"--jobs: .* cannot be used \(File exists\)"
+    with pytest.raises(InputError, match=words), serving(tmp_path):
         pass
 
 

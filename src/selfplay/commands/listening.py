@@ -7,7 +7,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.hosts import is_loopback
 from selfplay.inference.openai_client import TOKEN_VARIABLE, is_sendable
 
@@ -23,6 +23,16 @@ def chosen_token() -> str:
             TOKEN_VARIABLE, "holds a character that a token cannot have", "Use letters and digits."
         )
     return token
+
+
+def check_started(server: uvicorn.Server) -> None:
+    """Check that a server that has ended had started.
+
+    Raises:
+        SelfplayError: it had not; uvicorn has printed why.
+    """
+    if not server.started:
+        raise SelfplayError("the server could not start; the reason is above")
 
 
 def new_token(host: str) -> str:

@@ -53,8 +53,10 @@ class OpenJobs:
             remove_partial(directory)
             files = FileStore(directory / "files", max_stored_bytes)
             jobs = JobStore(directory / "jobs")
-        except BaseException:
+        except BaseException as error:
             os.close(self._lock)
+            if isinstance(error, OSError):
+                raise _unusable(directory, error) from error
             raise
         queue = JobQueue(jobs, files, JobModels(shelf), base.served, launch, say)
         self.service = JobService(files, jobs, queue, base, adapters, aliases, save_seconds)
@@ -74,8 +76,7 @@ def _lock(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        problem = f"{directory} cannot be used ({error.strerror})"
-        raise InputError("--jobs", problem, "Choose another directory.") from error
+        raise _unusable(directory, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -83,3 +84,7 @@ def _lock(directory: Path) -> int:
         problem = f"{directory} is in use by another server"
         raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
     return lock
+
+
+def _unusable(directory: Path, error: OSError) -> InputError:
+    return InputError("--jobs", f"{directory} cannot be used ({error.strerror})", "Choose another directory.")

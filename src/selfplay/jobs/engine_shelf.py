@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 from selfplay.inference.adapter_check import (
     Delivery,
     Expectation,
@@ -48,7 +48,10 @@ class EngineShelf:
         """See ``Shelf``; the proof is the adapter's hash and its answer to the canary."""
         expected = expectation_of(directory)
         sha256, unchanged = await asyncio.to_thread(_hash_and_effect, directory)
-        version = await self.rack.load_while_serving(name, directory)
+        try:
+            version = await self.rack.load_while_serving(name, directory)
+        except torch.OutOfMemoryError as error:
+            raise SelfplayError(f"there is no memory for the adapter {name}") from error
         try:
             check_hash(name, version, directory, sha256, expected.sha256)
             base = tuple(await self.engine.logprobs(self.canary, model=self.base))

@@ -1,4 +1,4 @@
-"""Start the process that trains a job. On a cluster, only this file would be another."""
+"""Start the process that trains a job. On a cluster, an actor takes its place: ``cluster/server/workers``."""
 
 import asyncio
 import sys

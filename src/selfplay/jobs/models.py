@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from selfplay.core import InputError
-from selfplay.inference.adapter_check import DeliveryError
+from selfplay.core import SelfplayError
 from selfplay.jobs.records import Job
 from selfplay.jobs.spec import TRAINING
 from selfplay.jobs.store import JobStore
@@ -23,6 +22,7 @@ class Shelf(Protocol):
         Raises:
             InputError: the adapter is missing, damaged or of another base model.
             DeliveryError: the answers are not those of this adapter.
+            SelfplayError: no engine can be reached.
         """
 
     def unload(self, name: str) -> None:
@@ -43,7 +43,7 @@ class JobModels:
         """Serve every model of a job, or none.
 
         Raises:
-            InputError, DeliveryError: see :meth:`Shelf.deliver`.
+            SelfplayError: see :meth:`Shelf.deliver`.
         """
         delivered: list[str] = []
         try:
@@ -65,5 +65,5 @@ class JobModels:
         for job in jobs:
             try:
                 await self.serve(store, job)
-            except (InputError, DeliveryError) as error:
+            except SelfplayError as error:
                 say(f"note: {job.model_name} is not served ({error})")

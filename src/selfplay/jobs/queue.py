@@ -6,6 +6,7 @@ saved state. If its outcome is there already, only the rest is done.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,6 +29,8 @@ from selfplay.learning.fine_tuning.job import RESULTS_FILE, Outcome
 
 MAX_STARTS = 4
 """How often a process that is killed, for example for lack of memory, is started by one server."""
+RETRY_SECONDS, MAX_RETRIES = 60.0, 60
+"""After an error that is no fault of a job, such as a full disk, it is tried again: when, and how often."""
 
 
 class JobQueue:
@@ -58,7 +61,8 @@ class JobQueue:
         self.launch = launch
         self.say = say
         self._checking: set[asyncio.Task[None]] = set()
-        self._left: set[str] = set()
+        self._resting: set[str] = set()
+        self._retries: Counter[str] = Counter()
         self._news = asyncio.Event()
         self._worker: Worker | None = None
         self._working_on: Job | None = None
@@ -115,12 +119,27 @@ class JobQueue:
         self._checking.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._leave(job, error)
+            self._rest(job, error)
 
-    def _leave(self, job: Job, error: Exception) -> None:
-        """Go on with other jobs after an error that is no fault of this job, such as a full disk."""
-        self._left.add(job.id)
-        self.say(f"note: {job.id} goes on when the server is started again ({reason_of(error)})")
+    def _rest(self, job: Job, error: Exception) -> None:
+        """Go on with other jobs after an error that is no fault of this job, and try it again later."""
+        self._retries[job.id] += 1
+        if self._retries[job.id] <= MAX_RETRIES:
+            self._resting.add(job.id)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake, job)
+            self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason_of(error)})")
+            return
+        message = f"The server cannot finish it: {reason_of(error)}"
+        try:
+            self._end(job, FAILED, message, JobError("server_error", message))
+        except OSError as unwritable:
+            self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
+
+    def _wake(self, job: Job) -> None:
+        self._resting.discard(job.id)
+        if job.status == VALIDATING:
+            self.submit(job)
+        self._news.set()
 
     def _wrong_line(self, job: Job) -> JobError | None:
         spec = self.jobs.spec(job)
@@ -141,7 +160,8 @@ class JobQueue:
         """Train jobs, oldest first, those first that were interrupted."""
         while True:
             self._news.clear()
-            waiting = [job for job in self.jobs.all() if job.base == self.base and job.id not in self._left]
+            own = [job for job in self.jobs.all() if job.base == self.base]
+            waiting = [job for job in own if job.id not in self._resting]
             running = [job for job in waiting if job.status == RUNNING]
             queued = [job for job in waiting if job.status == QUEUED]
             if not running and not queued:
@@ -151,7 +171,7 @@ class JobQueue:
             try:
                 await self._train(job)
             except Exception as error:  # noqa: BLE001 (the other jobs go on)
-                self._leave(job, error)
+                self._rest(job, error)
 
     async def _train(self, job: Job) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
@@ -185,10 +205,7 @@ class JobQueue:
 
     async def _run_worker(self, job: Job) -> Crash | None:
         """Run the process that trains a job to its end; return why it crashed, if it did."""
-        try:
-            worker = await self.launch(self.jobs.place(job))
-        except OSError as error:
-            return Crash(reason_of(error))
+        worker = await self.launch(self.jobs.place(job))
         self._worker, self._working_on = worker, job
         try:
             if job.status != RUNNING:  # cancelled while the process started
@@ -199,14 +216,13 @@ class JobQueue:
             self._worker, self._working_on = None, None
 
     async def _finish(self, job: Job, outcome: Outcome) -> None:
-        """Store the results, serve the models, and say so. All of it may be repeated."""
+        """Serve the models, store the results, and say so. All of it may be repeated."""
         job.numbers, job.checkpoints = outcome.hyperparameters, outcome.checkpoints
         job.trained_tokens = outcome.trained_tokens
+        done = msgspec.structs.replace(job, status=SUCCEEDED)
         try:
-            self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
-            done = msgspec.structs.replace(job, status=SUCCEEDED)
             await self.models.serve(self.jobs, done)
-        except (InputError, DeliveryError, OSError) as error:
+        except (InputError, DeliveryError) as error:
             if job.status != RUNNING:
                 return
             message = f"The model cannot be served: {reason_of(error)}"
@@ -215,6 +231,11 @@ class JobQueue:
         if job.status != RUNNING:  # cancelled meanwhile
             self.models.withdraw(done.names())
             return
+        try:
+            self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
+        except OSError:
+            self.models.withdraw(done.names())
+            raise
         job.status = SUCCEEDED
         job.say(f"New fine-tuned model created: {job.model_name}")
         self._end(job, SUCCEEDED, "The job has successfully completed")

@@ -101,8 +101,9 @@ class Job(msgspec.Struct, kw_only=True):
         }
 
     def checkpoint_objects(self) -> list[dict[str, Any]]:
-        """Return OpenAI's ``fine_tuning.job.checkpoint`` objects, newest first."""
-        kept = [one for one in self.checkpoints if self.checkpoint_name(one) not in self.deleted]
+        """Return OpenAI's ``fine_tuning.job.checkpoint`` objects, newest first: those that are served."""
+        served = self.names()
+        kept = [one for one in self.checkpoints if self.checkpoint_name(one) in served]
         return [self._checkpoint(one) for one in reversed(kept)]
 
     def names(self) -> dict[str, str]:

@@ -103,16 +103,10 @@ class ServedAdapters:
     ) -> int:
         """Serve checked weights as ``name``; see :meth:`load`."""
         version = self._newest + 1 if version is None else version
-        in_model = f"served-{self._loaded}"
-        self._add(in_model, files.lora)
-        self.policy.model.to(self.policy.device)
-        names, parameters = self.policy.adapter_shapes(in_model), self.policy.adapter_parameters(in_model)
-        with torch.no_grad():
-            for key, parameter in zip(names, parameters, strict=True):
-                parameter.copy_(weights[key])
+        in_model = self._new_copy(files.lora, weights)
         replaced = self._name_in_model.get(name)
         self._name_in_model[name] = in_model
-        self._newest, self._loaded = max(self._newest, version), self._loaded + 1
+        self._newest = max(self._newest, version)
         self.engine.publish(name, in_model, version)
         if replaced is not None:
             self.policy.drop_adapter(replaced)
@@ -139,6 +133,22 @@ class ServedAdapters:
         """Stop serving adapter ``name`` and free its memory. Pending requests for it fail."""
         self.engine.withdraw(name)
         self.policy.drop_adapter(self._name_in_model.pop(name))
+
+    def _new_copy(self, lora: LoraConfig, weights: dict[str, Tensor]) -> str:
+        """Add an adapter with these weights to the model; return the name that it has there."""
+        name = f"served-{self._loaded}"
+        self._loaded += 1
+        self._add(name, lora)
+        try:
+            self.policy.model.to(self.policy.device)
+            names, parameters = self.policy.adapter_shapes(name), self.policy.adapter_parameters(name)
+            with torch.no_grad():
+                for key, parameter in zip(names, parameters, strict=True):
+                    parameter.copy_(weights[key])
+        except BaseException:
+            self.policy.drop_adapter(name)  # on a GPU, there may be no memory for it
+            raise
+        return name
 
     def _add(self, name: str, lora: LoraConfig) -> None:
         with self.policy.adapter(TRAINED):

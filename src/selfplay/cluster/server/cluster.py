@@ -121,7 +121,7 @@ class ServingCluster:
         """Return what starts the workers of jobs."""
         settings = self.ray
         requests = {"num_cpus": settings.cpus_per_learner, "num_gpus": settings.gpus_per_learner}
-        return ClusterWorkers({**requests, **self._placement.learner()}, self._head)
+        return ClusterWorkers({**requests, **self._placement.learner()}, self._head, settings.patience)
 
     async def guard(self, engines: ServingEngines, work: Awaitable[None], end: Callable[[], None]) -> None:
         """Do ``work`` for as long as an engine answers; otherwise let it ``end`` first.

@@ -42,15 +42,30 @@ class ClusterWorkers:
     Args:
         options: Ray's options for them: what they request, and where they are.
         head: address of the cluster's head, if it is known.
+        patience: seconds to wait for room for an actor.
     """
 
-    def __init__(self, options: dict[str, Any], head: str | None) -> None:
+    def __init__(self, options: dict[str, Any], head: str | None, patience: float) -> None:
         self._options = options
         self._head = head
+        self._patience = patience
 
     async def start(self, directory: Path) -> "ClusterWorker":
-        """Start the worker of the job in ``directory``; see ``selfplay.jobs.launch.Launch``."""
-        actor = ray.remote(JobActor).options(max_restarts=0, max_task_retries=0, **self._options).remote()
+        """Start the worker of the job in ``directory``; see ``selfplay.jobs.launch.Launch``.
+
+        Raises:
+            SelfplayError: the cluster has had no room for it.
+        """
+        options = {"max_restarts": 0, "max_task_retries": 0, **self._options}
+        actor: Any = ray.remote(JobActor).options(**options).remote()
+        try:
+            await asyncio.wait_for(actor.__ray_ready__.remote(), self._patience)
+        except (TimeoutError, RayError) as error:
+            ray.kill(actor)
+            problem = f"the actor that trains has not started within {self._patience:g} s"
+            if isinstance(error, RayError):
+                problem = str(error_of("the actor that trains", error))
+            raise SelfplayError(problem) from error
         return ClusterWorker(actor, str(directory.absolute()), self._head)
 
 
