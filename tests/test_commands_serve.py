@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from selfplay.cli.main import main
-from selfplay.commands.listening import check_started, listen, server_of
+from selfplay.commands.listening import listen, serve_until_ended, server_of
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.serve import build_app, served_model
 from selfplay.config.model import ModelSettings
@@ -405,10 +405,9 @@ async def test_a_server_that_cannot_start_is_an_error():
         yield
 
     server = server_of(FastAPI(lifespan=lifespan))
-    with listen("127.0.0.1", 0) as listener:
-        await server.serve(sockets=[listener])
-    with pytest.raises(SelfplayError, match="the server could not start"):
-        check_started(server)
+    words = "the server could not start"
+    with listen("127.0.0.1", 0) as listener, pytest.raises(SelfplayError, match=words):
+        await serve_until_ended(server, listener)
 
 
 def test_the_error_for_a_port_in_use_is_one_line(capsys):

@@ -100,6 +100,7 @@ def test_a_version_of_the_base_runs_state_is_the_state_of_an_iteration(base, tmp
 CHANGED = {
     "seed": "5",
     "program.protocol": "adp",
+    "roles.verifier.max_tokens": "8",
     "finetune.trainer": "pure_text_malt",
     "finetune.agents._default.model_name": "small",
     "finetune.rl.num_iterations": "3",
@@ -132,7 +133,8 @@ def test_a_run_takes_the_parameters_of_its_base_run_but_for_tests_and_provider(e
     given = named("parameters")
     taken = with_base_run(given)
     base = load_config(str(earlier / "config.toml"), {})
-    assert (taken.seed, taken.program) == (5, base.program)
+    assert (taken.seed, taken.program, taken.roles) == (5, base.program, base.roles)
+    assert taken.roles["verifier"].max_tokens == 8
     for name in ("trainer", "agents", "pure_text_ei", "pure_text_malt"):
         assert getattr(taken.finetune, name) == getattr(base.finetune, name)
     assert taken.finetune.provider == given.finetune.provider

@@ -53,13 +53,12 @@ async def test_an_agent_is_tested_at_a_temperature_of_its_own(runs):
         "finetune.agents.verifier.temperature": "0.7",
         "finetune.agents.verifier.test_temperature": "0",
         "finetune.rl.num_iterations": "1",
-        "program.evaluation_claims": "3",
         "finetune.text_rl.test_on_whole_dataset": "true",
     }
     async with serving(http(completion("Decision: accept"))) as server:
         assert await finetune_at(server, "cold", **agent) == 0
         asked = sorted(body["temperature"] for body in server.bodies)
-    assert asked == [0.0, 0.0, 0.0, 0.7, 0.7]
+    assert asked == [0.0] * 8 + [0.7] * 2
 
 
 async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biases_offline(runs, monkeypatch):

@@ -88,7 +88,7 @@ async def test_openais_limit_of_a_day_is_said_and_waited_for():
     ("name", "kind", "reason"),
     [
         ("error_no_credit", SelfplayError, "You exceeded your current quota"),
-        ("error_wrong_key", InputError, "Incorrect API key provided"),
+        ("error_wrong_key", InputError, "is not accepted by 127.0.0.1"),
         ("error_daily_limit", FineTuneJobError, "maximum of 8 fine-tuning requests per day"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune_runs import plain
-from replying_server import error
+from replying_server import error, http, serving
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
@@ -194,3 +194,20 @@ def test_a_damaged_record_names_its_file(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"name": 3}))
     with pytest.raises(InputError, match=r"a\.json: is damaged"):
         JobRecords(Path(tmp_path)).read("a")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
+async def test_a_server_that_repeats_the_key_does_not_get_it_printed(status):
+    async with serving(http(error("no job for Bearer sk-secret-123"), status)) as server:
+        jobs = OpenAIJobs("sk-secret-123", f"http://127.0.0.1:{server.port}/v1", wait=0.0, retries=1)
+        with pytest.raises(SelfplayError) as raised:
+            await jobs.create(REQUEST, "file-0")
+    assert "secret" not in str(raised.value)
+
+
+async def test_an_upload_that_is_answered_with_a_page_is_tried_again(tmp_path):
+    listed = http({"object": "list", "data": []})
+    page, file = http("<html>"), http({"id": "file-7", "object": "file"})
+    async with serving(listed, page, listed, file) as server:
+        jobs = provider(f"http://127.0.0.1:{server.port}/v1")
+        assert await jobs.upload("job", b"{}\n") == "file-7"

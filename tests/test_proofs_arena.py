@@ -93,7 +93,8 @@ async def test_opponents_are_provers_of_opposite_stances_only():
 async def test_the_verifier_is_measured_on_held_out_claims():
     arena = make_arena()
     measured = await arena.evaluate()
-    truths = [claim.y for claim in arena.held_out]
+    truths = [claim.y for claim in arena.held_out[:6]]
+    assert len(arena.held_out) > 6
     assert measured == {
         "accuracy": [float(y) for y in truths],
         "accuracy on right claims": [1.0] * sum(truths),

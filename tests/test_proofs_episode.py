@@ -12,6 +12,7 @@ from hostile_text import hostile_text
 from proof_scripts import CLAIM, Script, agent_of, make, play
 from selfplay.core import InputError
 from selfplay.core.seeds import derive_seed
+from selfplay.programs.proofs.answers import split_channels
 from selfplay.programs.proofs.episode import stance_of
 from selfplay.programs.proofs.state import first_rounds
 
@@ -52,6 +53,11 @@ async def test_a_rollout_keeps_what_was_said_as_json_values():
     )
     made = {"verdict": "accept", "value": 1.0, "raw": "accept"}
     assert decision == {"messages": {}, "raw": ACCEPT, "decision": made} | kept
+
+
+def test_a_channels_name_in_letters_that_only_look_alike_is_not_its_name():
+    assert split_channels("Inside: a\nOUTSIDE: b", ("inside", "outside")) == {"inside": "a", "outside": "b"}
+    assert split_channels("in\u017fide: a\noutside: b", ("inside", "outside")) is None
 
 
 async def test_only_a_verifiers_text_is_a_decision():

@@ -19,8 +19,8 @@ TESTS = {"rl": ["num_test_iterations"], "text_rl": ["test_scheme", "test_on_whol
 def with_base_run(config: Config) -> Config:
     """Return the configuration with the parameters of its base run, or unchanged if it names none.
 
-    What decides results is the base run's: the seed, the program and, of ``[finetune]``, everything but the
-    provider and ``TESTS``.
+    What decides results is the base run's: the seed, the program, the roles and, of ``[finetune]``,
+    everything but the provider and ``TESTS``.
 
     Raises:
         InputError: there is no such run, or it does not fit.
@@ -53,7 +53,8 @@ def with_base_run(config: Config) -> Config:
         new = {field: getattr(getattr(given, section), field) for field in fields}
         kept[section] = getattr(base.finetune, section).model_copy(update=new)
     taken = base.finetune.model_copy(update=kept)
-    return config.model_copy(update={"seed": base.seed, "program": base.program, "finetune": taken})
+    kept_of_base = {"seed": base.seed, "program": base.program, "roles": base.roles}
+    return config.model_copy(update={**kept_of_base, "finetune": taken})
 
 
 def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:

@@ -25,16 +25,6 @@ def chosen_token() -> str:
     return token
 
 
-def check_started(server: uvicorn.Server) -> None:
-    """Check that a server that has ended had started.
-
-    Raises:
-        SelfplayError: it had not; uvicorn has printed why.
-    """
-    if not server.started:
-        raise SelfplayError("the server could not start; the reason is above")
-
-
 def new_token(host: str) -> str:
     """Generate a token for this run of the server, if only this machine can reach the server."""
     if not is_loopback(host):
@@ -84,3 +74,18 @@ def server_of(app: FastAPI) -> uvicorn.Server:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+async def serve_until_ended(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Answer requests until the server is told to end.
+
+    Raises:
+        SelfplayError: it could not start; uvicorn has printed why.
+    """
+    try:
+        await server.serve(sockets=[listener])
+        started = server.started
+    except SystemExit:  # newer versions of uvicorn end the program
+        started = False
+    if not started:
+        raise SelfplayError("the server could not start; the reason is above")

@@ -10,7 +10,14 @@ from fastapi import FastAPI
 from rich.console import Console
 
 from selfplay.commands.application import Backend, build_application
-from selfplay.commands.listening import address_of, check_started, chosen_token, listen, new_token, server_of
+from selfplay.commands.listening import (
+    address_of,
+    chosen_token,
+    listen,
+    new_token,
+    serve_until_ended,
+    server_of,
+)
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.commands.served_models import ServedModels, version_of
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
@@ -95,10 +102,8 @@ def serve(
             engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
             app = build_app(engine, policy, model_or_run, source, token, adapters, jobs, say)
             announce(engine.names())
-            server = server_of(app)
             with suppress(KeyboardInterrupt):
-                asyncio.run(server.serve(sockets=[listener]))
-                check_started(server)
+                asyncio.run(serve_until_ended(server_of(app), listener))
     print_line(console, "stopped")
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from selfplay.cluster.server.cluster import ServingCluster
 from selfplay.commands.application import Backend, build_application
-from selfplay.commands.listening import check_started, server_of
+from selfplay.commands.listening import serve_until_ended, server_of
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.served_models import ServedModels, version_of
 from selfplay.config.model import InferenceSettings, ModelSettings
@@ -75,8 +75,7 @@ def serve_on_ray(
                 server.should_exit = True
 
             announce(engines.names())
-            await cluster.guard(engines, server.serve(sockets=[listener]), end)
-            check_started(server)
+            await cluster.guard(engines, serve_until_ended(server, listener), end)
 
     where = "on this machine" if ray.address is None else f"at {ray.address}"
     with ExitStack() as stack:

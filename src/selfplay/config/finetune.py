@@ -61,7 +61,7 @@ class TextRlParameters(Settings):
     test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
     """The iterations in which the test claims are judged."""
     test_on_whole_dataset: bool = True
-    """Judge each of the `program.evaluation_claims` held-out claims."""
+    """Judge every held-out claim."""
 
 
 class PureTextEiParameters(Settings):
@@ -101,9 +101,10 @@ class BaseRunParameters(Settings):
     """What is taken from an earlier run."""
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
-    """`parameters`: the seed, the program and the parameters of `[finetune]`, apart from the provider,
-    `rl.num_test_iterations`, `text_rl.test_scheme` and `text_rl.test_on_whole_dataset`. `rerun_tests`: the
-    same, and instead of training, its tests are played again with the models of each iteration."""
+    """`parameters`: the seed, the program, the roles and the parameters of `[finetune]`, apart from the
+    provider, `rl.num_test_iterations`, `text_rl.test_scheme` and `text_rl.test_on_whole_dataset`.
+    `rerun_tests`: the same, and instead of training, its tests are played again with the models of each
+    iteration."""
     run_id: str | None = None
     """The earlier run: its name or path."""
 

@@ -54,13 +54,17 @@ class PureTextEnvironment:
     def rows(self, iteration: int) -> list[Row]:
         """Return what is played in an iteration."""
         first = iteration * self.num_envs if self.train else 0
-        return [(index, self._claim(first + index)) for index in range(self.num_envs)]
+        last = first + self.num_envs - 1
+        passes = range(first // len(self.claims), last // len(self.claims) + 1)
+        drawn = [claim for number in passes for claim in self._shuffled(number)]
+        skipped = first - passes.start * len(self.claims)
+        return list(enumerate(drawn[skipped : skipped + self.num_envs]))
 
-    def _claim(self, number: int) -> Claim:
-        turn, place = divmod(number, len(self.claims))
-        order = list(range(len(self.claims)))
-        random.Random(derive_seed(self.seed, self.split, "order", turn)).shuffle(order)
-        return self.claims[order[place]]
+    def _shuffled(self, number: int) -> list[Claim]:
+        """Return all claims in the order of a pass through them."""
+        order = list(self.claims)
+        random.Random(derive_seed(self.seed, self.split, "order", number)).shuffle(order)
+        return order
 
     def get_datapoint_from_env_state_as_dict(self, env_state: ProofState) -> dict[str, Any]:
         """Return what an episode is about: its claim, the claim's truth, and the provers' stances."""

@@ -50,6 +50,8 @@ class Experiment:
         self._state = State()
         if settings.do_not_load_checkpoint or settings.test_run:
             self._initialise_state()
+            if self.files is not None:
+                self.files.remove_unfinished()
             return
         try:
             self.load_and_set_state_from_checkpoint()

@@ -13,6 +13,7 @@ from selfplay.config.finetune import PureTextEiParameters
 from selfplay.core import Rollout, derive_seed
 from selfplay.finetune.model_groups import Example
 from selfplay.finetune.trainer import PureTextRlTrainer
+from selfplay.finetune.tree_episode import check_kind
 from selfplay.programs.proofs.decisions import decision_text
 
 
@@ -20,6 +21,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
     """The trainer that the module's docstring describes."""
 
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
+        check_kind(rollouts, trees=False)
         for group in self.shared_model_groups.values():
             if group.freeze_agent or (only_failed and not await group.fine_tune_job_failed()):
                 continue
@@ -38,8 +40,8 @@ class PureTextEiTrainer(PureTextRlTrainer):
             count = int(share * len(order))
             replaced, spoken = order[:count], order[count:]
         rewards = [rollout.extras["rewards"][agent] for rollout in spoken]
-        chosen = select(rewards, self.hyper_params.pure_text_ei, seed)
-        own = [conversation(spoken[index], agent) for index in chosen]
+        chosen = [spoken[index] for index in select(rewards, self.hyper_params.pure_text_ei, seed)]
+        own = [conversation(one, agent) for one in chosen if _validity(one, agent)[-1]]
         return [self._with_true_verdict(one, agent) for one in replaced] + own
 
     def _with_true_verdict(self, rollout: Rollout, agent: str) -> Example:
@@ -54,15 +56,25 @@ class PureTextEiTrainer(PureTextRlTrainer):
 def conversation(rollout: Rollout, agent: str) -> dict[str, Any]:
     """Return an agent's whole conversation in OpenAI's format; it ends with the agent's last answer.
 
-    The turns of examples, which precede its own in the prompt, have weight 0: they are not imitated.
+    The turns of examples, which precede its own in the prompt, and its invalid answers before the last have
+    weight 0: they are not imitated.
     """
-    own = [step for step in rollout.steps if step.role_id == agent]
-    messages: list[dict[str, Any]] = [dict(message) for message in own[-1].prompt]
-    messages.append({"role": "assistant", "content": own[-1].completion_text})
+    last = [step for step in rollout.steps if step.role_id == agent][-1]
+    messages: list[dict[str, Any]] = [dict(message) for message in last.prompt]
+    messages.append({"role": "assistant", "content": last.completion_text})
+    valid = _validity(rollout, agent)
     answers = [message for message in messages if message["role"] == "assistant"]
-    for example in answers[: -len(own)]:
-        example["weight"] = 0
+    imitated = [False] * (len(answers) - len(valid)) + valid[:-1]
+    for answer, is_imitated in zip(answers, imitated, strict=False):
+        if not is_imitated:
+            answer["weight"] = 0
     return {"messages": messages}
+
+
+def _validity(rollout: Rollout, agent: str) -> list[bool]:
+    """Return whether each of an agent's answers was valid."""
+    rounds = [played["answers"] for played in rollout.extras["rounds"]]
+    return [answers[agent]["valid"] for answers in rounds if agent in answers]
 
 
 def select(rewards: Sequence[float], parameters: PureTextEiParameters, seed: int) -> list[int]:

@@ -41,7 +41,7 @@ class JobRecords:
     A job's examples and its record are written before the provider is asked. The record draws the job's name
     at the provider, so that a run which is named like an earlier one never takes that run's jobs. After a
     restart, a file or a job that the provider already has under this name is taken; only what it lacks is
-    made.
+    made. If other examples are submitted before the job exists, it begins anew.
 
     Args:
         directory: where records and examples are kept.
@@ -90,7 +90,9 @@ class JobRecords:
     def _begin(self, request: JobRequest, content: bytes, examples: int) -> JobRecord:
         digest = hashlib.sha256(content).hexdigest()
         record = self.read(request.name)
-        if record is None:
+        asked = (digest, request.model, request.method)
+        same = record is not None and (record.sha256, record.model, record.method) == asked
+        if record is None or (record.job is None and not same):
             self.directory.mkdir(parents=True, exist_ok=True)
             write_file(self.directory / f"{request.name}.jsonl", content)
             record = JobRecord(
@@ -102,7 +104,7 @@ class JobRecords:
                 sha256=digest,
             )
             self._write(record)
-        elif (record.sha256, record.model, record.method) != (digest, request.model, request.method):
+        elif not same:
             raise SelfplayError(f"there is another job with the name {request.name} in {self.directory}")
         return record
 

@@ -11,7 +11,7 @@ from selfplay.core import Rollout
 from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.pairs import dpo_examples, select_pairs
-from selfplay.finetune.tree_episode import TREE, TreeEpisode
+from selfplay.finetune.tree_episode import TREE, TreeEpisode, check_kind
 from selfplay.programs.proofs.state import ProofState
 
 
@@ -44,6 +44,7 @@ class PureTextMaltTrainer(PureTextEiTrainer):
         if self._imitates:
             await super()._stage_create_fine_tune_jobs(rollouts, only_failed)
             return
+        check_kind(rollouts, trees=True)
         for group in self.shared_model_groups.values():
             if group.freeze_agent or (only_failed and not await group.fine_tune_job_failed()):
                 continue

@@ -54,6 +54,12 @@ class RunFiles:
             self.prompts / f"prompts_{base}.{kind}",
         )
 
+    def remove_unfinished(self) -> None:
+        """Delete what a new run in this directory would continue: sampling, and the records of jobs."""
+        self.remove_growing()
+        for path in self.jobs.glob("*.json*"):
+            path.unlink()
+
     def remove_growing(self) -> None:
         """Delete the files that grew while iterations were sampled."""
         for path in (*self.rollouts.glob("growing-*.jsonl"), *self.answers.glob("*.jsonl")):

@@ -1,10 +1,10 @@
 """TreeEpisode: an interactive proof in all its branches, as one episode."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any, cast
 
-from selfplay.core import Arena, Episode, EpisodeState, Rollout, Rubric, derive_seed
+from selfplay.core import Arena, Episode, EpisodeState, InputError, Rollout, Rubric, derive_seed
 from selfplay.core.current_episode import current_episode
 from selfplay.finetune.tree import Branching, leaves, play_tree
 from selfplay.programs.proofs.episode import ProofEpisode
@@ -66,3 +66,18 @@ def ends_of(rollout: Rollout) -> list[ProofState]:
         return [cast(ProofState, state)]
     start = {name: value for name, value in state.items() if name != "nodes"}
     return leaves(cast(ProofState, start), state["nodes"])
+
+
+def check_kind(rollouts: Iterable[Rollout], *, trees: bool) -> None:
+    """Check that all rollouts are trees, or that all are single proofs.
+
+    Raises:
+        InputError: some are not, because the run's algorithm was changed after they were sampled.
+    """
+    if any(("nodes" in one.extras) != trees for one in rollouts if one.error is None):
+        kinds = ("single proofs", "trees of responses")
+        raise InputError(
+            "finetune",
+            f"the rollouts are {kinds[not trees]}, but this algorithm learns from {kinds[trees]}",
+            "Restore finetune.trainer and finetune.pure_text_malt.num_initial_ei_iterations",
+        )

@@ -86,6 +86,8 @@ class Analysis:
             with nullcontext() if self.dry_run else _alone_in(directory):
                 if self.overwrite and not self.dry_run:
                     self._begin_anew(directory)
+                elif not self.dry_run and _overwriting_model(directory) != self.model:
+                    (directory / OVERWRITTEN_BY).unlink(missing_ok=True)  # its answers are mixed with these
                 for split, number in found:
                     asyncio.run(self._run_iteration(kind(), split, number))
                 if not self.dry_run and _overwriting_model(directory) == self.model:

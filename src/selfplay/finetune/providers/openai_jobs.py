@@ -106,9 +106,11 @@ class OpenAIJobs:
         async def once(client: AsyncOpenAI) -> str:
             found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")
             if found is not None:
-                return str(found["id"])
-            made = await client.files.create(file=(file_name, examples), purpose="fine-tune")
-            return made.id
+                return _id(found)
+            made = await client.files.with_raw_response.create(
+                file=(file_name, examples), purpose="fine-tune"
+            )
+            return _id(made.http_response.json())
 
         return await self._tried(once, "the file cannot be uploaded", file_name)
 
@@ -270,18 +272,23 @@ class OpenAIJobs:
                 try:
                     return await ask(client)
                 except openai.APIStatusError as error:
-                    problem = _reason(error)
+                    problem = self._reason(error)
                     if _code(error) in QUOTA_CODES:
                         raise _QuotaError(f"{what}: {problem}") from None
                     if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
-                        raise InputError("the API's key", problem, "Set a key that the API accepts") from None
+                        problem = f"is not accepted by {urlsplit(self.base_url).hostname}"
+                        raise InputError("the API's key", problem, "Set a key that it accepts") from None
                     if error.status_code not in (408, 409, 429) and error.status_code < 500:
                         raise refused(f"{what}: {problem}") from None
                 except _UNREADABLE as error:
-                    problem = _reason(error)
+                    problem = self._reason(error)
                 if attempt < self.retries:
                     await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
         raise SelfplayError(f"{what}: {problem} (tries: {self.retries + 1})")
+
+    def _reason(self, error: Exception) -> str:
+        """Return what an error says in one line without the key, which servers may repeat."""
+        return one_line(str(error) or type(error).__name__).replace(self._key, "***")[:300]
 
 
 class _QuotaError(SelfplayError):
@@ -305,6 +312,13 @@ def _entries(reply: object) -> list[Reply]:
     return cast(list[Reply], data)
 
 
+def _id(reply: object) -> str:
+    found = reply.get("id") if isinstance(reply, dict) else None
+    if not isinstance(found, str):
+        raise _Unreadable("the reply has no id")
+    return found
+
+
 def _has_more(reply: object) -> bool:
     return isinstance(reply, dict) and bool(reply.get("has_more"))
 
@@ -322,10 +336,6 @@ def _identity(request: JobRequest) -> dict[str, str]:
 
 def _code(error: openai.APIStatusError) -> str:
     return str(error.code or "")
-
-
-def _reason(error: Exception) -> str:
-    return one_line(str(error) or type(error).__name__)[:300]
 
 
 assert set(STATES.values()) | {"not_found"} == set(get_args(JobStatus))

@@ -55,7 +55,8 @@ def split_channels(text: str, channels: tuple[str, ...]) -> dict[str, str] | Non
     if len(channels) == 1:
         return {channels[0]: text.strip()} if text.strip() else None
     names = "|".join(map(re.escape, channels))
-    headers = list(re.finditer(rf"^[ \t*_#>-]*({names})[*_ \t]*:[*_]*", text, re.IGNORECASE | re.MULTILINE))
+    flags = re.IGNORECASE | re.MULTILINE | re.ASCII  # otherwise the long s is an s, but not in lower case
+    headers = list(re.finditer(rf"^[ \t*_#>-]*({names})[*_ \t]*:[*_]*", text, flags))
     if not headers or text[: headers[0].start()].strip():
         return None
     ends = [header.start() for header in headers[1:]] + [len(text)]

@@ -38,7 +38,7 @@ class ProofArena(Arena):
         client: answers for all agents.
         protocol: who speaks when, and what they earn.
         claims: what is judged in training.
-        held_out: what is judged in :meth:`evaluate`; it shares no question with ``claims``.
+        held_out: what is judged in tests; it shares no question with ``claims``.
         batch_size: number of proofs per step.
         proofs_per_claim: number of proofs per step that share a claim and are compared with each other.
         max_response_words: the word limit that agents are told.
@@ -47,8 +47,8 @@ class ProofArena(Arena):
         examples: whether prompts begin with two short proofs, which show small models the form.
         verifier_policy: the policy of verifiers.
         prover_policy: the policy of provers.
-        evaluation_claims: number of held-out claims in an evaluation, always the same; all of them if there
-            are fewer.
+        evaluation_claims: number of held-out claims that :meth:`evaluate` judges, always the same; all
+            if there are fewer.
         evaluation_proofs: number of proofs of each of them.
         seed: seed of episodes and draws.
         credit_assigner, verbose, logger: see Arena.
@@ -83,7 +83,8 @@ class ProofArena(Arena):
         _check(claims, batch_size=batch_size, proofs_per_claim=proofs_per_claim)
         self.protocol = protocol
         self.claims = {claim.id: claim for claim in claims}
-        self.held_out = held_out[:evaluation_claims]
+        self.held_out = held_out
+        self.evaluation_claims = evaluation_claims
         self.batch_size = batch_size
         self.proofs_per_claim = proofs_per_claim
         self.evaluation_proofs = evaluation_proofs
@@ -130,7 +131,7 @@ class ProofArena(Arena):
                 },
                 is_trainable=False,
             )
-            for index, claim in enumerate(self.held_out)
+            for index, claim in enumerate(self.held_out[: self.evaluation_claims])
             for proof in range(self.evaluation_proofs)
         ]
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
