@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.finetune.run_files import RunFiles
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import resume_command
 
@@ -62,6 +63,9 @@ def find_checkpoint(run: RunDirectory, checkpoint: str, name: str) -> Path:
     """
     saved, bests = run.saved_steps(), run.best_steps()
     if checkpoint == LAST:
+        if not saved and RunFiles(run.path).params.exists():
+            problem = "its models are at the API that trained them, not in the run"
+            raise InputError(name, problem, "Ask there for the names in its state.json")
         if not saved:
             raise InputError(name, "this run has no checkpoint yet", "Train it first.")
         return run.checkpoint(saved[-1])
