@@ -23,7 +23,8 @@ from selfplay.learning.fine_tuning.examples import (
     families,
     opening,
 )
-from selfplay.learning.fine_tuning.job import Data, FineTuningJob, Outcome
+from selfplay.learning.fine_tuning.job import Data, FineTuningJob
+from selfplay.learning.fine_tuning.outcome import Outcome
 from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order, rate_share
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy

@@ -108,6 +108,18 @@ def read_expectation(directory: Path) -> Expectation | None:
     return Expectation(version, sha256, canary, base)
 
 
+def expectation_of(directory: Path) -> Expectation:
+    """Return what the learner wrote about an adapter.
+
+    Raises:
+        InputError: it wrote nothing, or that is damaged.
+    """
+    expected = read_expectation(directory)
+    if expected is None:
+        raise InputError("adapter", f"{directory} has no description", "Train it again.")
+    return expected
+
+
 def check_hash(name: str, version: int, directory: Path | None, sha256: str, expected: str) -> None:
     """Check that the weights are those that the learner wrote.
 

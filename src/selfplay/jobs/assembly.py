@@ -14,7 +14,7 @@ from selfplay.jobs.models import JobModels, Shelf
 from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.service import BaseModel, JobService
 from selfplay.jobs.store import JobStore
-from selfplay.learning.fine_tuning.job import SAVE_SECONDS
+from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
 
 
 class OpenJobs:

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import torch
 
-from selfplay.core import InputError, SelfplayError
+from selfplay.core import SelfplayError
 from selfplay.inference.adapter_check import (
     Delivery,
-    Expectation,
     changes_nothing,
     check_delivery,
     check_hash,
+    expectation_of,
     file_hash,
-    read_expectation,
     tolerance_of,
 )
 from selfplay.inference.answering import Rack
@@ -84,18 +83,6 @@ def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:
     """
     dtype = str(policy.dtype).removeprefix("torch.")
     return BaseModel(served, name, policy.model_name, dtype, str(policy.device), torch.get_num_threads())
-
-
-def expectation_of(directory: Path) -> Expectation:
-    """Return what the worker wrote about an adapter.
-
-    Raises:
-        InputError: it wrote nothing, or that is damaged.
-    """
-    expected = read_expectation(directory)
-    if expected is None:
-        raise InputError("adapter", f"{directory} has no description", "Run the job again.")
-    return expected
 
 
 def _hash_and_effect(directory: Path) -> tuple[str, bool]:

@@ -25,7 +25,7 @@ from selfplay.jobs.records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED,
 from selfplay.jobs.spec import OUTCOME_FILE, TRAINING, JobError, Result
 from selfplay.jobs.store import JobStore
 from selfplay.learning.fine_tuning.examples import WrongLine
-from selfplay.learning.fine_tuning.job import RESULTS_FILE, Outcome
+from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, Outcome
 
 MAX_STARTS = 4
 """How often a process that is killed, for example for lack of memory, is started by one server."""

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from selfplay.jobs.spec import JobError
-from selfplay.learning.fine_tuning.job import SavedModel
 from selfplay.learning.fine_tuning.metrics import Row
+from selfplay.learning.fine_tuning.outcome import SavedModel
 from selfplay.learning.fine_tuning.settings import Hyperparameters, JobSettings
 
 ORGANIZATION = "selfplay"

@@ -14,7 +14,7 @@ from selfplay.jobs.records import ORGANIZATION, UNFINISHED, Job
 from selfplay.jobs.schema import CreateJob
 from selfplay.jobs.spec import TRAINING, JobSpec
 from selfplay.jobs.store import JobStore
-from selfplay.learning.fine_tuning.job import SAVE_SECONDS
+from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
 
 FINE_TUNED = "ft:"
 """The beginning of the names of fine-tuned models, which no other model may have."""

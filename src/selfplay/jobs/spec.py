@@ -2,7 +2,7 @@
 
 import msgspec
 
-from selfplay.learning.fine_tuning.job import Outcome
+from selfplay.learning.fine_tuning.outcome import Outcome
 from selfplay.learning.fine_tuning.settings import JobSettings
 
 SPEC_FILE, OUTCOME_FILE, LOG_FILE, TRAINING = "spec.json", "outcome.json", "worker.log", "training"

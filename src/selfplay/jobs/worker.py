@@ -24,7 +24,8 @@ from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.spec import OUTCOME_FILE, SPEC_FILE, TRAINING, JobError, JobSpec, Result
 from selfplay.learning.checkpoints import EVERY_LINEAR_LAYER, load_adapter
 from selfplay.learning.fine_tuning.examples import Renderer, WrongLine, families, opening
-from selfplay.learning.fine_tuning.job import Data, FineTuningJob, Outcome
+from selfplay.learning.fine_tuning.job import Data, FineTuningJob
+from selfplay.learning.fine_tuning.outcome import Outcome
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 
 

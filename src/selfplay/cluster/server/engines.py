@@ -12,9 +12,8 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.chat_tokens import ChatTokens
-from selfplay.inference.adapter_check import DeliveryError
+from selfplay.inference.adapter_check import DeliveryError, expectation_of
 from selfplay.inference.answering import Answering
-from selfplay.jobs.engine_shelf import expectation_of
 
 LOOK_SECONDS = 1.0
 SEEDS = 1 << 64

@@ -32,9 +32,9 @@ from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.checkpoints import LEARNER_FILE, STATE_FILE, read_json, read_tensors
 from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
+from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, SAVE_SECONDS, Outcome, SavedModel
 from selfplay.learning.fine_tuning.settings import (
     LEARNING_RATES,
-    Hyperparameters,
     JobSettings,
     epoch_order,
     rate_share,
@@ -44,10 +44,8 @@ from selfplay.learning.policy import TRAINED, PolicyModel
 
 BETAS, GRAD_CLIP = (0.9, 0.999), 1.0
 """AdamW without weight decay, and the maximum norm of the gradient, as in TRL."""
-REFERENCE_FILE, STATE, RESULTS_FILE = "reference.json", "state", "results.csv"
+REFERENCE_FILE, STATE = "reference.json", "state"
 KEPT_CHECKPOINTS = 3
-SAVE_SECONDS = 30.0
-"""A kill costs at most the work of this long, and one step."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +55,6 @@ class Data:
     train: Sequence[Any]
     families: Sequence[int]
     validation: Sequence[Any] = ()
-
-
-@dataclass(frozen=True)
-class SavedModel:
-    """The adapter after an epoch: the step, its directory's name, and the step's metrics."""
-
-    step: int
-    directory: str
-    metrics: Row
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a job: its numbers, its adapters (the last is the result) and the tokens trained on."""
-
-    hyperparameters: Hyperparameters
-    trained_tokens: int
-    checkpoints: list[SavedModel]
 
 
 class FineTuningJob:
