@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=["nip"])
     parser.add_argument("--claims", choices=("arithmetic_claims", "code_claims"), default="arithmetic_claims")
-    parser.add_argument("--calls", type=int, default=1152, help="calls of the models in an iteration")
+    parser.add_argument("--calls", type=int, default=768, help="calls of the models in an iteration")
     parser.add_argument("--passes", type=int, default=1, help="proofs of each held-out claim")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", default="2")

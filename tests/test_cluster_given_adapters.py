@@ -43,6 +43,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
+@pytest.mark.slow
 def test_sides_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
     model,  # noqa: F811
     earlier,

@@ -67,6 +67,7 @@ def engines() -> list[Any]:
     return [ray.get_actor(**one) for one in named if one["name"].startswith("Engine-")]
 
 
+@pytest.mark.slow
 def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_model(start, tmp_path):
     with serving(tmp_path / "local") as live:
         alone = create(live.client(), JOB)
