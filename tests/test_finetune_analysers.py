@@ -234,7 +234,15 @@ async def test_every_protocol_can_be_analysed(protocol, tmp_path):
     ]
     files = RunFiles(tmp_path)
     save_rollouts(files.sampled("train", 0), rollouts)
-    analysis = Analysis(files, episode.protocol, 1, client, "judge", 4, QuietView())
+    analysis = Analysis(
+        files=files,
+        protocol=episode.protocol,
+        iterations=1,
+        client=client,
+        model="judge",
+        workers=4,
+        view=QuietView(),
+    )
     await asyncio.to_thread(analysis.run, NAMES)
     sent = [one for rollout in rollouts for one in messages_of(episode.protocol, rollout)]
     provers = sum(one.kind == "prover" for one in sent)

@@ -55,15 +55,15 @@ def analyse(
     iterations = config.finetune.rl.num_iterations
     address = base_url or config.finetune.provider.base_url
     analysis = Analysis(
-        files,
-        build_protocol(config.play.protocol, protocol_parameters(config.play)),
-        iterations,
-        drawing_client()
+        files=files,
+        protocol=build_protocol(config.play.protocol, protocol_parameters(config.play)),
+        iterations=iterations,
+        client=drawing_client()
         if dry_run
         else OpenAIClient(base_url=address, timeout=config.collection.game_timeout),
-        model,
-        config.finetune.provider.concurrency,
-        ConsoleView(console),
+        model=model,
+        workers=config.finetune.provider.concurrency,
+        view=ConsoleView(console),
         overwrite=overwrite,
         dry_run=dry_run,
     )

@@ -97,14 +97,14 @@ class KeptRollouts(Experiment):
         if self.files is None or self.settings.test_run:
             raise RuntimeError("a test run keeps no rollouts")
         Analysis(
-            self.files,
-            self.protocol_handler,
-            self.hyper_params.rl.num_iterations,
-            drawing_client() if dry_run else self.train_environment.arena.client,
-            model_name,
-            self.settings.num_rollout_workers,
-            self.view,
-            overwrite,
-            use_tqdm,
-            dry_run,
+            files=self.files,
+            protocol=self.protocol_handler,
+            iterations=self.hyper_params.rl.num_iterations,
+            client=drawing_client() if dry_run else self.train_environment.arena.client,
+            model=model_name,
+            workers=self.settings.num_rollout_workers,
+            view=self.view,
+            overwrite=overwrite,
+            use_tqdm=use_tqdm,
+            dry_run=dry_run,
         ).run(analysers)

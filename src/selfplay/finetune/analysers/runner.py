@@ -32,7 +32,7 @@ OVERWRITTEN_BY = "overwritten_by"
 """The file that names the model whose answers replace earlier ones, until all of them are there."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Analysis:
     """What is analysed, and how.
 
@@ -78,7 +78,7 @@ class Analysis:
             raise InputError(
                 "RUN", f"{self.files.root} has no iteration with all its rollouts", "Let it play one"
             )
-        missing = self.iterations - sum(split == "train" for split, _ in found)
+        missing = self.iterations - len({number for _, number in found})
         if missing:
             self.view.say(f"skipped: {missing} of {self.iterations} iterations have no rollouts")
         for kind in kinds:

@@ -91,7 +91,7 @@ def round_rewards(
 
 
 def reward_mid_point_estimate(protocol: Protocol, name: str) -> float:
-    """Return the middle between an agent's good and bad outcomes: what MALT calls positive is above it."""
+    """Return the middle between an agent's good and bad outcomes: what MALT calls positive is not below."""
     given = protocol.rewards
     if _earns_for_stance(protocol, name):
         return given.prover_reward / 2
