@@ -145,3 +145,13 @@ async def test_an_interrupted_run_says_how_to_continue_it(runs):
     lines = said.decode().splitlines()
     assert "run directory: runs/nip" in lines
     assert "continue with: selfplay finetune --resume runs/nip" in " ".join(lines[-2:])
+
+
+async def test_a_run_behind_an_api_says_where_its_models_are(runs, capsys):
+    assert await finetune("one") == 0
+    for command in (["export", "one", "model"], ["serve", "one"]):
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, command) == 2
+        said = capsys.readouterr().err
+        assert "its models are at the API that trained them, not in the run" in said
+        assert "Traceback" not in said

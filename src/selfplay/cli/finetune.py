@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from selfplay.cli.train import print_config, split_arguments
+from selfplay.cli.train import show_dry_run, split_arguments
 from selfplay.core import InputError
-from selfplay.core.text import one_line
 
 _HELP = "A .toml file or a preset; any field follows as --finetune.rl.num_iterations 4."
 
@@ -53,9 +51,6 @@ def finetune(
     parent = Path(config.run.directory)
     directory = named_run_directory(parent, name) if name else new_run_directory(parent, Path(words[0]).stem)
     if dry_run:
-        print_config(config)
-        stderr = Console(stderr=True, soft_wrap=True)
-        for line in [*check_finetune(config, directory), f"run directory {directory}"]:
-            stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
+        show_dry_run(config, [*check_finetune(config, directory), f"run directory {directory}"])
         return
     finetune_run(config, directory, Console())

@@ -89,10 +89,7 @@ def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bo
     run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, Path(source).stem)
     found = check_config(config)
     if dry_run:
-        print_config(config)
-        stderr = Console(stderr=True, soft_wrap=True)
-        for line in [*found, f"run directory {run_dir}"]:
-            stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
+        stderr = show_dry_run(config, [*found, f"run directory {run_dir}"])
         for line in notes_on(config):
             print_line(stderr, f"note: {line}")
         return
@@ -149,7 +146,16 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
     resume_in_process(run_dir, console)
 
 
-def print_config(config: "Config") -> None:
+def show_dry_run(config: "Config", found: list[str]) -> Console:
+    """Print the configuration and, on the standard error output, which this returns, what was found right."""
+    _print_config(config)
+    stderr = Console(stderr=True, soft_wrap=True)
+    for line in found:
+        stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
+    return stderr
+
+
+def _print_config(config: "Config") -> None:
     """Print the configuration as TOML that can be saved and trained from; in colours on a terminal."""
     from selfplay.config import dump_config
 

@@ -2,9 +2,9 @@
 
 import importlib
 import os
-from ipaddress import ip_address
 
 from selfplay.core import InputError
+from selfplay.core.hosts import is_loopback
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """With this, Ray uses 127.0.0.1 as given, as on macOS and Windows. Otherwise it replaces it by this machine's
@@ -42,7 +42,7 @@ def check_loopback() -> None:
     import ray
 
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    if not ip_address(address).is_loopback:
+    if not is_loopback(address):
         raise InputError(
             "ray",
             "was imported before selfplay, so a cluster that is started now would be open to other machines",

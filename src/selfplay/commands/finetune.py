@@ -52,7 +52,7 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
         print_line(console, f"parameters of {config.finetune.base_run.run_id}")
     check_extras(config.tracking)
     scenario = build_scenario(config, directory, partial(print_line, console))
-    _trainer_class(_settings_of(config).trainer)
+    _trainer_class(_settings_of(config).trainer)  # a wrong one is refused before there is a directory
     _train(config, scenario, RunDirectory.create(directory), console)
 
 

@@ -61,7 +61,7 @@ class JobQueue:
         self.launch = launch
         self.say = say
         self._checking: set[asyncio.Task[None]] = set()
-        self._resting: set[str] = set()
+        self._resting: dict[str, asyncio.TimerHandle] = {}
         self._retries: Counter[str] = Counter()
         self._news = asyncio.Event()
         self._worker: Worker | None = None
@@ -79,6 +79,8 @@ class JobQueue:
         try:
             yield
         finally:
+            for timer in self._resting.values():
+                timer.cancel()
             tasks = [working, *self._checking]
             for task in tasks:
                 task.cancel()
@@ -123,10 +125,12 @@ class JobQueue:
 
     def _rest(self, job: Job, error: Exception) -> None:
         """Go on with other jobs after an error that is no fault of this job, and try it again later."""
+        if job.status not in UNFINISHED:  # cancelled meanwhile
+            return
         self._retries[job.id] += 1
         if self._retries[job.id] <= MAX_RETRIES:
-            self._resting.add(job.id)
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake, job)
+            loop = asyncio.get_running_loop()
+            self._resting[job.id] = loop.call_later(RETRY_SECONDS, self._wake, job)
             self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason_of(error)})")
             return
         message = f"The server cannot finish it: {reason_of(error)}"
@@ -136,7 +140,7 @@ class JobQueue:
             self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
 
     def _wake(self, job: Job) -> None:
-        self._resting.discard(job.id)
+        del self._resting[job.id]
         if job.status == VALIDATING:
             self.submit(job)
         self._news.set()

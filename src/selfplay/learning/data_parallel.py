@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
+from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
 
 SUMS = ("packed_tokens", "separate_tokens")
@@ -165,7 +166,7 @@ def _others_answering() -> Iterator[None]:
 
 def _gloo(store: TCPStore, rank: int, size: int, timeout: timedelta) -> Any:
     prefixed = PrefixStore("gloo", store)
-    if not ip_address(store.host).is_loopback:
+    if not is_loopback(store.host):
         return ProcessGroupGloo(prefixed, rank, size, timeout)
     # By default gloo listens at the address of this machine's host name, which other machines may reach.
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]

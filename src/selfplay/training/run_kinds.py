@@ -8,7 +8,7 @@ from selfplay.finetune.run_files import RunFiles
 
 def resume_command(run: Path) -> str:
     """Return the command that continues a run."""
-    return f"selfplay {_kind(run)} --resume {run}"
+    return f"selfplay {kind_of(run)} --resume {run}"
 
 
 def check_kind(run: Path, command: str) -> None:
@@ -17,10 +17,11 @@ def check_kind(run: Path, command: str) -> None:
     Raises:
         InputError: another one does.
     """
-    kind = _kind(run)
+    kind = kind_of(run)
     if kind != command:
         raise InputError("--resume", f"{run} is a run of selfplay {kind}", f"Use: {resume_command(run)}")
 
 
-def _kind(run: Path) -> str:
+def kind_of(run: Path) -> str:
+    """Return the command that trains a run: ``train`` or ``finetune``."""
     return "finetune" if RunFiles(run).params.exists() else "train"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
-from selfplay.finetune.run_files import RunFiles
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_kinds import resume_command
+from selfplay.training.run_kinds import kind_of, resume_command
 
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
@@ -63,7 +62,7 @@ def find_checkpoint(run: RunDirectory, checkpoint: str, name: str) -> Path:
     """
     saved, bests = run.saved_steps(), run.best_steps()
     if checkpoint == LAST:
-        if not saved and RunFiles(run.path).params.exists():
+        if not saved and kind_of(run.path) == "finetune":
             problem = "its models are at the API that trained them, not in the run"
             raise InputError(name, problem, "Ask there for the names in its state.json")
         if not saved:
