@@ -8,8 +8,9 @@ Each way of training plays the same protocol with the same number of the models'
   calls;
 - ``tokens``: ``selfplay train``, the token learner, on the verifier's rewards.
 
-Provers keep the untrained model. Held-out claims are judged by the most likely verdict. With ``--passes``,
-several proofs are made of each, and a claim is always wrong if no proof of it ends with the right verdict.
+Provers keep the untrained model. Held-out claims are judged by the most likely verdict on the most likely
+arguments. With ``--passes``, arguments are sampled, several proofs are made of each claim, and a claim is
+always wrong if no proof of it ends with the right verdict.
 
 Command:  python benchmarks/proofs_learning.py [--ways pure_text_ei pure_text_malt] [--seeds 0 1 2]
           [--protocols nip] [--claims arithmetic_claims] [--passes 1] [--keep DIR]
@@ -56,6 +57,9 @@ evaluation_proofs = PASSES
 [program.claims]
 type = "CLAIMS"
 MORE_CLAIMS
+[roles.verifier]
+test_temperature = 0.0
+policy = "verifier"
 """
 THROUGH_JOBS = """
 [finetune]
@@ -66,7 +70,6 @@ poll_seconds = 1.0
 [finetune.agents._default]
 model_name = "base"
 fine_tune_from_scratch = false
-test_temperature = 0.0
 dpo_beta = 1.0
 hyperparameters = {n_epochs = 1, batch_size = 8, learning_rate_multiplier = RATE}
 [finetune.rl]
@@ -96,8 +99,6 @@ learning_rate_end = 2e-5
 regulariser = "none"
 [evaluation]
 every = STEPS
-[roles.verifier]
-policy = "verifier"
 """
 
 
@@ -128,9 +129,13 @@ def configuration(way: str, protocol: str, seed: int, options: argparse.Namespac
     }
     for name, value in values.items():
         text = text.replace(name, str(value))
-    if way == "tokens":
-        return text + "".join(f'[roles.{name}]\npolicy = "base"\n' for name in provers)
-    return text + "".join(f"[finetune.agents.{name}]\nfreeze_agent = true\n" for name in provers)
+    for name in provers:
+        text += f'[roles.{name}]\npolicy = "base"\n'
+        if options.passes == 1:
+            text += "test_temperature = 0.0\n"
+        if way != "tokens":
+            text += f"[finetune.agents.{name}]\nfreeze_agent = true\n"
+    return text
 
 
 def train(place: Path, way: str, config: str, options: argparse.Namespace) -> None:
@@ -154,7 +159,6 @@ def _train_by_tokens(place: Path, config: str, options: argparse.Namespace) -> N
         "run.directory": place / "runs",
         "model.name": options.model,
         "model.threads": options.threads,
-        "evaluation.temperature": 0,
     }
     words = [f"--{name}={value}" for name, value in fields.items()]
     with (place / "log").open("wb") as log:

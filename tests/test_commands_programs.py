@@ -49,6 +49,14 @@ def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):  # n
     assert measured(tmp_path / "run", "--role", "Hider=base", capsys=capsys) == in_training(finished, 0)
 
 
+def test_the_command_measures_at_a_roles_test_temperature(model, tmp_path, capsys):  # noqa: F811
+    cold = {f"roles__{role}__test_temperature": "0" for role in ("Hider", "Seeker")}
+    run(configure(model, tmp_path, "Measured", **cold), tmp_path / "run")
+    measures = measured(tmp_path / "run", capsys=capsys)
+    assert measures == in_training(tmp_path / "run", 4)
+    assert len(set(measures)) == 1, "the most likely answer does not depend on the seed"
+
+
 @pytest.mark.parametrize("method", ["load_state_dict", "evaluate", "shutdown"])
 def test_an_error_of_the_programs_own_method_is_one_line(finished, tmp_path, method, capsys):
     shutil.copytree(finished, tmp_path / "run")

@@ -47,11 +47,19 @@ async def test_the_tests_of_a_run_are_played_again_by_the_command(runs):
     assert await asyncio.to_thread(main, ["finetune", "--resume", "again"]) == 0
 
 
-async def test_an_agent_is_tested_at_a_temperature_of_its_own(runs):
-    agent = {
+@pytest.mark.parametrize(
+    "test_temperatures",
+    [
+        {"finetune.agents.verifier.test_temperature": "0"},
+        {"roles.verifier.test_temperature": "0"},
+        {"finetune.agents.verifier.test_temperature": "0", "roles.verifier.test_temperature": "0.5"},
+    ],
+    ids=["agent", "role", "both"],
+)
+async def test_an_agent_is_tested_at_a_temperature_of_its_own(runs, test_temperatures):
+    agent = test_temperatures | {
         "program.protocol": "solo_verifier",
         "finetune.agents.verifier.temperature": "0.7",
-        "finetune.agents.verifier.test_temperature": "0",
         "finetune.rl.num_iterations": "1",
         "finetune.text_rl.test_on_whole_dataset": "true",
     }

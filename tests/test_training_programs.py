@@ -62,6 +62,17 @@ def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
     assert "odd letters" in said
 
 
+def test_a_role_is_measured_at_a_temperature_of_its_own(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, "Measured", roles__Seeker__test_temperature="0"), tmp_path / "run")
+    assert temperatures(tmp_path / "run" / "evaluation") == {("Hider", 1.0), ("Seeker", 0.0)}
+    assert temperatures(tmp_path / "run" / "rollouts") == {("Hider", 1.0), ("Seeker", 1.0)}
+
+
+def temperatures(directory):
+    lines = [json.loads(line) for file in directory.glob("*.jsonl") for line in file.open()]
+    return {(step["role_id"], step["temperature"]) for line in lines for step in line["rollout"]["steps"]}
+
+
 def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):  # noqa: F811
     run(configure(model, tmp_path), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]

@@ -236,8 +236,10 @@ def build_scenario(
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
         temperatures = {name: one.temperature for name, one in parameters.items()}
         if not train:
-            tests = {name: one.test_temperature for name, one in parameters.items()}
-            temperatures |= {name: one for name, one in tests.items() if one is not None}
+            # An agent is a role as well; its own table goes before that of the role.
+            for tables in (config.roles, parameters):
+                tests = {name: one.test_temperature for name, one in tables.items()}
+                temperatures |= {name: one for name, one in tests.items() if one is not None}
         return PureTextEnvironment(
             *(arena, arena.protocol, claims, count, lambda: agents_of(groups, temperatures)),
             seed=config.seed,

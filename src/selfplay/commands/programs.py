@@ -33,7 +33,7 @@ from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import STATE_FILE, read_json
 from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
-from selfplay.training.programs import build_program, policies_of, program_errors
+from selfplay.training.programs import build_program, measured_agents, policies_of, program_errors
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
@@ -114,7 +114,8 @@ class ProgramRun:
             SelfplayError: the program's own code failed, or it measures nothing.
         """
         await self.startup()
-        seated.set(self.agents)
+        models = {role: agent.model for role, agent in self.agents.items()}
+        seated.set(measured_agents(self.arena, self.config, models))
         try:
             with program_errors("the program's evaluate failed"):
                 measures = await self.arena.evaluate()

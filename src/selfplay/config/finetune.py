@@ -126,7 +126,8 @@ class AgentParameters(Settings):
     temperature: float | None = Field(default=None, ge=0)
     """Its temperature; if not given, the program's."""
     test_temperature: float | None = Field(default=None, ge=0)
-    """Its temperature in tests; if not given, that of training. 0 takes the most likely token."""
+    """Its temperature in tests; if not given, that of its role, or that of training. 0 takes the most likely
+    token."""
     hyperparameters: dict[str, Any] = {}
     """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`."""
 

@@ -36,6 +36,9 @@ class RoleSettings(Settings):
     """The policy that the role plays and trains. With `base`, or a name in `[frozen]`, it is not trained."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; at least 0.01 for a role that is trained."""
+    test_temperature: float | None = Field(default=None, ge=0)
+    """Its temperature when the program is measured; if not given, that of training. 0 takes the most likely
+    token."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an answer, in tokens."""
     stop: list[str] | None = None

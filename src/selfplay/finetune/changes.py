@@ -14,7 +14,7 @@ from selfplay.finetune.metadata import metadata
 from selfplay.finetune.run_files import RunFiles
 
 HARMLESS = re.compile(
-    r"rl\.num_(iterations|test_)|text_rl\.(test|save|transcript)_|agents\..+\.test_temperature"
+    r"rl\.num_(iterations|test_)|text_rl\.(test|save|transcript)_|(agents|roles)\..+\.test_temperature"
 )
 """Begins the parameters whose change leaves what was sampled and learned so far as it is."""
 OPEN = re.compile(r"(roles|agents\..+\.hyperparameters|program\.claims\.columns\.where)(\.|$)")

@@ -38,7 +38,7 @@ from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
-from selfplay.training.programs import policies_of, program_errors
+from selfplay.training.programs import measured_agents, policies_of, program_errors
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
 from selfplay.training.rewards import build_buffer, draw_batch
@@ -307,8 +307,8 @@ class ProgramSource:
 
     def _results(self) -> dict[str, AgentSpec]:
         """Let every role be played by its policy's result: the averaged adapter, if there is one."""
-        policy_of = self.seats.policy_of.items()
-        return {role: AgentSpec("model", self.serving.results[policy]) for role, policy in policy_of}
+        results = {role: self.serving.results[policy] for role, policy in self.seats.policy_of.items()}
+        return measured_agents(self.arena, self.config, results)
 
     def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
         errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]

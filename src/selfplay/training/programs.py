@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.config.programs import ProofsSettings, PythonProgram
 from selfplay.core import (
+    AgentSpec,
     Arena,
     InferenceClient,
     InputError,
@@ -100,13 +101,32 @@ def policies_of(arena: Arena) -> list[str]:
     return [policy for policy in named if policy not in arena.frozen]
 
 
+def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> dict[str, AgentSpec]:
+    """Return who plays each role while the program is measured.
+
+    Args:
+        arena: the program.
+        config: the run's configuration, which may give roles another temperature in tests.
+        models: the model of each role, by role; the other roles keep their policy.
+    """
+    return {
+        name: AgentSpec("model", models.get(name, role.policy), _test_temperature(config, name))
+        for name, role in arena.roles.items()
+    }
+
+
+def _test_temperature(config: Config, role: str) -> float | None:
+    settings = config.roles.get(role)
+    return settings.test_temperature if settings else None
+
+
 def _set_roles(arena: Arena, config: Config) -> None:
     """Change the roles as configured."""
     for role_id, settings in config.roles.items():
         if role_id not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"
             raise InputError("roles", f"the program has no role {role_id}", fix)
-        given = settings.model_dump(exclude_none=True)
+        given = settings.model_dump(exclude_none=True, exclude={"test_temperature"})
         if "stop" in given:
             given["stop"] = tuple(given["stop"])
         arena.add_role(replace(arena.roles[role_id], **given))

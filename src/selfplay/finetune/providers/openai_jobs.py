@@ -97,7 +97,7 @@ class OpenAIJobs:
         unknown = set(self.states.values()) - STATES.keys()
         if unknown:
             problem = f"{min(unknown)!r} is not a state of OpenAI's jobs"
-            raise InputError("finetune.states", problem, f"Use {', '.join(STATES)}")
+            raise InputError("finetune.provider.states", problem, f"Use {', '.join(STATES)}")
 
     async def upload(self, name: str, examples: bytes) -> str:
         """See :class:`JobProvider`."""
