@@ -3,9 +3,9 @@
 Each way of training plays the same protocol with the same number of the models' calls an iteration:
 
 - ``pure_text_ei``, ``pure_text_malt``: ``selfplay serve MODEL --jobs`` and ``selfplay finetune`` in processes
-  of their own, as on a laptop that has no network. Expert iteration imitates the true verdict. MALT lets the
-  verifier answer four times and prefers a right verdict to a wrong or missing one (DPO), so it makes more
-  calls;
+  of their own, as on a laptop that has no network. Expert iteration imitates the true verdict. MALT does so
+  once, then lets the verifier answer four times and prefers a right verdict to a wrong or missing one (DPO),
+  so it makes more calls;
 - ``tokens``: ``selfplay train``, the token learner, on the verifier's rewards.
 
 Provers keep the untrained model. Held-out claims are judged by the most likely verdict on the most likely
@@ -36,8 +36,6 @@ LIMIT_SECONDS = 4 * 3600.0
 WAYS = ("pure_text_ei", "pure_text_malt", "tokens")
 JOBS = 4
 """Fine-tuning jobs of a run; the last iteration only tests."""
-RATES = {"pure_text_ei": 2.0, "pure_text_malt": 40.0}
-"""Multipliers with which both kinds of jobs begin at a learning rate of 4e-4."""
 BATCH = 32
 """Proofs in each update of the token learner."""
 MEASURES = ("accuracy", "always wrong", "no decision")
@@ -71,7 +69,12 @@ poll_seconds = 1.0
 model_name = "base"
 fine_tune_from_scratch = false
 dpo_beta = 1.0
-hyperparameters = {n_epochs = 1, batch_size = 8, learning_rate_multiplier = RATE}
+[finetune.agents._default.hyperparameters]
+n_epochs = 1
+batch_size = 8
+# Multipliers with which the jobs of both methods begin at a learning rate of 4e-4.
+supervised = {learning_rate_multiplier = 2}
+dpo = {learning_rate_multiplier = 40}
 [finetune.rl]
 rollouts_per_iteration = ROLLOUTS
 num_iterations = ITERATIONS
@@ -84,6 +87,7 @@ save_transcripts = false
 [finetune.pure_text_malt]
 pair_selection_method = "positive_negative"
 num_responses_per_timestep = 4
+num_initial_ei_iterations = 1
 """
 BY_TOKENS = """
 [credit]
@@ -125,7 +129,6 @@ def configuration(way: str, protocol: str, seed: int, options: argparse.Namespac
         "ROLLOUTS": rollouts,
         "ITERATIONS": JOBS + 1,
         "STEPS": JOBS * rollouts // BATCH,
-        "RATE": RATES.get(way, 0.0),
     }
     for name, value in values.items():
         text = text.replace(name, str(value))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from finetune_runs import Jobs, Killed, Stages, files_of, make_trainer, plain, run
+from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, plain, run
 from proof_scripts import Script
 from selfplay.config.finetune import PureTextEiParameters, PureTextMaltParameters, RlParameters
 from selfplay.core import InputError, SelfplayError
@@ -78,6 +78,28 @@ def test_fewer_initial_iterations_than_were_played_are_refused_in_one_line(tmp_p
         )
     with pytest.raises(InputError, match="the rollouts are single proofs"):
         run(PureTextMaltTrainer, tmp_path / "run", Jobs(), pure_text_malt=one, settings=ACCEPTED)
+
+
+def test_both_methods_of_a_run_have_hyperparameters_of_their_own(tmp_path):
+    provider = Jobs()
+    trainer = make_trainer(
+        PureTextMaltTrainer,
+        guesses(),
+        tmp_path / "run",
+        provider,
+        rl=RlParameters(num_iterations=3),
+        pure_text_malt=PureTextMaltParameters(num_initial_ei_iterations=1),
+        pure_text_ei=PureTextEiParameters(reward_threshold=-10.0),
+    )
+    group = trainer.shared_model_groups["verifier"]
+    group.hyperparameters = {"n_epochs": 1, "supervised": {"seed": 3}, "dpo": {"n_epochs": 2, "seed": 4}}
+    group.dpo_beta = 0.5
+    trainer.train()
+    asked = [(one.method, one.hyperparameters) for one in provider.requests if "verifier" in one.name]
+    assert asked == [
+        ("supervised", {"n_epochs": 1, "seed": 3}),
+        ("dpo", {"n_epochs": 2, "seed": 4, "beta": 0.5}),
+    ]
 
 
 def examples_of(tmp_path, **lines):

@@ -14,6 +14,8 @@ JobField = Literal[
 ]
 
 
+METHODS = ("supervised", "dpo")
+"""The methods of jobs, which may have hyperparameters of their own."""
 DEFAULT_AGENT = "_default"
 """The agent whose table completes those of the others, and holds for agents without one."""
 BundledTrainer = Literal["pure_text_ei", "pure_text_malt"]
@@ -109,6 +111,17 @@ class BaseRunParameters(Settings):
     """The earlier run: its name or path."""
 
 
+def _by_method(hyperparameters: dict[str, Any]) -> dict[str, Any]:
+    for method in METHODS:
+        if not isinstance(hyperparameters.get(method, {}), dict):
+            problem = f"is {hyperparameters[method]!r}, but holds the hyperparameters of a method"
+            raise InputError(f"hyperparameters.{method}", problem, f"Write {method} = {{n_epochs = 2}}")
+    return hyperparameters
+
+
+Hyperparameters = Annotated[dict[str, Any], AfterValidator(_by_method)]
+
+
 class AgentParameters(Settings):
     """The model of an agent. A field that its table does not have is that of the table `_default`."""
 
@@ -128,8 +141,9 @@ class AgentParameters(Settings):
     test_temperature: float | None = Field(default=None, ge=0)
     """Its temperature in tests; if not given, that of its role, or that of training. 0 takes the most likely
     token."""
-    hyperparameters: dict[str, Any] = {}
-    """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`."""
+    hyperparameters: Hyperparameters = {}
+    """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`. A table `supervised` or
+    `dpo` is for jobs with this method alone."""
 
 
 def _completed(agents: Any) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay.config.finetune import METHODS
 from selfplay.core import InputError
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobMethod, JobProvider, JobRequest
@@ -30,7 +31,8 @@ class PureTextSharedModelGroup:
         freeze_agent: whether the model is never trained.
         fine_tune_from_scratch: whether each job starts from the base model.
         dpo_beta: DPO's ``beta``; ``None`` leaves it to the provider.
-        hyperparameters: further hyperparameters of jobs, by OpenAI's names.
+        hyperparameters: further hyperparameters of jobs, by OpenAI's names; those of one method alone are
+            in a mapping under its name.
         seed: seed of jobs.
 
     Raises:
@@ -82,8 +84,12 @@ class PureTextSharedModelGroup:
             self.state.fine_tune_job_id = INSUFFICIENT_DATA_JOB
             return
         start = self.base_model_name if self.fine_tune_from_scratch else self.model_name
-        request = JobRequest(job_name, start, method, {**self.hyperparameters, **more}, self.seed)
+        request = JobRequest(job_name, start, method, {**self._hyperparameters(method), **more}, self.seed)
         self.state.fine_tune_job_id = (await self.records.submit(self.provider, request, examples)).id
+
+    def _hyperparameters(self, method: JobMethod) -> dict[str, Any]:
+        common = {name: value for name, value in self.hyperparameters.items() if name not in METHODS}
+        return {**common, **self.hyperparameters.get(method, {})}
 
     @property
     def has_job(self) -> bool:
