@@ -5,6 +5,7 @@ import json
 import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
+from selfplay.cli.main import main
 from selfplay.commands.finetune_base_run import with_base_run
 from selfplay.config import load_config
 from selfplay.config.finetune import BaseRunParameters, TextRlParameters
@@ -145,6 +146,15 @@ def test_a_run_takes_the_parameters_of_its_base_run_but_for_tests_and_provider(e
     assert taken.finetune.base_run.run_id == str(earlier)
     (earlier / "again.toml").write_text(dump_config(taken))
     assert load_config(str(earlier / "again.toml"), {}) == taken
+
+
+def test_a_dry_run_shows_the_parameters_of_the_base_run(earlier, capsys):
+    fields = ["--finetune.base_run.base_run_type", "parameters", "--finetune.base_run.run_id", "earlier"]
+    assert main(["finetune", "nip", "--dry-run", *fields]) == 0
+    said = capsys.readouterr()
+    (earlier / "shown.toml").write_text(said.out)
+    assert load_config(str(earlier / "shown.toml"), {}) == with_base_run(named("parameters"))
+    assert "in each of 3 iterations" in said.err
 
 
 def test_a_run_without_a_base_run_keeps_its_parameters():

@@ -44,6 +44,7 @@ def finetune(
         raise InputError("CONFIG", problem, "Try: selfplay finetune CONFIG.toml")
     from selfplay.commands.finetune import check_finetune
     from selfplay.commands.finetune import finetune as finetune_run
+    from selfplay.commands.finetune_base_run import with_base_run
     from selfplay.config import load_config
     from selfplay.training.run_names import named_run_directory, new_run_directory
 
@@ -51,6 +52,7 @@ def finetune(
     parent = Path(config.run.directory)
     directory = named_run_directory(parent, name) if name else new_run_directory(parent, Path(words[0]).stem)
     if dry_run:
-        show_dry_run(config, [*check_finetune(config, directory), f"run directory {directory}"])
+        whole = with_base_run(config)
+        show_dry_run(whole, [*check_finetune(whole, directory), f"run directory {directory}"])
         return
     finetune_run(config, directory, Console())

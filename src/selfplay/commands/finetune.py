@@ -59,10 +59,11 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
 def check_finetune(config: Config, directory: Path) -> list[str]:
     """Return what a run would do, in a few lines; nothing is asked of the provider.
 
+    ``config`` has the parameters of its base run already.
+
     Raises:
         InputError: the configuration does not fit.
     """
-    config = with_base_run(config)
     check_extras(config.tracking)
     scenario = build_scenario(config, directory)
     given = _settings_of(config)
