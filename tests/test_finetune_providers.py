@@ -186,7 +186,7 @@ async def test_a_limit_of_the_day_anywhere_else_is_one_error(tmp_path):
 
 
 def test_a_state_that_openai_does_not_have_is_refused():
-    with pytest.raises(InputError, match=r"finetune\.states"):
+    with pytest.raises(InputError, match=r"finetune\.provider\.states"):
         OpenAIJobs("key", "http://127.0.0.1:1/v1", states={"working": "busy"})
 
 
