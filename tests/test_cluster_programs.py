@@ -40,6 +40,7 @@ PROOFS = SMALL | {
     "credit.type": "rae",
     "learning.steps": "2",
     "learning.learning_rate": "0.01",
+    "learning.algorithm.regulariser": "uniform",
 }
 """Settings with which a tiny model earns different rewards: its claims are accepted, whatever it says."""
 FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
@@ -233,4 +234,5 @@ def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults):
             untrained = adapter(alone, 0, policy)
             assert any((one[name] != untrained[name]).any() for name in one)
             assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+        assert all(line["learner/verifier/legal_mass"] > 0 for line in metrics_of(command.directory)[1:])
         assert same(timeless(command.directory), timeless(alone))

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import random
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,7 @@ from proof_scripts import CLAIM, Script, agent_of, make, play
 from selfplay.core import InputError
 from selfplay.core.seeds import derive_seed
 from selfplay.programs.proofs.answers import split_channels
+from selfplay.programs.proofs.decisions import SCALES, ScaleName, read_decision
 from selfplay.programs.proofs.episode import stance_of
 from selfplay.programs.proofs.state import first_rounds
 
@@ -75,6 +77,15 @@ async def test_without_a_decision_the_episode_ends_at_the_verifiers_last_turn():
     assert rollout.extras["decided_by"] is None
     assert rollout.rewards == {"prover": 0.0, "verifier": -0.75}
     assert rollout.metrics["undecided/verifier"] == 1
+
+
+@pytest.mark.parametrize("scale", get_args(ScaleName))
+async def test_a_verifiers_last_turn_lists_the_answers_that_decide(scale):
+    client = Script(verifier=["Why?", "Hm."], prover=["It is 5."])
+    steps = (await play(client, max_message_rounds=4, verifier_decision_spectrum=scale)).steps
+    assert [step.info["legal_answers"] for step in steps[:-1]] == [[], []]
+    decisions = [read_decision(text, SCALES[scale]) for text in steps[-1].info["legal_answers"]]
+    assert {made.raw: made.value for made in decisions} == SCALES[scale]
 
 
 async def test_a_decision_before_the_least_number_of_rounds_is_a_message():

@@ -7,6 +7,7 @@ from selfplay.replay import (
     StepBuffer,
     records_from_steps,
 )
+from selfplay.replay.records import with_alternatives
 
 
 def make_step(**changes):
@@ -51,6 +52,7 @@ def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_a
     (record,) = records_from_steps([make_step(info={"legal_answers": ["check"]})])
     assert (record.reward, record.advantage) == (2.0, 2.0)
     assert (record.rollout_id, record.meta["finish_reason"], record.alternatives) == ("", "", [])
+    assert with_alternatives([record], encoded)[0].alternatives == [[*b"check", 2]]
     (record,) = records_from_steps([make_step()], encode_answer=encoded)
     assert record.alternatives == []
 

@@ -26,6 +26,7 @@ def _record(rollout: Rollout, step: Step) -> TrainingRecord:
     assert prompt is not None
     assert completion is not None
     assert logprobs is not None
+    legal_answers = step.info.get("legal_answers", [])
     return TrainingRecord(
         role_id=step.role_id,
         rollout_id=rollout.id,
@@ -34,6 +35,8 @@ def _record(rollout: Rollout, step: Step) -> TrainingRecord:
         logprobs=logprobs,
         reward=step.reward,
         advantage=step.advantage,
+        legal_answers=legal_answers,
+        prompt=step.prompt if legal_answers else [],
         policy_version=step.policy_version,
         policy=step.policy,
         temperature=step.temperature,

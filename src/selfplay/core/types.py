@@ -187,7 +187,9 @@ class TrainingRecord:
 
     ``action_mask`` has 0 for each prompt token and 1 for each completion token. ``alternatives`` are
     completions (token ids, including the stop token) that were acceptable in this position; a regulariser may
-    use their probabilities. ``policy`` is the policy to train, and ``temperature`` the one of sampling.
+    use their probabilities. ``legal_answers`` are the same as texts, and ``prompt`` is what they answer (or
+    empty): the learner, which has the tokenizer, makes ``alternatives`` of them. ``policy`` is the policy to
+    train, and ``temperature`` the one of sampling.
     """
 
     role_id: str
@@ -198,6 +200,8 @@ class TrainingRecord:
     reward: float
     advantage: float
     alternatives: list[list[int]] = field(default_factory=list)
+    legal_answers: list[str] = field(default_factory=list)
+    prompt: Messages = field(default_factory=list)
     policy_version: int = 0
     policy: str = TRAINED
     temperature: float = 1.0

@@ -4,6 +4,7 @@ Programs without a buffer make theirs in ``core/training_batch.py``.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from selfplay.core import Messages, SelfplayError, Step, TrainingRecord
 
@@ -15,17 +16,28 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     """Convert the steps of a batch into training records, in the same order.
 
     A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
-    ``alternatives`` are the answers in ``step.info["legal_answers"]``, encoded by ``encode_answer``;
-    without it there are none.
+    ``legal_answers`` are ``step.info["legal_answers"]``; see :func:`with_alternatives`, which is left to the
+    caller if ``encode_answer`` is not given.
 
     Raises:
         SelfplayError: a step has no token ids or no log-probabilities, or does not have exactly one
             log-probability for each sampled token.
     """
-    return [_record(step, index, encode_answer) for index, step in enumerate(steps)]
+    records = [_record(step, index) for index, step in enumerate(steps)]
+    return records if encode_answer is None else with_alternatives(records, encode_answer)
 
 
-def _record(step: Step, index: int, encode_answer: EncodeAnswer | None) -> TrainingRecord:
+def with_alternatives(records: list[TrainingRecord], encode_answer: EncodeAnswer) -> list[TrainingRecord]:
+    """Return the records with their ``legal_answers`` as token ids in ``alternatives``."""
+
+    def encoded(record: TrainingRecord) -> TrainingRecord:
+        ids = [encode_answer(record.prompt, answer) for answer in record.legal_answers]
+        return replace(record, alternatives=ids) if ids else record
+
+    return list(map(encoded, records))
+
+
+def _record(step: Step, index: int) -> TrainingRecord:
     where = (
         f"step {index} of the batch (role {step.role_id}, rollout {step.info.get('rollout_id', 'unknown')})"
     )
@@ -39,9 +51,7 @@ def _record(step: Step, index: int, encode_answer: EncodeAnswer | None) -> Train
             f"{where} has {len(completion)} sampled tokens but {len(logprobs)} log-probabilities; "
             "the fault lies with the client that answered"
         )
-    alternatives = []
-    if encode_answer is not None:
-        alternatives = [encode_answer(step.prompt, answer) for answer in step.info.get("legal_answers", [])]
+    legal_answers = step.info.get("legal_answers", [])
     return TrainingRecord(
         role_id=step.role_id,
         rollout_id=step.info.get("rollout_id", ""),
@@ -50,7 +60,8 @@ def _record(step: Step, index: int, encode_answer: EncodeAnswer | None) -> Train
         logprobs=logprobs,
         reward=step.info.get("reward_stages", {}).get("final", step.reward),
         advantage=step.reward,
-        alternatives=alternatives,
+        legal_answers=legal_answers,
+        prompt=step.prompt if legal_answers else [],
         policy_version=step.policy_version,
         policy=step.policy,
         temperature=step.temperature,

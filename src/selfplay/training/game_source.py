@@ -12,7 +12,7 @@ from selfplay.core import Arena, InferenceClient, Role, SelfplayError
 from selfplay.core.play import seat_role
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.records import EncodeAnswer, records_from_steps
+from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
@@ -36,7 +36,6 @@ class GameSource:
         directory: RunDirectory,
         tracker: Tracker,
         metrics: RunMetrics,
-        encode_answer: EncodeAnswer,
         client: InferenceClient,
         serving: Serving,
     ) -> None:
@@ -63,7 +62,6 @@ class GameSource:
             filter_opponent_invalid=config.collection.filter_opponent_invalid,
             max_failed_fraction=config.collection.max_failed_fraction,
         )
-        self.encode_answer = encode_answer
         self._played: list[Played] = []
         """The games of the current update."""
 
@@ -120,7 +118,7 @@ class GameSource:
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         steps = draw_batch(self.config, self.buffer)
-        return BatchOf(by_policy(records_from_steps(steps, self.encode_answer)))
+        return BatchOf(by_policy(records_from_steps(steps)))
 
     def _enough(self) -> Callable[[], bool]:
         """Return the condition on which an overlapping update begins.

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selfplay.core import GenerateResult, SelfplayError, TrainingRecord
-from selfplay.replay.records import EncodeAnswer
+from selfplay.replay.records import EncodeAnswer, with_alternatives
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class BatchOf:
     results: Sequence[GenerateResult] = ()
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
-        """Return the records."""
+        """Return the records; see :class:`Batch`."""
         self.check_tokens()
-        return self.by_policy
+        return {policy: with_alternatives(some, encode_answer) for policy, some in self.by_policy.items()}
 
     def check_tokens(self) -> None:
         """Check that token ids came with all that was played.

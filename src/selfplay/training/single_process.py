@@ -76,7 +76,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
-        else GameSource(config, directory, tracker, metrics, model.encode_answer, engine, serving)
+        else GameSource(config, directory, tracker, metrics, engine, serving)
     )
     saving = LocalLearners(model, learners, directory, config.model.name)
     return Trainer(config, directory, source, saving, metrics, console)

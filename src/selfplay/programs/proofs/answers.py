@@ -2,7 +2,7 @@
 
 import re
 
-from selfplay.programs.proofs.decisions import NO_DECISION, SCALES, Decision, read_decision
+from selfplay.programs.proofs.decisions import NO_DECISION, SCALES, Decision, read_decision, stated
 from selfplay.programs.proofs.protocol import Protocol, Turn
 from selfplay.programs.proofs.state import Answer
 
@@ -44,6 +44,13 @@ def read_answer(
 def is_last_turn(protocol: Protocol, agent: str, round_number: int) -> bool:
     """Return whether a verifier has no later turn."""
     return not any(later > round_number for later in protocol.rounds_of(agent))
+
+
+def legal_answers(protocol: Protocol, agent: str, round_number: int) -> list[str]:
+    """Return the answers from which a verifier must choose in its last turn; none where any text will do."""
+    if not protocol.is_verifier(agent) or not is_last_turn(protocol, agent, round_number):
+        return []
+    return [stated(entry) for entry in SCALES[protocol.scale]]
 
 
 def split_channels(text: str, channels: tuple[str, ...]) -> dict[str, str] | None:

@@ -106,7 +106,12 @@ def choices_text(name: ScaleName) -> str:
 def decision_text(name: ScaleName, value: float) -> str:
     """Return ``Decision: TEXT`` with the entry of the scale whose value is nearest to ``value``."""
     scale = SCALES[name]
-    return f"Decision: {min(scale, key=lambda text: abs(scale[text] - value))}"
+    return stated(min(scale, key=lambda text: abs(scale[text] - value)))
+
+
+def stated(entry: str) -> str:
+    """Return the answer that states an entry of a scale."""
+    return f"Decision: {entry}"
 
 
 def read_decision(text: str, scale: Scale, *, bare: bool = False) -> Decision | None:
@@ -124,10 +129,10 @@ def read_decision(text: str, scale: Scale, *, bare: bool = False) -> Decision | 
         ``None`` if something follows ``Decision:`` that is not an entry of the scale.
     """
     marker = _MARKER.search(text)
-    stated = _plain(text[marker.end() :] if marker else text)
-    if stated in scale and (marker or bare):
-        value = scale[stated]
-        return Decision("accept" if value > 0 else "reject" if value < 0 else "neither", value, stated)
+    entry = _plain(text[marker.end() :] if marker else text)
+    if entry in scale and (marker or bare):
+        value = scale[entry]
+        return Decision("accept" if value > 0 else "reject" if value < 0 else "neither", value, entry)
     return None if marker else NO_DECISION
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from selfplay.core import Arena, Episode, EpisodeState, InputError, Rubric, Step, derive_seed
 from selfplay.core.current_episode import current_episode
 from selfplay.core.gather import all_results
-from selfplay.programs.proofs.answers import read_answer
+from selfplay.programs.proofs.answers import legal_answers, read_answer
 from selfplay.programs.proofs.decisions import NO_DECISION, Decision
 from selfplay.programs.proofs.prompts import messages_for
 from selfplay.programs.proofs.protocol import Protocol, Stance, Turn
@@ -143,6 +143,7 @@ class ProofEpisode(Episode):
             retries += 1
         answer["retries"] = retries
         step = response.to_step(turn.agent, messages, round=number, agent=turn.agent, valid=answer["valid"])
+        step.info["legal_answers"] = legal_answers(self.protocol, turn.agent, number)
         return answer, step
 
     def _outcome(self, number: int, answers: dict[str, Answer]) -> tuple[RoundOutcome, str | None]:
