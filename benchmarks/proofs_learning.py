@@ -36,11 +36,13 @@ LIMIT_SECONDS = 4 * 3600.0
 WAYS = ("pure_text_ei", "pure_text_malt", "tokens")
 JOBS = 4
 """Fine-tuning jobs of a run; the last iteration only tests."""
-BATCH = 32
+BATCH = 16
 """Proofs in each update of the token learner."""
 MEASURES = ("accuracy", "always wrong", "no decision")
 SUMS = "difficulty = 1\ncount = 2620\ntest_size = 0.1145"
 """1,160 questions to train on and 150 to test, each with a right and a wrong claim."""
+FUNCTIONS = "test_size = 0.4"
+"""43 functions to train on and 29 to test, each with several right and wrong claims."""
 PROOFS = """
 seed = SEED
 [program]
@@ -52,6 +54,7 @@ max_tokens_per_message = 16
 num_invalid_generation_retries = 0
 evaluation_claims = 300
 evaluation_proofs = PASSES
+UPDATES
 [program.claims]
 type = "CLAIMS"
 MORE_CLAIMS
@@ -91,16 +94,18 @@ num_initial_ei_iterations = 1
 """
 BY_TOKENS = """
 [credit]
-type = "grpo"
+type = "rae"
 [inference]
 max_tokens = 16
 max_cached_tokens = 16384
 [learning]
 steps = STEPS
-learning_rate = 2e-4
-learning_rate_end = 2e-5
+learning_rate = 3e-4
+learning_rate_end = 3e-5
 [learning.algorithm]
-regulariser = "none"
+regulariser = "uniform"
+regulariser_weight = 0.1
+regulariser_weight_end = 0.05
 [evaluation]
 every = STEPS
 """
@@ -122,13 +127,14 @@ def configuration(way: str, protocol: str, seed: int, options: argparse.Namespac
         "SEED": seed,
         "PROTOCOL": protocol,
         "MORE_ROUNDS": "" if fixed else "verifier_first = false\nmax_message_rounds = 2",
-        "MORE_CLAIMS": SUMS if options.claims == "arithmetic_claims" else "",
+        "MORE_CLAIMS": SUMS if options.claims == "arithmetic_claims" else FUNCTIONS,
         "CLAIMS": options.claims,
         "PASSES": options.passes,
         "WAY": way,
         "ROLLOUTS": rollouts,
         "ITERATIONS": JOBS + 1,
         "STEPS": JOBS * rollouts // BATCH,
+        "UPDATES": f"batch_size = {BATCH}\nproofs_per_claim = 1" if way == "tokens" else "",
     }
     for name, value in values.items():
         text = text.replace(name, str(value))
