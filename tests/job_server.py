@@ -16,8 +16,8 @@ from live_server import TOKEN, Live, running
 from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
-from selfplay.jobs.assembly import OpenJobs
-from selfplay.jobs.engine_shelf import EngineShelf, base_of
+from selfplay.jobs.checked_engine_loader import CheckedEngineLoader, base_of
+from selfplay.jobs.job_directory import JobDirectory
 from selfplay.jobs.routes import FILES, add_job_routes
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from selfplay.training.served_adapters import ServedAdapters
@@ -46,10 +46,10 @@ def serving(
     policy = base_policy("qwen3" if base == "other" else "llama")
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish(base, BASE, 0)
-    rack = ServedAdapters(policy, engine)
-    opened = OpenJobs(
+    loader = ServedAdapters(policy, engine)
+    opened = JobDirectory(
         directory,
-        EngineShelf(engine, policy, rack, base),
+        CheckedEngineLoader(engine, policy, loader, base),
         base_of(policy, base, policy.model_name),
         aliases={"base": base},
         say=(notes if notes is not None else []).append,
@@ -60,7 +60,7 @@ def serving(
         engine,
         token=TOKEN,
         aliases={"base": base},
-        adapters=ClientAdapters(rack, directory, frozenset([base])),
+        adapters=ClientAdapters(loader, directory, frozenset([base])),
         larger_bodies={FILES: 8 * 2**20},
         running=opened.running,
     )

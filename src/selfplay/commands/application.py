@@ -8,11 +8,11 @@ from fastapi import FastAPI
 
 from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.commands.served_models import ServedModels
-from selfplay.inference.answering import Answering, Rack
+from selfplay.inference.answering import AdapterLoader, Answering
 from selfplay.inference.server import create_app
-from selfplay.jobs.assembly import OpenJobs
+from selfplay.jobs.job_directory import JobDirectory
 from selfplay.jobs.launch import Launch
-from selfplay.jobs.models import Shelf
+from selfplay.jobs.models import CheckedLoader
 from selfplay.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from selfplay.jobs.service import BaseModel
 
@@ -23,15 +23,15 @@ class Backend:
 
     Attributes:
         engine: answers; it serves the models that the server has from its start.
-        rack: loads the adapters of clients into it.
-        shelf: loads the adapters of jobs into it.
+        loader: loads the adapters of clients into it.
+        checked_loader: loads the adapters of jobs into it.
         base: the base model.
         launch: starts the process that trains a job.
     """
 
     engine: Answering
-    rack: Rack
-    shelf: Shelf
+    loader: AdapterLoader
+    checked_loader: CheckedLoader
     base: BaseModel
     launch: Launch
 
@@ -59,14 +59,14 @@ def build_application(
     """
     engine, aliases = backend.engine, models.aliases
     reserved = frozenset([*aliases, *engine.names()])
-    of_clients = None if root is None else ClientAdapters(backend.rack, root.expanduser(), reserved)
+    of_clients = None if root is None else ClientAdapters(backend.loader, root.expanduser(), reserved)
     if jobs is None:
         app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
         refuse_job_routes(app)
         return app
-    opened = OpenJobs(
+    opened = JobDirectory(
         jobs.expanduser(),
-        backend.shelf,
+        backend.checked_loader,
         backend.base,
         adapters=models.adapters,
         aliases=aliases,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.inference.answering import Rack
+from selfplay.inference.answering import AdapterLoader
 from selfplay.jobs.service import FINE_TUNED
 
 
@@ -13,14 +13,14 @@ class ClientAdapters:
     """Adapters that clients load and unload: from one directory, under names that are not reserved.
 
     Args:
-        rack: serves them.
+        loader: serves them.
         root: the only directory from which clients may load adapters.
         reserved: names that clients may not take, replace or unload: the aliases, and the models served from
             the start.
     """
 
-    def __init__(self, rack: Rack, root: Path, reserved: frozenset[str]) -> None:
-        self.rack = rack
+    def __init__(self, loader: AdapterLoader, root: Path, reserved: frozenset[str]) -> None:
+        self.loader = loader
         self.root = root.resolve()
         self.reserved = reserved
         self._loading = asyncio.Lock()
@@ -36,10 +36,10 @@ class ClientAdapters:
         """
         async with self._loading:
             self._check_name(name)
-            if name in self.rack.names() and not replace:
+            if name in self.loader.names() and not replace:
                 problem = f"{name} is served already"
                 raise InputError("lora_name", problem, "Unload it first, or set load_inplace to true.")
-            return await self.rack.load_while_serving(name, self._below_root(path))
+            return await self.loader.load_while_serving(name, self._below_root(path))
 
     def unload(self, name: str) -> None:
         """Stop serving adapter ``name``.
@@ -48,7 +48,7 @@ class ClientAdapters:
             InputError: no client loaded such an adapter.
         """
         self._check_name(name)
-        self.rack.unload(name)
+        self.loader.unload(name)
 
     def _check_name(self, name: str) -> None:
         if name in self.reserved or name.startswith(FINE_TUNED):

@@ -25,7 +25,7 @@ from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import TOKEN_VARIABLE
-from selfplay.jobs.engine_shelf import EngineShelf, base_of
+from selfplay.jobs.checked_engine_loader import CheckedEngineLoader, base_of
 from selfplay.jobs.launch import LocalWorker
 from selfplay.learning.policy import BASE, PolicyModel
 from selfplay.training import assembly
@@ -126,13 +126,13 @@ def build_app(
         InputError: an adapter cannot be loaded, or ``jobs`` cannot be used.
     """
     models = ServedModels.of(source, name)
-    rack = ServedAdapters(policy, engine)
+    loader = ServedAdapters(policy, engine)
     for adapter_name, directory in models.adapters.items():
-        rack.load(adapter_name, directory, version_of(source, directory))
+        loader.load(adapter_name, directory, version_of(source, directory))
     engine.publish(models.base, BASE, 0)
-    shelf = EngineShelf(engine, policy, rack, models.base)
+    checked_loader = CheckedEngineLoader(engine, policy, loader, models.base)
     base = base_of(policy, models.base, source.model.name)
-    backend = Backend(engine, rack, shelf, base, LocalWorker.start)
+    backend = Backend(engine, loader, checked_loader, base, LocalWorker.start)
     return build_application(backend, models, token, root, jobs, say)
 
 

@@ -45,7 +45,7 @@ class Answering(InferenceClient):
         """Answer as :meth:`complete` does, in parts; the last has the text and the reason of its end."""
 
 
-class Rack(Protocol):
+class AdapterLoader(Protocol):
     """Where adapters are loaded while an engine answers."""
 
     def names(self) -> list[str]:

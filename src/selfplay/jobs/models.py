@@ -10,8 +10,8 @@ from selfplay.jobs.spec import TRAINING
 from selfplay.jobs.store import JobStore
 
 
-class Shelf(Protocol):
-    """Where the adapters of jobs are served: the engine of this process, or those of a cluster."""
+class CheckedLoader(Protocol):
+    """Serves the adapters of jobs after a check: the engine of this process, or those of a cluster."""
 
     def names(self) -> list[str]:
         """Return the names of all models that are served, the base model's included."""
@@ -30,25 +30,25 @@ class Shelf(Protocol):
 
 
 class JobModels:
-    """The models of finished jobs on a shelf."""
+    """The models of finished jobs, which a loader serves."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, checked_loader: CheckedLoader) -> None:
+        self.checked_loader = checked_loader
 
     def names(self) -> list[str]:
         """Return the names of all models that are served, also of those that no job made."""
-        return self.shelf.names()
+        return self.checked_loader.names()
 
     async def serve(self, store: JobStore, job: Job) -> None:
         """Serve every model of a job, or none.
 
         Raises:
-            SelfplayError: see :meth:`Shelf.deliver`.
+            SelfplayError: see :meth:`CheckedLoader.deliver`.
         """
         delivered: list[str] = []
         try:
             for name, directory in job.names().items():
-                await self.shelf.deliver(name, store.place(job) / TRAINING / directory)
+                await self.checked_loader.deliver(name, store.place(job) / TRAINING / directory)
                 delivered.append(name)
         except BaseException:
             self.withdraw(delivered)
@@ -58,7 +58,7 @@ class JobModels:
         """Stop serving models; those that are not served are passed over."""
         for name in names:
             if name in self.names():
-                self.shelf.unload(name)
+                self.checked_loader.unload(name)
 
     async def serve_all(self, store: JobStore, jobs: list[Job], say: Callable[[str], None]) -> None:
         """Serve the models of several jobs; ``say`` is told about those that cannot be served."""

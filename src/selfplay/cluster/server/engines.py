@@ -21,7 +21,7 @@ SEEDS = 1 << 64
 
 
 class ServingEngines(Answering):
-    """See the module; it is also the ``Shelf`` of jobs and the ``Rack`` of clients' adapters.
+    """See the module; it is both the ``CheckedLoader`` of jobs and the ``AdapterLoader`` of clients.
 
     Every engine loads an adapter before its name is served, and proves that it answers with it. An engine
     that is away meanwhile, or has made room for others since, does so with the first request that names it.

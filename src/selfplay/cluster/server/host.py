@@ -53,12 +53,12 @@ class ServingHost(EmbeddedHost):
     def _prepare(self, engine: "EmbeddedEngine") -> None:
         from selfplay.training.served_adapters import ServedAdapters
 
-        self._rack: Any = ServedAdapters(self._policy, engine)
+        self._loader: Any = ServedAdapters(self._policy, engine)
 
     async def _put(self, adapter: AdapterRef, directory: Path, slot: str) -> AdapterFacts:
         facts = await asyncio.to_thread(AdapterFacts.read, adapter, directory)
-        await self._rack.load_while_serving(slot, directory)
+        await self._loader.load_while_serving(slot, directory)
         return facts
 
     async def _drop(self, slot: str) -> None:
-        self._rack.unload(slot)
+        self._loader.unload(slot)

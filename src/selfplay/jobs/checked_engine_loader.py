@@ -1,4 +1,4 @@
-"""EngineShelf: serve the adapters of jobs with the engine of this process."""
+"""CheckedEngineLoader: serve the adapters of jobs with the engine of this process."""
 
 import asyncio
 from pathlib import Path
@@ -15,40 +15,40 @@ from selfplay.inference.adapter_check import (
     file_hash,
     tolerance_of,
 )
-from selfplay.inference.answering import Rack
+from selfplay.inference.answering import AdapterLoader
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.jobs.service import BaseModel
 from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.policy import PolicyModel
 
 
-class EngineShelf:
-    """See :class:`selfplay.jobs.models.Shelf`.
+class CheckedEngineLoader:
+    """See :class:`selfplay.jobs.models.CheckedLoader`.
 
     Args:
         engine: the engine.
         policy: its model.
-        rack: loads adapters into it.
+        loader: loads adapters into it.
         base: name under which it serves the base model.
     """
 
-    def __init__(self, engine: EmbeddedEngine, policy: PolicyModel, rack: Rack, base: str) -> None:
+    def __init__(self, engine: EmbeddedEngine, policy: PolicyModel, loader: AdapterLoader, base: str) -> None:
         self.engine = engine
-        self.rack = rack
+        self.loader = loader
         self.base = base
         self.dtype = policy.dtype
         self.canary = canary_tokens(policy)
 
     def names(self) -> list[str]:
-        """See ``Shelf``."""
+        """See ``CheckedLoader``."""
         return self.engine.names()
 
     async def deliver(self, name: str, directory: Path) -> None:
-        """See ``Shelf``; the proof is the adapter's hash and its answer to the canary."""
+        """See ``CheckedLoader``; the proof is the adapter's hash and its answer to the canary."""
         expected = expectation_of(directory)
         sha256, unchanged = await asyncio.to_thread(_hash_and_effect, directory)
         try:
-            version = await self.rack.load_while_serving(name, directory)
+            version = await self.loader.load_while_serving(name, directory)
         except torch.OutOfMemoryError as error:
             raise SelfplayError(f"there is no memory for the adapter {name}") from error
         try:
@@ -65,12 +65,12 @@ class EngineShelf:
                 tolerance=tolerance_of(self.dtype),
             )
         except BaseException:
-            self.rack.unload(name)
+            self.loader.unload(name)
             raise
 
     def unload(self, name: str) -> None:
-        """See ``Shelf``."""
-        self.rack.unload(name)
+        """See ``CheckedLoader``."""
+        self.loader.unload(name)
 
 
 def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:

@@ -10,19 +10,19 @@ from selfplay.core import InputError
 from selfplay.core.files import LOCK, remove_partial
 from selfplay.jobs.files import MAX_STORED_BYTES, FileStore
 from selfplay.jobs.launch import Launch, LocalWorker
-from selfplay.jobs.models import JobModels, Shelf
+from selfplay.jobs.models import CheckedLoader, JobModels
 from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.service import BaseModel, JobService
 from selfplay.jobs.store import JobStore
 from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
 
 
-class OpenJobs:
+class JobDirectory:
     """The files and jobs of a directory, which no other server may open meanwhile.
 
     Args:
         directory: where they are; it is created.
-        shelf: serves the models that jobs make.
+        checked_loader: serves the models that jobs make.
         base: the base model, which is served too.
         adapters: directories of the adapters that are served from the start.
         aliases: additional names of models.
@@ -38,7 +38,7 @@ class OpenJobs:
     def __init__(
         self,
         directory: Path,
-        shelf: Shelf,
+        checked_loader: CheckedLoader,
         base: BaseModel,
         *,
         adapters: Mapping[str, Path],
@@ -58,7 +58,7 @@ class OpenJobs:
             if isinstance(error, OSError):
                 raise _unusable(directory, error) from error
             raise
-        queue = JobQueue(jobs, files, JobModels(shelf), base.served, launch, say)
+        queue = JobQueue(jobs, files, JobModels(checked_loader), base.served, launch, say)
         self.service = JobService(files, jobs, queue, base, adapters, aliases, save_seconds)
 
     @asynccontextmanager
