@@ -187,7 +187,7 @@ def measure(case: Case) -> dict[str, Any]:
     policy = load(case)
     algorithm = Reinforce()
     algorithm.initialize(policy, max_generation_len=16, max_batch_tokens=case.tokens + BRANCH)
-    algorithm.memory.limit = 0.0 if case.recomputed else math.inf
+    algorithm.limits.memory.limit = 0.0 if case.recomputed else math.inf
     warm = made_up_records(case, "single", 16)
     algorithm.update(algorithm.prepare_batch(warm))
     for parameter in policy.adapter_parameters():

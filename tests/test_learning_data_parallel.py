@@ -323,7 +323,8 @@ def test_shards_hold_every_record_once_in_order_and_none_is_empty_unless_necessa
     assert len(shards) == count
     joined = [record for part in shards for record in part]
     assert sorted(map(id, joined)) == sorted(map(id, records))
-    assert [tokens_of(r) for r in joined] == sorted(map(tokens_of, joined))
+    order = [(record.input_ids, len(record.prompt_token_ids)) for record in joined]
+    assert order == sorted(order)
     assert sum(1 for part in shards if part) == min(count, len(records))
 
 

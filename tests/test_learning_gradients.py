@@ -40,7 +40,7 @@ class Case:
     max_batch_tokens: int = 2048
     run_overhead: int = 6000
     rows_at_once: int = 256
-    recompute: bool = False
+    memory: float = math.inf
 
 
 @functools.cache
@@ -126,7 +126,7 @@ def train_as_tree(
         MAX_GENERATION_LEN,
         max_batch_tokens=case.max_batch_tokens,
     )
-    algorithm.memory.limit = 0.0 if case.recompute else math.inf
+    algorithm.limits.memory.limit = case.memory
     policy.model.zero_grad(set_to_none=True)
     with (
         patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", case.run_overhead),
@@ -191,7 +191,7 @@ cases = st.builds(
     max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
     run_overhead=st.sampled_from([0, 6000]),
     rows_at_once=st.sampled_from([2, 256]),
-    recompute=st.booleans(),
+    memory=st.sampled_from([0.0, 60_000.0, math.inf]),  # the second keeps a few tokens
 )
 
 
@@ -235,7 +235,7 @@ def test_an_adapter_whose_b_matrices_are_still_zero_is_trained(architecture):
 def test_layers_are_recomputed_for_the_gradient_if_memory_is_short(recompute, times):
     policy, passes, algorithm = policy_of("llama"), [], Reinforce()
     algorithm.initialize(policy, MAX_GENERATION_LEN)
-    algorithm.memory.limit = 0.0 if recompute else math.inf
+    algorithm.limits.memory.limit = 0.0 if recompute else math.inf
     layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj
     handle = layer.register_forward_hook(lambda *_: passes.append(1))
     algorithm.update(algorithm.prepare_batch([make_record([1, 2], [3, 4])]))

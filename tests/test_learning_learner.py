@@ -176,7 +176,7 @@ def test_one_token_that_the_policy_has_made_very_unlikely_does_not_dominate_an_u
 @pytest.mark.parametrize(("version", "stale"), [(None, [False, False]), (3, [True, False])])
 def test_records_are_stale_if_an_older_version_sampled_them(version, stale):
     records = [make_record([1], [2], policy_version=2), make_record([1], [2], policy_version=3)]
-    batch = pack(records, version=version, max_train_len=None, max_batch_tokens=64, with_answers=False)
+    batch = pack(records, version=version, max_train_len=None, with_answers=False)
     assert batch.stale_R.tolist() == stale
 
 
@@ -186,7 +186,7 @@ def test_completions_are_cut_at_max_train_len_and_prompts_that_fill_it_are_left_
         make_record([1, 2, 3, 4], [5]),
         make_record([1, 2, 3], [5, 6]),
     ]
-    batch = pack(records, version=None, max_train_len=4, max_batch_tokens=64, with_answers=False)
+    batch = pack(records, version=None, max_train_len=4, with_answers=False)
     assert batch.num_records == 2
     (plan,) = batch.plans
     assert plan.sample_S.tolist() == [0, 0, 1]

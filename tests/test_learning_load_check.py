@@ -8,8 +8,9 @@ from transformers.utils import logging as transformers_logging
 from family_models import family_model
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from selfplay.learning.logprobs import PassLimits, plan_logprobs
+from selfplay.learning.memory import KeptMemory
+from selfplay.learning.policy import BASE, TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan
 
 transformers_logging.disable_progress_bar()
@@ -132,5 +133,7 @@ def test_recomputed_layers_apply_no_dropout():
             module.p = 0.5
     plan = build_plan([PROMPT] * 3, ANSWERS)
     kept = plan_logprobs(policy, plan)
-    recomputed = plan_logprobs(policy, plan, recompute=True)
+    limits = PassLimits(plan.num_tokens, KeptMemory(policy, TRAINED))
+    limits.memory.limit = 0.0
+    recomputed = plan_logprobs(policy, plan, limits=limits)
     torch.testing.assert_close(recomputed, kept)

@@ -45,7 +45,7 @@ def test_gradients_are_bit_identical_with_and_without_recomputed_layers(architec
     for limit in (0.0, math.inf):
         policy, algorithm = tiny_policy(architecture, dtype=dtype), Reinforce("uniform")
         algorithm.initialize(policy, max_generation_len=4)
-        algorithm.memory.limit = limit
+        algorithm.limits.memory.limit = limit
         records = [
             make_record([*range(60), seat, *range(seat)], [3, 4], 0.5 - seat % 2, alternatives=[[3, 4], [5]])
             for seat in range(100, 140, 5)

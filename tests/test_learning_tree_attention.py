@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from selfplay.learning import tree_attention
 from selfplay.learning.model_attention import DotProduct
+from selfplay.learning.sections import whole
 from selfplay.learning.tree_attention import RunAttention, split_runs
 from selfplay.learning.trie import TreePlan, build_plan
 
@@ -43,7 +44,7 @@ def dense_attention(plan, query_HTd, key_GTd, value_GTd, scale, window):
 @given(plans, overheads)
 def test_runs_cover_all_nodes_once_in_order(plan, overhead):
     with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
-        runs = split_runs(plan)
+        runs = split_runs(plan, whole(plan))
     assert [node for start, stop in runs for node in range(start, stop)] == list(range(plan.num_tokens))
     assert all(start < stop for start, stop in runs)
 
@@ -76,12 +77,12 @@ def test_each_long_unshared_sequence_is_a_run_without_a_mask():
 
 def test_short_answers_and_their_shared_prompt_are_one_run():
     plan = build_plan([list(range(100))] * 8, [[answer, 1] for answer in range(8)])
-    assert split_runs(plan) == [(0, plan.num_tokens)]
+    assert split_runs(plan, whole(plan)) == [(0, plan.num_tokens)]
 
 
 @pytest.mark.parametrize("overhead", [0, 10**9])
 def test_long_answers_after_a_shared_prompt_are_separate_runs_unless_runs_are_expensive(overhead):
     plan = build_plan([[5] * 50] * 3, [[answer] + [7] * 80 for answer in range(3)])
     with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
-        runs = split_runs(plan)
+        runs = split_runs(plan, whole(plan))
     assert len(runs) == (3 if overhead == 0 else 1)

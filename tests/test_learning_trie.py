@@ -1,11 +1,10 @@
 from unittest.mock import patch
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay.learning import trie
+from selfplay.learning.sections import sections_of
 from selfplay.learning.trie import TreePlan, ancestors, branch_starts, build_plan, cut_plan
 
 token = st.integers(0, 2)
@@ -93,34 +92,54 @@ def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
 
 
 @settings(deadline=None)
-@given(samples, st.integers(1, 20), handy_tokens)
-def test_pieces_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, max_tokens, handy):
+@given(samples, handy_tokens)
+def test_parts_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, handy):
     with patch.object(trie, "HANDY_TOKENS", handy):
-        pieces = cut_plan(plan_of(pairs), max_tokens)
-    assert sum(len(piece.prediction_S) for piece in pieces) == sum(len(completion) for _, completion in pairs)
-    assert set().union(*map(predictions, pieces)) == expected_predictions(pairs)
-
-
-@settings(deadline=None)
-@given(samples, st.integers(1, 20), handy_tokens)
-def test_pieces_of_a_cut_plan_fit_the_budget_unless_they_are_one_path(pairs, max_tokens, handy):
-    with patch.object(trie, "HANDY_TOKENS", handy):
-        pieces = cut_plan(plan_of(pairs), max_tokens)
-    for piece in pieces:
-        is_one_path = (piece.parents_T == np.arange(-1, piece.num_tokens - 1)).all()
-        assert piece.num_tokens <= max_tokens or is_one_path
+        parts = cut_plan(plan_of(pairs))
+    assert sum(len(part.prediction_S) for part in parts) == sum(len(completion) for _, completion in pairs)
+    assert set().union(*map(predictions, parts)) == expected_predictions(pairs)
 
 
 @settings(max_examples=50, deadline=None)
-@given(samples, st.integers(1, 20))
-def test_pieces_are_trees_in_preorder_without_repeated_contexts(pairs, max_tokens):
-    for piece in cut_plan(plan_of(pairs), max_tokens):
-        contexts = [context(piece, node) for node in range(piece.num_tokens)]
+@given(samples, handy_tokens)
+def test_parts_are_trees_in_preorder_without_repeated_contexts(pairs, handy):
+    with patch.object(trie, "HANDY_TOKENS", handy), patch.object(trie, "REPEAT_SHARE", 1):
+        parts = cut_plan(plan_of(pairs))
+    for part in parts:
+        contexts = [context(part, node) for node in range(part.num_tokens)]
         assert len(contexts) == len(set(contexts))
-        for node in range(piece.num_tokens):
-            below = [other for other in range(piece.num_tokens) if node in ancestors(piece, other)]
-            assert below == list(range(node + 1, piece.end_T[node]))
-            assert piece.depths_T[node] == len(contexts[node]) - 1
+        for node in range(part.num_tokens):
+            below = [other for other in range(part.num_tokens) if node in ancestors(part, other)]
+            assert below == list(range(node + 1, part.end_T[node]))
+            assert part.depths_T[node] == len(contexts[node]) - 1
+
+
+@settings(deadline=None)
+@given(samples, st.integers(1, 20))
+def test_sections_hold_every_token_once_within_the_limit_and_see_only_ancestors(pairs, max_tokens):
+    plan = plan_of(pairs)
+    sections = sections_of(plan, max_tokens)
+    assert [node for one in sections for node in range(one.start, one.stop)] == list(range(plan.num_tokens))
+    assert all(1 <= one.size <= max_tokens for one in sections)
+    for section in sections:
+        assert section.above_K.tolist() == ancestors(plan, section.start).tolist()
+        for node in range(section.start, section.stop):
+            above = [one for one in ancestors(plan, node).tolist() if one < section.start]
+            assert above == section.above_K[: len(above)].tolist()
+
+
+def test_a_section_ends_at_the_branch_that_keeps_the_fewest_tokens():
+    plan = build_plan([[1, 2, 3, 4], [1, 2, 3, 5], [1, 6, 7, 8]], [[9, 9]] * 3)
+    assert plan.tokens_T.tolist() == [1, 2, 3, 4, 9, 5, 9, 6, 7, 8, 9]
+    assert [(one.start, one.stop) for one in sections_of(plan, 8)] == [(0, 7), (7, 11)]
+    assert [(one.start, one.stop) for one in sections_of(plan, 6)] == [(0, 5), (5, 11)]
+
+
+def test_the_plan_does_not_depend_on_the_order_of_the_samples():
+    prompts, completions = [[5, 1], [2], [5, 1], [5]], [[3, 4], [9], [3, 4], [1, 3]]
+    plan, reverse = build_plan(prompts, completions), build_plan(prompts[::-1], completions[::-1])
+    for name in ("tokens_T", "parents_T", "end_T", "predict_node_C", "predict_token_C"):
+        assert getattr(plan, name).tolist() == getattr(reverse, name).tolist()
 
 
 def test_shared_prompts_and_repeated_answers_cost_only_their_distinct_tokens():
@@ -130,21 +149,13 @@ def test_shared_prompts_and_repeated_answers_cost_only_their_distinct_tokens():
     assert len(plan.predict_node_C) == 5
 
 
-def test_a_plan_within_the_budget_is_not_cut():
-    plan = build_plan([[1, 2], [1, 3]], [[4], [5]])
-    (piece,) = cut_plan(plan, plan.num_tokens)
-    assert piece.num_tokens == plan.num_tokens
-    assert predictions(piece) == predictions(plan)
-
-
 def test_samples_that_share_nothing_are_separated_at_a_handy_size_but_others_are_not():
     unshared = build_plan([[first] * trie.HANDY_TOKENS for first in range(3)], [[1, 2]] * 3)
-    assert [piece.num_tokens for piece in cut_plan(unshared, 10**6)] == [trie.HANDY_TOKENS + 1] * 3
+    assert [piece.num_tokens for piece in cut_plan(unshared)] == [trie.HANDY_TOKENS + 1] * 3
     shared = build_plan([[0] * trie.HANDY_TOKENS] * 3, [[first, 7, 8] for first in range(3)])
-    assert len(cut_plan(shared, 10**6)) == 1
+    assert len(cut_plan(shared)) == 1
 
 
-@pytest.mark.parametrize("max_tokens", [1, 5])
-def test_a_path_longer_than_the_budget_is_not_cut(max_tokens):
+def test_a_long_path_is_cut_in_the_middle():
     plan = build_plan([list(range(9))], [[1, 2]])
-    assert [piece.num_tokens for piece in cut_plan(plan, max_tokens)] == [10]
+    assert [(one.start, one.stop) for one in sections_of(plan, 4)] == [(0, 4), (4, 8), (8, 10)]

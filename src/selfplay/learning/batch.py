@@ -106,10 +106,9 @@ def pack(
     *,
     version: int | None,
     max_train_len: int | None,
-    max_batch_tokens: int,
     with_answers: bool,
 ) -> Batch:
-    """Pack records into plans of at most ``max_batch_tokens`` tokens, each of one sampling temperature.
+    """Pack records into plans, each of one sampling temperature, that share almost nothing with each other.
 
     Completions are cut where prompt and completion reach ``max_train_len`` tokens. Records whose prompt alone
     is that long are left out.
@@ -129,7 +128,7 @@ def pack(
     plans = _plans(prompts + answers.prompts, completions + answers.answers, temperatures)
     behaviour = [record.logprobs[:length] for record, length in zip(kept, lengths, strict=True)]
     return Batch(
-        plans=[piece for plan in plans for piece in cut_plan(plan, max_batch_tokens)],
+        plans=[piece for plan in plans for piece in cut_plan(plan)],
         answers=answers,
         start_R=np.cumsum(lengths) - lengths,
         advantage_R=np.array([record.advantage for record in kept], dtype=np.float32),

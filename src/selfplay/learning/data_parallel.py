@@ -27,6 +27,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
+from selfplay.learning.sequences import as_bytes, shared_prefixes
 
 SUMS = ("packed_tokens", "separate_tokens")
 """Metrics that are sums. All others are means."""
@@ -85,12 +86,15 @@ def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord
     The size of a run is nearly that of its prefix tree: a record counts without the tokens that it shares
     with the beginning of the previous record. No shard is empty unless there are fewer records than shards.
     """
-    ordered = sorted(records, key=lambda record: (record.prompt_token_ids, record.completion_token_ids))
+    prompts = [record.prompt_token_ids for record in records]
+    ids = list(as_bytes(prompts, [record.completion_token_ids for record in records]))
+    order = sorted(range(len(records)), key=lambda index: (ids[index], len(prompts[index])))
+    ordered = [records[index] for index in order]
     if len(ordered) <= count:
         return [ordered[index : index + 1] for index in range(count)]
-    ids = [record.input_ids for record in ordered]
-    alone = [len(own) for own in ids]
-    new = [alone[0], *(len(own) - _shared(before, own) for before, own in pairwise(ids))]
+    alone = [len(record.prompt_token_ids) + len(record.completion_token_ids) for record in ordered]
+    shared = shared_prefixes([ids[index] for index in order])
+    new = [length - common for length, common in zip(alone, shared, strict=True)]
     low, high = max(alone), sum(new)
     while low < high:
         limit = (low + high) // 2
@@ -100,14 +104,6 @@ def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord
             low = limit + 1
     starts = _starts(alone, new, low, at_least=count)
     return [ordered[start:stop] for start, stop in pairwise([*starts, len(ordered)])]
-
-
-def _shared(left: list[int], right: list[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))
 
 
 def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> list[int]:

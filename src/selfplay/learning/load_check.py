@@ -113,6 +113,7 @@ def _differences(causal_lm: Any, vocabulary: int) -> tuple[dict[str, float], flo
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(vocabulary, (PREFIX_TOKENS + 2 * BRANCH_TOKENS,), generator=generator).tolist()
     prefix, left, right = drawn[:PREFIX_TOKENS], drawn[PREFIX_TOKENS:-BRANCH_TOKENS], drawn[-BRANCH_TOKENS:]
+    left[0], right[0] = sorted((left[0], right[0]))  # a plan has the smaller token first
     device = causal_lm.get_output_embeddings().weight.device
     sequence_L = torch.tensor(prefix + right, device=device)
     own_LV = _own_logprobs(causal_lm, sequence_L)

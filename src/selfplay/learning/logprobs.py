@@ -1,19 +1,46 @@
-"""Log-probabilities of a plan's predictions without a [tokens, vocabulary] tensor for the whole plan."""
+"""Log-probabilities of a plan's predictions, with a gradient, in a bounded amount of memory.
+
+A plan that is larger than one forward pass may be goes through the model in sections (see ``sections``). Each
+token is fed once, and each section's gradient is computed on its own: the backward pass visits the sections
+in reverse and passes the gradients of shared keys and values on (see ``kept_keys``). Sections whose
+activations do not fit into memory are computed again for their gradient. This costs one more forward pass
+over their tokens and changes no bit of the gradient.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from selfplay.core.pass_sizes import ROWS_AT_ONCE
+from selfplay.learning.kept_keys import KeptKeys
+from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
+from selfplay.learning.sections import Section, sections_of, whole
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
 
+Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
+"""(policy, hidden_ND, rows_c, tokens_c, temperature) -> values[..., c] of the predictions at some nodes."""
+
+
+@dataclass(frozen=True)
+class PassLimits:
+    """The largest forward pass, in tokens, and the memory for activations."""
+
+    max_tokens: int
+    memory: KeptMemory
+
 
 def plan_logprobs(
-    policy: PolicyModel, plan: TreePlan, temperature: float | None = None, *, recompute: bool = False
+    policy: PolicyModel,
+    plan: TreePlan,
+    temperature: float | None = None,
+    limits: PassLimits | None = None,
 ) -> Tensor:
     """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
 
@@ -21,62 +48,132 @@ def plan_logprobs(
         policy: the model.
         plan: tokens to feed and predictions.
         temperature: what the logits are divided by; by default the plan's sampling temperature.
-        recompute: keep only the layers' inputs, and compute the rest again for the gradient (see ``memory``).
+        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
     """
     temperature = plan.temperature if temperature is None else temperature
-    return _of_predictions(_logprobs, policy, plan, temperature, recompute)
+    return _PlanPass(policy, plan, _logprobs, temperature, limits)()
 
 
-def plan_scores(policy: PolicyModel, plan: TreePlan, *, recompute: bool = False) -> tuple[Tensor, Tensor]:
+def plan_scores(
+    policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None
+) -> tuple[Tensor, Tensor]:
     """Return logprobs_C as :func:`plan_logprobs` does, and hits_C: 1 where the token is the likeliest."""
-    logprobs_C, hits_C = _of_predictions(_scores, policy, plan, plan.temperature, recompute)
+    logprobs_C, hits_C = _PlanPass(policy, plan, _scores, plan.temperature, limits)()
     return logprobs_C, hits_C.detach()
 
 
-def _of_predictions(
-    score: Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor],
-    policy: PolicyModel,
-    plan: TreePlan,
-    temperature: float,
-    recompute: bool,
-) -> Tensor:
-    """Return the values of ``score``, whose last dimension is that of the predictions, for the whole plan."""
-    device = policy.device
-    tokens_T = torch.from_numpy(plan.tokens_T).to(device)
-    positions_T = torch.from_numpy(plan.depths_T).to(device)
-    attend = RunAttention(plan, policy.dtype, device)
-    with policy.recomputing(recompute and torch.is_grad_enabled()):
-        hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
-    nodes_P, row_C = torch.unique(torch.from_numpy(plan.predict_node_C), return_inverse=True)
-    token_C = torch.from_numpy(plan.predict_token_C)
-    order_C = torch.argsort(row_C)
-    pieces = []
-    for first in range(0, len(nodes_P), ROWS_AT_ONCE):
-        in_chunk_C = order_C[
-            torch.searchsorted(row_C[order_C], first) : torch.searchsorted(
-                row_C[order_C], first + ROWS_AT_ONCE
-            )
-        ]
-        hidden_ND = hidden_TD[nodes_P[first : first + ROWS_AT_ONCE].to(device)]
-        rows, tokens = (row_C[in_chunk_C] - first).to(device), token_C[in_chunk_C].to(device)
-        if torch.is_grad_enabled():
-            chunk = checkpoint(
-                score,
-                policy,
-                hidden_ND,
-                rows,
-                tokens,
-                temperature,
-                use_reentrant=False,
-                preserve_rng_state=False,  # it draws no random numbers
-            )
-        else:
-            chunk = score(policy, hidden_ND, rows, tokens, temperature)
-        pieces.append(chunk)
-    values = torch.cat(pieces, dim=-1)
-    inverse_C = torch.empty_like(order_C)
-    inverse_C[order_C] = torch.arange(len(order_C))
-    return values[..., inverse_C.to(device)]
+class _PlanPass:
+    """A forward pass over a plan, section by section, that a backward pass can follow."""
+
+    def __init__(
+        self, policy: PolicyModel, plan: TreePlan, score: Score, temperature: float, limits: PassLimits | None
+    ) -> None:
+        self.policy = policy
+        self.plan = plan
+        self.score = score
+        self.temperature = temperature
+        self.limits = limits
+        self.sections = [whole(plan)] if limits is None else sections_of(plan, limits.max_tokens)
+        self.keys = KeptKeys.of(self.sections, policy.device) if len(self.sections) > 1 else None
+        self.kept: dict[int, Tensor] = {}
+
+    def __call__(self) -> Tensor:
+        """Return the values of all predictions; their last dimension is that of the predictions."""
+        if self.keys is None:
+            return self.values(self.sections[0])
+        if not torch.is_grad_enabled():
+            return torch.cat([self.values(section) for section in self.sections], dim=-1)
+        anchor = torch.zeros((), requires_grad=True)  # so that autograd calls the backward pass
+        values: Tensor = _InSections.apply(anchor, self)  # type: ignore[no-untyped-call]
+        return values
+
+    def forward(self) -> Tensor:
+        """Compute all sections, and keep the graphs of as many of the last ones as memory allows."""
+        first_kept = self._first_kept()
+        values = []
+        for number, section in enumerate(self.sections):
+            with torch.set_grad_enabled(number >= first_kept):
+                values.append(self.values(section))
+            if number >= first_kept:
+                self.kept[number] = values[-1]
+        return torch.cat([one.detach() for one in values], dim=-1)
+
+    def backward(self, gradient: Tensor) -> None:
+        """Add the gradient of all sections to the adapter, the last section first."""
+        ends = np.searchsorted(self.plan.predict_node_C, [section.stop for section in self.sections])
+        pieces = torch.tensor_split(gradient, ends[:-1].tolist(), dim=-1)
+        for number in reversed(range(len(self.sections))):
+            values = self.kept.pop(number, None)
+            if values is None:
+                with torch.enable_grad():
+                    values = self.values(self.sections[number])
+            torch.autograd.backward(values, pieces[number])
+
+    def values(self, section: Section) -> Tensor:
+        """Run the model over a section and return the values of its predictions."""
+        policy, plan, device = self.policy, self.plan, self.policy.device
+        own = slice(section.start, section.stop)
+        tokens_T = torch.from_numpy(plan.tokens_T[own]).to(device)
+        positions_T = torch.from_numpy(plan.depths_T[own]).to(device)
+        keys = None if self.keys is None else self.keys.for_section(section)
+        attend = RunAttention(plan, policy.dtype, device, section, keys)
+        recompute = (
+            torch.is_grad_enabled()
+            and self.limits is not None
+            and self.limits.memory.is_short_for(plan, section)
+        )
+        with policy.recomputing(recompute):
+            hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
+        return self._of_predictions(section, hidden_TD)
+
+    def _of_predictions(self, section: Section, hidden_TD: Tensor) -> Tensor:
+        """Return the scores at a section's nodes, without a [tokens, vocabulary] tensor for all of them."""
+        plan, device = self.plan, self.policy.device
+        first, stop = np.searchsorted(plan.predict_node_C, [section.start, section.stop]).tolist()
+        nodes_P, row_C = np.unique(plan.predict_node_C[first:stop] - section.start, return_inverse=True)
+        token_C = plan.predict_token_C[first:stop]
+        pieces = []
+        # A section without predictions has one empty piece, through which gradients of its keys flow.
+        for begin in range(0, max(len(nodes_P), 1), ROWS_AT_ONCE):
+            some = slice(*np.searchsorted(row_C, [begin, begin + ROWS_AT_ONCE]).tolist())
+            hidden_ND = hidden_TD[torch.from_numpy(nodes_P[begin : begin + ROWS_AT_ONCE]).to(device)]
+            rows_c = torch.from_numpy(row_C[some] - begin).to(device)
+            tokens_c = torch.from_numpy(token_C[some]).to(device)
+            arguments = (self.policy, hidden_ND, rows_c, tokens_c, self.temperature)
+            if torch.is_grad_enabled():
+                # The logits are computed again, which draws no random numbers.
+                pieces.append(
+                    checkpoint(self.score, *arguments, use_reentrant=False, preserve_rng_state=False)
+                )
+            else:
+                pieces.append(self.score(*arguments))
+        return torch.cat(pieces, dim=-1)
+
+    def _first_kept(self) -> int:
+        """Return the number of the first section whose graph is kept until its gradient."""
+        if self.limits is None:
+            return 0
+        room, number = self.limits.memory.limit, len(self.sections)
+        while number > 0:
+            room -= self.limits.memory.of(self.plan, self.sections[number - 1])
+            if room < 0:
+                break
+            number -= 1
+        return number
+
+
+class _InSections(torch.autograd.Function):
+    """Let autograd see a pass in sections as one step."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, plan_pass: _PlanPass) -> Tensor:
+        ctx.plan_pass = plan_pass
+        return plan_pass.forward()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        ctx.plan_pass.backward(gradients[0])
+        return None, None
 
 
 def _logprobs(

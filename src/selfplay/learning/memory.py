@@ -14,6 +14,7 @@ from torch import Tensor
 
 from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.policy import PolicyModel
+from selfplay.learning.sections import Section, whole
 from selfplay.learning.tree_attention import RunAttention, split_runs
 from selfplay.learning.trie import TreePlan, build_plan
 
@@ -49,18 +50,21 @@ class KeptMemory:
         self._per_pair = max((large / many - small / few) / (many - few), 0.0)
         self._per_token = large / many - self._per_pair * many
 
-    def of(self, plan: TreePlan) -> float:
-        """Return the bytes that a pass over ``plan`` keeps if its layers are not recomputed."""
-        copied, pairs = 0, 0
-        for start, stop in split_runs(plan):
+    def of(self, plan: TreePlan, section: Section | None = None) -> float:
+        """Return the bytes that a pass over ``plan``, or over a section of it, keeps if its layers are not
+        recomputed.
+        """
+        section = section or whole(plan)
+        copied, pairs = len(section.above_K), 0
+        for start, stop in split_runs(plan, section):
             tokens, context = stop - start, int(plan.depths_T[start])
             copied += context + tokens if context else 0
             pairs += tokens * (context + tokens)
-        return self._per_token * plan.num_tokens + self._per_key * copied + self._per_pair * pairs
+        return self._per_token * section.size + self._per_key * copied + self._per_pair * pairs
 
-    def is_short_for(self, plan: TreePlan) -> bool:
-        """Return whether memory is too short to keep a pass over ``plan``, so that layers are recomputed."""
-        return self.of(plan) > self.limit
+    def is_short_for(self, plan: TreePlan, section: Section | None = None) -> bool:
+        """Return whether memory is too short to keep such a pass, so that its layers are recomputed."""
+        return self.of(plan, section) > self.limit
 
 
 def memory_of(device: torch.device) -> int:

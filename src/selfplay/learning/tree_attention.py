@@ -1,19 +1,22 @@
 """Attention over a TreePlan, in which every token sees its ancestors and itself.
 
-The plan is divided into runs of neighbouring nodes. A run attends to the ancestors of its first node and to
-itself, so the work does not grow with the square of the plan's size. A run that is a plain sequence needs no
-mask. If a layer has a sliding window, a token does not see ancestors that are ``window`` or more positions
-before it.
+A section of the plan is divided into runs of neighbouring nodes. A run attends to the ancestors of its first
+node and to itself, so the work does not grow with the square of the section's size. A run that is a plain
+sequence needs no mask. If a layer has a sliding window, a token does not see ancestors that are ``window`` or
+more positions before it.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from selfplay.learning.kept_keys import SectionKeys
 from selfplay.learning.model_attention import DotProduct
-from selfplay.learning.trie import TreePlan, ancestors, branch_starts
+from selfplay.learning.sections import Section, whole
+from selfplay.learning.trie import IntArray, TreePlan, ancestors, branch_starts
 
 # Cost of one more run in query-key pairs: roughly the cost of 30 layers of kernel launches on a CPU.
 RUN_OVERHEAD_PAIRS = 6000
@@ -21,24 +24,25 @@ RUN_OVERHEAD_PAIRS = 6000
 
 @dataclass
 class _Run:
-    """A run of nodes. ``masks`` are added to the scores, by window; ``None`` if the run is causal."""
+    """A run of nodes. ``context_K`` are its ancestors, and ``place_K`` their places among the keys.
+
+    ``masks`` are added to the scores, by window; ``None`` if the run is causal.
+    """
 
     start: int
     stop: int
-    context_K: Tensor
+    context_K: IntArray
+    place_K: Tensor
     masks: dict[int | None, Tensor | None]
 
 
-def split_runs(plan: TreePlan) -> list[tuple[int, int]]:
-    """Cut 0..T-1 at branch starts where two runs cost less than one, overhead included."""
-    starts = [*branch_starts(plan).tolist(), plan.num_tokens]
-    if starts[0] != 0:
-        starts.insert(0, 0)
+def split_runs(plan: TreePlan, section: Section) -> list[tuple[int, int]]:
+    """Cut a section at branch starts where two runs cost less than one, overhead included."""
+    starts = branch_starts(plan)
+    low, high = np.searchsorted(starts, [section.start + 1, section.stop])
     runs: list[tuple[int, int]] = []
-    first = 0
-    for begin, end in pairwise(starts):
-        if begin == first:
-            continue
+    first = section.start
+    for begin, end in pairwise([*starts[low:high].tolist(), section.stop]):
         context, depth = int(plan.depths_T[first]), int(plan.depths_T[begin])
         before, added = begin - first, end - begin
         together = (before + added) * (context + before + added)
@@ -46,28 +50,47 @@ def split_runs(plan: TreePlan) -> list[tuple[int, int]]:
         if together - apart > RUN_OVERHEAD_PAIRS:
             runs.append((first, begin))
             first = begin
-    runs.append((first, plan.num_tokens))
+    runs.append((first, section.stop))
     return runs
 
 
 class RunAttention:
-    """The attention of a plan, computed run by run; differentiable.
+    """The attention of a section, computed run by run; differentiable.
 
     Args:
-        plan: the tokens of the forward pass.
+        plan: the plan to which the section belongs.
+        section: the tokens of the forward pass; ``None`` for the whole plan.
+        keys: keeps keys and values for other sections; ``None`` if there are none.
         dtype: dtype of queries and keys.
         device: device of queries and keys.
     """
 
-    def __init__(self, plan: TreePlan, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: TreePlan,
+        dtype: torch.dtype,
+        device: torch.device,
+        section: Section | None = None,
+        keys: SectionKeys | None = None,
+    ) -> None:
         self.plan = plan
         self.dtype = dtype
         self.device = device
-        self.runs = [
-            _Run(start, stop, torch.from_numpy(ancestors(plan, start)).to(device), {})
-            for start, stop in split_runs(plan)
-        ]
-        self._deepest = int(plan.depths_T.max(initial=0))
+        self.section = section or whole(plan)
+        self.keys = keys
+        self.runs = [self._run(start, stop) for start, stop in split_runs(plan, self.section)]
+        self._deepest = int(plan.depths_T[self.section.start : self.section.stop].max(initial=0))
+
+    def _run(self, start: int, stop: int) -> _Run:
+        context_K = ancestors(self.plan, start)
+        section = self.section
+        # Nodes above the section are a path, so a node's place is its depth; the section's own follow.
+        place_K = np.where(
+            context_K < section.start,
+            self.plan.depths_T[context_K],
+            context_K - section.start + len(section.above_K),
+        )
+        return _Run(start, stop, context_K, torch.from_numpy(place_K).to(self.device), {})
 
     def __call__(
         self,
@@ -81,14 +104,19 @@ class RunAttention:
         """Return output_THe."""
         if window is not None and window > self._deepest:
             window = None  # it reaches back to the first token from everywhere
+        if self.keys is not None:
+            key_GTd = self.keys.join((layer, "key"), key_GTd)
+            value_GTe = self.keys.join((layer, "value"), value_GTe)
+        above = len(self.section.above_K)
         outputs = []
         for run in self.runs:
-            own = slice(run.start, run.stop)
+            queries = slice(run.start - self.section.start, run.stop - self.section.start)
+            own = slice(queries.start + above, queries.stop + above)
             key_GKd, value_GKe = key_GTd[:, own], value_GTe[:, own]
             if len(run.context_K):
-                key_GKd = torch.cat([key_GTd[:, run.context_K], key_GKd], dim=1)
-                value_GKe = torch.cat([value_GTe[:, run.context_K], value_GKe], dim=1)
-            outputs.append(dot_product(query_HTd[:, own], key_GKd, value_GKe, self.mask(run, window)))
+                key_GKd = torch.cat([key_GTd[:, run.place_K], key_GKd], dim=1)
+                value_GKe = torch.cat([value_GTe[:, run.place_K], value_GKe], dim=1)
+            outputs.append(dot_product(query_HTd[:, queries], key_GKd, value_GKe, self.mask(run, window)))
         return torch.cat(outputs, dim=1).transpose(0, 1)
 
     def mask(self, run: _Run, window: int | None) -> Tensor | None:
@@ -102,11 +130,11 @@ def _mask(
     plan: TreePlan, run: _Run, window: int | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
     start, stop = run.start, run.stop
-    chain = bool((plan.parents_T[start + 1 : stop] == range(start, stop - 1)).all())
+    chain = bool((plan.parents_T[start + 1 : stop] == np.arange(start, stop - 1)).all())
     if chain and not len(run.context_K) and (window is None or stop - start <= window):
         return None
     query = torch.arange(start, stop)
-    keys = torch.cat([run.context_K.cpu(), query])
+    keys = torch.cat([torch.from_numpy(run.context_K), query])
     key_ends = torch.from_numpy(plan.end_T)[keys]
     sees_QK = (keys[None] <= query[:, None]) & (query[:, None] < key_ends[None])
     if window is not None:

@@ -4,18 +4,23 @@ Samples of a self-play batch share the rules, the examples, the history and ofte
 :class:`TreePlan` lists the tokens of a forward pass and their parents; it does not depend on any model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from selfplay.learning.sequences import as_bytes, from_bytes, shared_prefixes
+
 IntArray = NDArray[np.int64]
+TOKEN_BITS = 32
+"""Bits of a token id."""
 
 HANDY_TOKENS = 512
 """Number of tokens above which a larger forward pass gains nothing (measured on a CPU)."""
 REPEAT_SHARE = 16
-"""A piece may be cut early if the next piece repeats at most 1 / 16 of its tokens."""
+"""A plan may be cut where the next part repeats at most 1 / 16 of the tokens of the part that ends."""
 
 
 @dataclass
@@ -25,10 +30,11 @@ class TreePlan:
     The T nodes are in preorder: the descendants of node i are exactly the nodes i+1 .. end_T[i]-1, so j is an
     ancestor of i (or i itself) when ``j <= i < end_T[j]``.
 
-    The C predictions are (node, token) pairs, each a distinct continuation of a context. Each completion
-    token of each sample has one of the S entries: ``prediction_S`` is its prediction, which samples can
-    share, ``sample_S`` its sample and ``offset_S`` its index in that sample's completion. ``temperature`` is
-    the one at which the samples were drawn.
+    The C predictions are (node, token) pairs in ascending order, each a distinct continuation of a context.
+    Each completion token of each sample has one of the S entries, in the order of the samples and their
+    tokens: ``prediction_S`` is its prediction, which samples can share, ``sample_S`` its sample and
+    ``offset_S`` its index in that sample's completion. ``temperature`` is the one at which the samples were
+    drawn.
     """
 
     tokens_T: IntArray
@@ -48,160 +54,118 @@ class TreePlan:
         return len(self.tokens_T)
 
 
-class _Trie:
-    """Nodes in order of insertion; a node is a token that must be fed because another token follows it."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.depths: list[int] = []
-        self.children: list[dict[int, int]] = []
-        self.roots: dict[int, int] = {}
-
-    def insert(self, ids: list[int], start: int = -1) -> int:
-        """Follow ``ids`` below node ``start``, creating missing nodes, and return the last node."""
-        node = start
-        for token in ids:
-            siblings = self.roots if node < 0 else self.children[node]
-            found = siblings.get(token)
-            if found is None:
-                found = len(self.tokens)
-                siblings[token] = found
-                self.tokens.append(token)
-                self.parents.append(node)
-                self.depths.append(0 if node < 0 else self.depths[node] + 1)
-                self.children.append({})
-            node = found
-        return node
-
-    def preorder(self) -> list[int]:
-        """Return all nodes, parents before children, with each subtree contiguous."""
-        order: list[int] = []
-        stack = list(reversed(self.roots.values()))
-        while stack:
-            node = stack.pop()
-            order.append(node)
-            stack.extend(reversed(self.children[node].values()))
-        return order
-
-
-def build_plan(prompts: list[list[int]], completions: list[list[int]]) -> TreePlan:
+def build_plan(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> TreePlan:
     """Pack samples (``prompts[s] + completions[s]``) into one plan.
 
-    Prompts must not be empty. The last token of a completion is predicted but never fed.
+    Prompts must not be empty. The last token of a completion is predicted but never fed. The plan does not
+    depend on the order of the samples: what is fed is sorted, so that neighbours share the longest prefixes,
+    and each sequence adds what it does not share with its neighbour. Time and memory are linear in the
+    tokens, apart from the sort, which compares whole prefixes at the speed of memory.
     """
-    trie = _Trie()
-    prompt_ends: dict[tuple[int, ...], int] = {}
-    pairs: dict[tuple[int, int], int] = {}
-    prediction, sample, offset = [], [], []
-    for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        key = tuple(prompt)
-        node = prompt_ends.get(key)
-        if node is None:
-            node = prompt_ends[key] = trie.insert(prompt)
-        for position, token in enumerate(completion):
-            if position:
-                node = trie.insert([completion[position - 1]], node)
-            prediction.append(pairs.setdefault((node, token), len(pairs)))
-            sample.append(index)
-            offset.append(position)
-    return _finish(trie, pairs, prediction, sample, offset)
-
-
-def _finish(
-    trie: _Trie,
-    pairs: dict[tuple[int, int], int],
-    prediction: list[int],
-    sample: list[int],
-    offset: list[int],
-) -> TreePlan:
-    order = np.array(trie.preorder(), dtype=np.int64)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    parents = np.array(trie.parents, dtype=np.int64)[order]
-    parents = np.where(parents < 0, -1, rank[parents])
-    nodes_C = np.array([node for node, _ in pairs], dtype=np.int64)
+    samples_N: dict[bytes, list[int]] = {}
+    for sample, fed in enumerate(as_bytes(prompts, [completion[:-1] for completion in completions])):
+        samples_N.setdefault(fed, []).append(sample)
+    ordered = sorted(samples_N)
+    ids, shared = [from_bytes(fed) for fed in ordered], shared_prefixes(ordered)
+    num_tokens = sum(map(len, ids)) - sum(shared)
+    tokens_T, depths_T = np.empty(num_tokens, dtype=np.int64), np.empty(num_tokens, dtype=np.int64)
+    parents_T, end_T = np.arange(-1, num_tokens - 1), np.full(num_tokens, num_tokens)
+    path = np.empty(max(map(len, ids), default=0), dtype=np.int64)  # the nodes of the sequence, by depth
+    node_S, token_S, sample_S, offset_S = [], [], [], []
+    start = length = 0
+    for fed, own, common in zip(ordered, ids, shared, strict=True):
+        stop = start + len(own) - common
+        end_T[path[common:length]] = start
+        tokens_T[start:stop] = own[common:]
+        depths_T[start:stop] = np.arange(common, len(own))
+        parents_T[start] = path[common - 1] if common else -1
+        path[common : len(own)] = np.arange(start, stop)
+        start, length = stop, len(own)
+        for sample in samples_N[fed]:
+            answer = completions[sample]
+            first = len(prompts[sample]) - 1
+            node_S.append(path[first : first + len(answer)].copy())
+            token_S.append(np.array(answer, dtype=np.int64))
+            sample_S.append(np.full(len(answer), sample))
+            offset_S.append(np.arange(len(answer)))
+    codes_C, prediction_S = np.unique(_joined(node_S) << TOKEN_BITS | _joined(token_S), return_inverse=True)
+    order_S = np.argsort(_joined(sample_S), kind="stable")
     return TreePlan(
-        tokens_T=np.array(trie.tokens, dtype=np.int64)[order],
-        parents_T=parents,
-        depths_T=np.array(trie.depths, dtype=np.int64)[order],
-        end_T=_subtree_ends(parents),
-        predict_node_C=rank[nodes_C] if len(nodes_C) else nodes_C,
-        predict_token_C=np.array([token for _, token in pairs], dtype=np.int64),
-        prediction_S=np.array(prediction, dtype=np.int64),
-        sample_S=np.array(sample, dtype=np.int64),
-        offset_S=np.array(offset, dtype=np.int64),
+        tokens_T=tokens_T,
+        parents_T=parents_T,
+        depths_T=depths_T,
+        end_T=end_T,
+        predict_node_C=codes_C >> TOKEN_BITS,
+        predict_token_C=codes_C & ((1 << TOKEN_BITS) - 1),
+        prediction_S=prediction_S[order_S],
+        sample_S=_joined(sample_S)[order_S],
+        offset_S=_joined(offset_S)[order_S],
     )
 
 
-def _subtree_ends(parents_T: IntArray) -> IntArray:
-    end_T = np.arange(1, len(parents_T) + 1)
-    for node in range(len(parents_T) - 1, -1, -1):
-        parent = parents_T[node]
-        if parent >= 0:
-            end_T[parent] = max(end_T[parent], end_T[node])
-    return end_T
+def _joined(arrays: list[IntArray]) -> IntArray:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
 
 
 def branch_starts(plan: TreePlan) -> IntArray:
-    """Return the nodes whose parent is not the previous node; a plan may be cut before each of them."""
-    previous = np.arange(-1, plan.num_tokens - 1)
-    return np.flatnonzero(plan.parents_T != previous) if plan.num_tokens else previous
+    """Return the nodes whose parent is not the previous node."""
+    return np.flatnonzero(plan.parents_T != np.arange(-1, plan.num_tokens - 1))
 
 
-def cut_plan(plan: TreePlan, max_tokens: int) -> list[TreePlan]:
-    """Cut a plan into subtrees of at most ``max_tokens`` fed tokens that repeat only their ancestors.
+def cut_plan(plan: TreePlan) -> list[TreePlan]:
+    """Cut a plan where the parts share almost nothing, as between samples without a common prefix.
 
-    A root-to-leaf path that is longer than that is not cut. Every prediction is in exactly one piece. A piece
-    of at least ``HANDY_TOKENS`` tokens ends early where the next piece would repeat almost none of it, as
-    between samples without a common prefix: small plans use the caches better and keep their activations.
+    A part of at least ``HANDY_TOKENS`` tokens ends where the next one repeats at most 1 / ``REPEAT_SHARE`` of
+    its tokens: the ancestors of its first node. Every prediction is in exactly one part. Small parts use the
+    caches better and keep their activations; a part may still be too large for one forward pass (see
+    ``sections``).
     """
-    starts = [*branch_starts(plan).tolist(), plan.num_tokens]
-    if starts[0] != 0:
-        starts.insert(0, 0)
-    pieces, first = [], 0
-    for begin, end in pairwise(starts):
-        if begin == first:
-            continue
-        size = int(plan.depths_T[first]) + begin - first
-        cheap = size >= HANDY_TOKENS and REPEAT_SHARE * int(plan.depths_T[begin]) <= size
-        if cheap or size + end - begin > max_tokens:
-            pieces.append(_subtree(plan, first, begin))
-            first = begin
-    if first == 0:
+    cuts = [0]
+    for begin in branch_starts(plan).tolist():
+        size = int(plan.depths_T[cuts[-1]]) + begin - cuts[-1]
+        if size >= HANDY_TOKENS and REPEAT_SHARE * int(plan.depths_T[begin]) <= size:
+            cuts.append(begin)
+    if len(cuts) == 1:
         return [plan]
-    pieces.append(_subtree(plan, first, plan.num_tokens))
-    return [piece for piece in pieces if len(piece.prediction_S)]
+    by_prediction_S = np.argsort(plan.prediction_S, kind="stable")
+    parts = [_subtree(plan, *ends, by_prediction_S) for ends in pairwise([*cuts, plan.num_tokens])]
+    return [part for part in parts if len(part.prediction_S)]
 
 
 def ancestors(plan: TreePlan, node: int) -> IntArray:
     """Return the proper ancestors of ``node``, root first."""
-    path = []
-    parent = int(plan.parents_T[node])
-    while parent >= 0:
-        path.append(parent)
-        parent = int(plan.parents_T[parent])
-    return np.array(path[::-1], dtype=np.int64)
+    starts, pieces = np.concatenate([[0], branch_starts(plan)]), []
+    node = int(plan.parents_T[node])
+    while node >= 0:
+        start = int(starts[np.searchsorted(starts, node, side="right") - 1])
+        pieces.append(np.arange(start, node + 1))
+        node = int(plan.parents_T[start])
+    return _joined(pieces[::-1])
 
 
-def _subtree(plan: TreePlan, first: int, stop: int) -> TreePlan:
-    """Return the preorder run ``first .. stop-1`` preceded by the ancestors of ``first``."""
-    nodes = np.concatenate([ancestors(plan, first), np.arange(first, stop)])
-    new_index = np.full(plan.num_tokens + 1, -1, dtype=np.int64)
-    new_index[nodes] = np.arange(len(nodes))
-    parents = new_index[plan.parents_T[nodes]]
-    kept_C = (plan.predict_node_C >= first) & (plan.predict_node_C < stop)
-    new_prediction = np.cumsum(kept_C) - 1
-    kept_S = kept_C[plan.prediction_S]
+def _subtree(plan: TreePlan, first: int, stop: int, by_prediction_S: IntArray) -> TreePlan:
+    """Return the preorder run ``first .. stop-1`` preceded by the ancestors of ``first``.
+
+    ``by_prediction_S`` is the order of the plan's entries by their predictions.
+    """
+    above = ancestors(plan, first)
+    nodes = np.concatenate([above, np.arange(first, stop)])
+    moved = len(above) - first
+    parents_T = plan.parents_T[nodes]
+    # An ancestor's number is its depth, because the ancestors are one path.
+    depth_of_parent_T = np.where(parents_T < 0, -1, plan.depths_T[parents_T])
+    predictions = slice(*np.searchsorted(plan.predict_node_C, [first, stop]).tolist())
+    bounds = np.searchsorted(plan.prediction_S, [predictions.start, predictions.stop], sorter=by_prediction_S)
+    entries = np.sort(by_prediction_S[slice(*bounds.tolist())])
     return TreePlan(
         tokens_T=plan.tokens_T[nodes],
-        parents_T=parents,
+        parents_T=np.where(parents_T >= first, parents_T + moved, depth_of_parent_T),
         depths_T=plan.depths_T[nodes],
-        end_T=_subtree_ends(parents),
-        predict_node_C=new_index[plan.predict_node_C[kept_C]],
-        predict_token_C=plan.predict_token_C[kept_C],
-        prediction_S=new_prediction[plan.prediction_S[kept_S]],
-        sample_S=plan.sample_S[kept_S],
-        offset_S=plan.offset_S[kept_S],
+        end_T=np.minimum(plan.end_T[nodes], stop) + moved,
+        predict_node_C=plan.predict_node_C[predictions] + moved,
+        predict_token_C=plan.predict_token_C[predictions],
+        prediction_S=plan.prediction_S[entries] - predictions.start,
+        sample_S=plan.sample_S[entries],
+        offset_S=plan.offset_S[entries],
         temperature=plan.temperature,
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfplay.core import TrainingRecord
 from selfplay.learning.batch import Batch, Tokens, pack
-from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.logprobs import PassLimits, plan_logprobs
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
@@ -69,9 +69,8 @@ class BaseAlgo(ABC):
         self.policy = policy
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
-        self.max_batch_tokens = max_batch_tokens
         self.adapter = adapter
-        self.memory = KeptMemory(policy, adapter)
+        self.limits = PassLimits(max_batch_tokens, KeptMemory(policy, adapter))
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
@@ -83,7 +82,6 @@ class BaseAlgo(ABC):
             records,
             version=version,
             max_train_len=self.max_train_len,
-            max_batch_tokens=self.max_batch_tokens,
             with_answers=self.regulariser != "none",
         )
 
@@ -100,8 +98,7 @@ class BaseAlgo(ABC):
         sums, seen = defaultdict[str, float](float), []
         with self.policy.adapter(self.adapter):
             for index, plan in enumerate(batch.plans):
-                recompute = self.memory.is_short_for(plan)
-                logprobs_C = plan_logprobs(self.policy, plan, recompute=recompute)
+                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
                 logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
                 own_S = self._tensor(plan.sample_S < batch.num_records)
                 tokens = batch.tokens(plan, self.policy.device)
@@ -158,7 +155,7 @@ class BaseAlgo(ABC):
             return [self._plan_array(plan) for plan in batch.plans]
 
     def _plan_array(self, plan: TreePlan) -> np.ndarray:
-        logprobs_C: np.ndarray = plan_logprobs(self.policy, plan).double().cpu().numpy()
+        logprobs_C: np.ndarray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
         return logprobs_C
 
     def _reference(self, batch: Batch, base: list[np.ndarray]) -> np.ndarray:

@@ -124,7 +124,7 @@ class Dpo(PackedLoss[Pair]):
 
     def _sums(self, plan: TreePlan, num_pairs: int) -> Tensor:
         """Return logprobs_A of all answers of a batch: the sums over the tokens that are in ``plan``."""
-        logprobs_C = plan_logprobs(self.policy, plan, recompute=self.memory.is_short_for(plan))
+        logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
         logprobs_S = logprobs_C[self.tensor(plan.prediction_S)]
         zeros_A = torch.zeros(2 * num_pairs, dtype=logprobs_S.dtype, device=logprobs_S.device)
         return zeros_A.index_add(0, self.tensor(plan.sample_S), logprobs_S)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfplay.learning.logprobs import PassLimits
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan, build_plan, cut_plan
@@ -40,8 +41,7 @@ class PackedLoss(ABC, Generic[Example]):
     def __init__(self, policy: PolicyModel, *, adapter: str = TRAINED, max_batch_tokens: int = 2048) -> None:
         self.policy = policy
         self.adapter = adapter
-        self.max_batch_tokens = max_batch_tokens
-        self.memory = KeptMemory(policy, adapter)
+        self.limits = PassLimits(max_batch_tokens, KeptMemory(policy, adapter))
 
     @abstractmethod
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
@@ -52,9 +52,9 @@ class PackedLoss(ABC, Generic[Example]):
         """Return the metrics of :meth:`update` over any number of examples, without gradients."""
 
     def plans(self, samples: Sequence[Sample]) -> list[TreePlan]:
-        """Pack samples into plans of at most ``max_batch_tokens`` tokens."""
+        """Pack samples into plans that share almost nothing with each other."""
         whole = build_plan([one.prompt for one in samples], [one.completion for one in samples])
-        return cut_plan(whole, self.max_batch_tokens)
+        return cut_plan(whole)
 
     def tensor(self, array: np.ndarray) -> Tensor:
         """Return an array on the model's device."""

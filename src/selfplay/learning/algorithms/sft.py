@@ -54,7 +54,7 @@ class Sft(PackedLoss[list[Sample]]):
         nll, hits = 0.0, 0.0
         with self.policy.adapter(self.adapter):
             for plan in self.plans(samples):
-                logprobs_C, hits_C = plan_scores(self.policy, plan, recompute=self.memory.is_short_for(plan))
+                logprobs_C, hits_C = plan_scores(self.policy, plan, self.limits)
                 prediction_S = self.tensor(plan.prediction_S)
                 total = -logprobs_C[prediction_S].sum()
                 if divisor:
