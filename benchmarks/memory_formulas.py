@@ -137,7 +137,8 @@ class PassSize:
     ``rows`` are the tokens after which something is predicted. ``copied_keys`` and ``mask_entries`` come from
     shared prefixes (``tree_attention``): keys of all runs that have a context, and entries of all runs'
     masks. A single sequence has neither. ``recomputed`` means that layers are computed again for the gradient
-    (activation checkpointing).
+    (activation checkpointing). ``score_dtype`` is the type in which attention is computed, if it is not that
+    of the base: float32 on CPUs.
     """
 
     tokens: int
@@ -145,6 +146,7 @@ class PassSize:
     copied_keys: int = 0
     mask_entries: int = 0
     recomputed: bool = False
+    score_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,9 @@ def layer_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) 
     norms = 2 * (FLOAT32 * shape.hidden_size + FLOAT32)  # inputs in float32, and 1 / root mean square
     if shape.qk_norm:
         norms += FLOAT32 * (query + kv) + FLOAT32 * (shape.num_heads + shape.num_kv_heads)
-    attention = 2 * number * query + FLOAT32 * shape.num_heads  # queries, outputs, log of the normaliser
-    keys_and_values = 2 * number * kv
+    score = _bytes_of(size.score_dtype or dtype)
+    attention = 2 * score * query + FLOAT32 * shape.num_heads  # queries, outputs, log of the normaliser
+    keys_and_values = 2 * score * kv
     mlp = 3 * number * inner  # gate, silu(gate), up
     per_token = norms + attention + keys_and_values + mlp + _lora_bytes(shape, lora, number)
     return size.tokens * per_token + size.copied_keys * keys_and_values
@@ -221,7 +224,7 @@ def kept_bytes(shape: ModelShape, lora: LoraShape, size: PassSize, dtype: str) -
     number = _bytes_of(dtype)
     final_norm = FLOAT32 * shape.hidden_size + FLOAT32
     rotations = 2 * number * shape.head_dim  # cosines and sines, shared by all layers
-    shared = size.tokens * (final_norm + rotations) + size.mask_entries * number
+    shared = size.tokens * (final_norm + rotations) + size.mask_entries * _bytes_of(size.score_dtype or dtype)
     if size.recomputed:
         return shared + shape.num_layers * size.tokens * number * shape.hidden_size
     return shared + shape.num_layers * layer_bytes(shape, lora, size, dtype)
@@ -329,15 +332,14 @@ def _working_bytes(shape: ModelShape, tokens: int) -> float:
 
 
 def _lora_bytes(shape: ModelShape, lora: LoraShape, number: int) -> int:
-    """Return the bytes per token: each target's input in float32, and r numbers between its two matrices.
+    """Return the bytes per token: each target's input, and r numbers between its two matrices.
 
-    With a float32 base, layers that read the same input keep it only once.
+    Layers that read the same input keep it only once.
     """
     inputs = {name: _linear(shape, name)[0] for name in lora.target_modules}
-    if number == FLOAT32:
-        readers = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
-        inputs = {readers.get(name, name): width for name, width in inputs.items()}
-    return FLOAT32 * (sum(inputs.values()) + lora.rank * len(lora.target_modules))
+    readers = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+    inputs = {readers.get(name, name): width for name, width in inputs.items()}
+    return number * (sum(inputs.values()) + lora.rank * len(lora.target_modules))
 
 
 def _linear(shape: ModelShape, name: str) -> tuple[int, int]:

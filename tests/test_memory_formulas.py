@@ -58,11 +58,17 @@ def nbytes(tensors) -> int:
 
 
 def size_of(plan: TreePlan, policy: PolicyModel) -> PassSize:
-    attend = RunAttention(plan, policy.dtype, policy.device)
+    attend = RunAttention(plan, policy.score_dtype, policy.device)
     runs = attend.runs
+    converts = policy.score_dtype != policy.dtype  # then own keys are kept only where runs read them
     return PassSize(
         plan.num_tokens,
-        copied_keys=sum(len(run.context_K) + run.stop - run.start for run in runs if len(run.context_K)),
+        copied_keys=sum(
+            len(run.context_K) + (0 if converts else run.stop - run.start)
+            for run in runs
+            if len(run.context_K)
+        ),
+        score_dtype="float32",
         mask_entries=sum(mask.numel() for run in runs if (mask := attend.mask(run, None)) is not None),
     )
 
@@ -127,7 +133,9 @@ def test_what_is_kept_for_the_gradient_is_what_autograd_keeps(architecture, dtyp
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_kept_depends_on_the_target_modules(dtype, targets):
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(8, 8.0, list(targets)), dtype=DTYPES[dtype])
-    expected = kept_bytes(shape_of("llama"), LoraShape(8, targets), PassSize(SINGLE.num_tokens), dtype)
+    expected = kept_bytes(
+        shape_of("llama"), LoraShape(8, targets), PassSize(SINGLE.num_tokens, score_dtype="float32"), dtype
+    )
     assert kept_by_autograd(policy, SINGLE, recomputed=False) == pytest.approx(expected, rel=0.02)
 
 
@@ -135,7 +143,9 @@ def test_what_is_kept_depends_on_the_target_modules(dtype, targets):
 def test_a_recomputed_pass_keeps_the_layers_inputs(dtype):
     policy = tiny_policy("llama", dtype=DTYPES[dtype])
     plan = build_plan([[i % 200 for i in range(1500)]], [[1]])
-    expected = kept_bytes(shape_of("llama"), LoraShape(4), PassSize(1500, recomputed=True), dtype)
+    expected = kept_bytes(
+        shape_of("llama"), LoraShape(4), PassSize(1500, recomputed=True, score_dtype="float32"), dtype
+    )
     assert kept_by_autograd(policy, plan, recomputed=True) == pytest.approx(expected, rel=0.15)
 
 

@@ -46,7 +46,7 @@ class CachedAttention:
     Args:
         cache: the cache of contexts.
         nodes: the T new tokens, parents before children.
-        dtype: dtype of queries and keys.
+        dtype: the type of scores.
         device: device of queries and keys.
     """
 

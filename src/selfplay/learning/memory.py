@@ -44,6 +44,8 @@ class KeptMemory:
     def __init__(self, policy: PolicyModel, adapter: str) -> None:
         weights = sum(weight.nbytes for weight in policy.model.parameters())
         self.limit: float = SHARE_OF_MEMORY * (memory_of(policy.device) - weights)
+        # Keys that are converted for attention are kept in that type only, once for each run that reads them.
+        self._converts = policy.score_dtype != policy.dtype
         with policy.adapter(adapter):
             (small, self._per_key), (large, _) = (_probe(policy, tokens) for tokens in PROBES)
         few, many = PROBES
@@ -58,7 +60,7 @@ class KeptMemory:
         copied, pairs = len(section.above_K), 0
         for start, stop in split_runs(plan, section):
             tokens, context = stop - start, int(plan.depths_T[start])
-            copied += context + tokens if context else 0
+            copied += context + (0 if self._converts or not context else tokens)
             pairs += tokens * (context + tokens)
         return self._per_token * section.size + self._per_key * copied + self._per_pair * pairs
 
@@ -90,7 +92,7 @@ class _Watched(RunAttention):
         window: int | None,
         dot_product: DotProduct,
     ) -> Tensor:
-        self.key_bytes += key_GTd.nbytes + value_GTe.nbytes
+        self.key_bytes += (key_GTd.numel() + value_GTe.numel()) * self.dtype.itemsize
         return super().__call__(layer, query_HTd, key_GTd, value_GTe, window, dot_product)
 
 
@@ -99,7 +101,7 @@ def _probe(policy: PolicyModel, tokens: int) -> tuple[int, float]:
     values."""
     half, quarter = range(tokens // 2), tokens // 4
     plan = build_plan([[*half, *half[:quarter]], [*half, *half[quarter:]]], [[0], [0]])
-    attend = _Watched(plan, policy.dtype, policy.device)
+    attend = _Watched(plan, policy.score_dtype, policy.device)
     storages = {}
 
     def keep(tensor: Tensor) -> Tensor:

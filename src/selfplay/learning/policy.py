@@ -23,9 +23,10 @@ from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_R
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
+from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
-from selfplay.learning.model_attention import Attend
+from selfplay.learning.model_attention import Attend, score_dtype
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
@@ -92,6 +93,7 @@ class PolicyModel:
             target_modules=list(lora.target_modules),
             task_type="CAUSAL_LM",
         )
+        config._register_custom_module({torch.nn.Linear: FusedLinear})  # PEFT's way, without a public name
         first, *others = self.policies
         with _drawing_from(_initial_seed(seed, first)):
             self.model = _add_lora(base, config, first)
@@ -118,6 +120,11 @@ class PolicyModel:
         """The dtype of the base model's weights, and so of queries, keys and values."""
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
+
+    @property
+    def score_dtype(self) -> torch.dtype:
+        """The dtype of the masks of attention; see ``model_attention``."""
+        return score_dtype(self.dtype, self.device)
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Run the model over ``tokens_T`` with the active adapter; return hidden_TD after the last norm."""

@@ -61,7 +61,7 @@ class RunAttention:
         plan: the plan to which the section belongs.
         section: the tokens of the forward pass; ``None`` for the whole plan.
         keys: keeps keys and values for other sections; ``None`` if there are none.
-        dtype: dtype of queries and keys.
+        dtype: the type of scores; see ``score_dtype``.
         device: device of queries and keys.
     """
 
