@@ -20,7 +20,7 @@ def kept_by_autograd(policy: PolicyModel, plan: TreePlan, recomputed: bool) -> i
         return tensor
 
     tokens_T, depths_T = torch.from_numpy(plan.tokens_T), torch.from_numpy(plan.depths_T)
-    attend = RunAttention(plan, policy.score_dtype, policy.device)
+    attend = RunAttention(plan, policy.dtype, policy.device)
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         policy.recomputing(recomputed),

@@ -58,16 +58,11 @@ def nbytes(tensors) -> int:
 
 
 def size_of(plan: TreePlan, policy: PolicyModel) -> PassSize:
-    attend = RunAttention(plan, policy.score_dtype, policy.device)
+    attend = RunAttention(plan, policy.dtype, policy.device)
     runs = attend.runs
-    converts = policy.score_dtype != policy.dtype  # then own keys are kept only where runs read them
     return PassSize(
         plan.num_tokens,
-        copied_keys=sum(
-            len(run.context_K) + (0 if converts else run.stop - run.start)
-            for run in runs
-            if len(run.context_K)
-        ),
+        copied_keys=sum(len(run.context_K) + run.stop - run.start for run in runs if len(run.context_K)),
         score_dtype="float32",
         mask_entries=sum(mask.numel() for run in runs if (mask := attend.mask(run, None)) is not None),
     )

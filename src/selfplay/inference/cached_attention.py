@@ -46,7 +46,7 @@ class CachedAttention:
     Args:
         cache: the cache of contexts.
         nodes: the T new tokens, parents before children.
-        dtype: the type of scores.
+        dtype: dtype of queries and keys.
         device: device of queries and keys.
     """
 

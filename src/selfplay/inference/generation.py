@@ -29,8 +29,8 @@ class TreeModel(Protocol):
     context_length: int
 
     @property
-    def score_dtype(self) -> torch.dtype:
-        """The dtype of the scores of attention."""
+    def dtype(self) -> torch.dtype:
+        """The dtype of keys and values."""
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         """Run the model with the active adapter and return hidden_TD."""
@@ -152,7 +152,7 @@ class Decoder:
         started = perf_counter()
         places = [place for place, node in enumerate(batch) if node in wanted]
         with torch.inference_mode(), self.model.adapter(adapter):
-            attend = CachedAttention(cache, batch, self.model.score_dtype, self.model.device)
+            attend = CachedAttention(cache, batch, self.model.dtype, self.model.device)
             tokens_T = torch.tensor([cache.tokens[node] for node in batch], device=self.model.device)
             positions_T = torch.tensor([cache.depths[node] for node in batch], device=self.model.device)
             hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)

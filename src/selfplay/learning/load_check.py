@@ -16,7 +16,7 @@ from torch import Tensor
 from selfplay.core import InputError
 from selfplay.core.errors import first_line
 from selfplay.learning.base_model import hidden_states, logits
-from selfplay.learning.model_attention import ATTENTION_NAME, Attend, DotProduct, score_dtype
+from selfplay.learning.model_attention import ATTENTION_NAME, Attend, DotProduct
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import ancestors, build_plan
 
@@ -100,8 +100,7 @@ class _Remembering:
         position_K = torch.arange(keys, device=key_GTd.device)
         distance_QK = position_K[keys - queries :, None] - position_K[None]
         hidden_QK = (distance_QK < 0) | (distance_QK >= (window or keys))
-        dtype = score_dtype(query_HTd.dtype, query_HTd.device)
-        mask_QK = torch.zeros(hidden_QK.shape, dtype=dtype, device=query_HTd.device)
+        mask_QK = torch.zeros(hidden_QK.shape, dtype=query_HTd.dtype, device=query_HTd.device)
         mask_QK.masked_fill_(hidden_QK, float("-inf"))
         return dot_product(query_HTd, key_GTd, value_GTe, mask_QK).transpose(0, 1)
 
@@ -124,7 +123,7 @@ def _differences(causal_lm: Any, vocabulary: int) -> tuple[dict[str, float], flo
         causal_lm,
         torch.from_numpy(plan.tokens_T).to(device),
         torch.from_numpy(plan.depths_T).to(device),
-        RunAttention(plan, score_dtype(causal_lm.dtype, device), device),
+        RunAttention(plan, causal_lm.dtype, device),
     )
     last = int(plan.predict_node_C[-1])
     packed_LV = packed_TV[[*ancestors(plan, last).tolist(), last]]

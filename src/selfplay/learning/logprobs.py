@@ -116,7 +116,7 @@ class _PlanPass:
         tokens_T = torch.from_numpy(plan.tokens_T[own]).to(device)
         positions_T = torch.from_numpy(plan.depths_T[own]).to(device)
         keys = None if self.keys is None else self.keys.for_section(section)
-        attend = RunAttention(plan, policy.score_dtype, device, section, keys)
+        attend = RunAttention(plan, policy.dtype, device, section, keys)
         recompute = (
             torch.is_grad_enabled()
             and self.limits is not None

@@ -44,8 +44,6 @@ class KeptMemory:
     def __init__(self, policy: PolicyModel, adapter: str) -> None:
         weights = sum(weight.nbytes for weight in policy.model.parameters())
         self.limit: float = SHARE_OF_MEMORY * (memory_of(policy.device) - weights)
-        # Keys that are converted for attention are kept in that type only, once for each run that reads them.
-        self._converts = policy.score_dtype != policy.dtype
         with policy.adapter(adapter):
             (small, self._per_key), (large, _) = (_probe(policy, tokens) for tokens in PROBES)
         few, many = PROBES
@@ -60,7 +58,7 @@ class KeptMemory:
         copied, pairs = len(section.above_K), 0
         for start, stop in split_runs(plan, section):
             tokens, context = stop - start, int(plan.depths_T[start])
-            copied += context + (0 if self._converts or not context else tokens)
+            copied += context + tokens if context else 0
             pairs += tokens * (context + tokens)
         return self._per_token * section.size + self._per_key * copied + self._per_pair * pairs
 
@@ -101,7 +99,7 @@ def _probe(policy: PolicyModel, tokens: int) -> tuple[int, float]:
     values."""
     half, quarter = range(tokens // 2), tokens // 4
     plan = build_plan([[*half, *half[:quarter]], [*half, *half[quarter:]]], [[0], [0]])
-    attend = _Watched(plan, policy.score_dtype, policy.device)
+    attend = _Watched(plan, policy.dtype, policy.device)
     storages = {}
 
     def keep(tensor: Tensor) -> Tensor:

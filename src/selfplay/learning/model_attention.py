@@ -29,14 +29,6 @@ IGNORED = {
 """Arguments of attention that have no effect here."""
 
 
-def score_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type in which attention is computed: at least float32 on CPUs.
-
-    There, torch's attention in bfloat16 takes several times as long as in float32, above all backward.
-    """
-    return torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
-
-
 @dataclass(frozen=True)
 class DotProduct:
     """Scaled dot-product attention as one layer of a model computes it.
@@ -54,22 +46,17 @@ class DotProduct:
     def __call__(
         self, query_HQd: Tensor, key_GKd: Tensor, value_GKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
-        """Return output_HQe. ``mask_QK`` is added to the scores; ``None`` is causal attention with Q = K.
-
-        The mask has the type that :func:`score_dtype` gives for the queries.
-        """
+        """Return output_HQe. ``mask_QK`` is added to the scores; ``None`` is causal attention with Q = K."""
         if self.soft_cap is None and self.sinks_H is None:
-            dtype = score_dtype(query_HQd.dtype, query_HQd.device)
-            output_HQe = F.scaled_dot_product_attention(
-                query_HQd[None].to(dtype),
-                key_GKd[None].to(dtype),
-                value_GKe[None].to(dtype),
+            return F.scaled_dot_product_attention(
+                query_HQd[None],
+                key_GKd[None],
+                value_GKe[None],
                 attn_mask=mask_QK,
                 is_causal=mask_QK is None,
                 scale=self.scale,
                 enable_gqa=True,
             )[0]
-            return output_HQe.to(query_HQd.dtype)
         return self._in_full(query_HQd, key_GKd, value_GKe, mask_QK)
 
     def _in_full(

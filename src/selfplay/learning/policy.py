@@ -26,7 +26,7 @@ from selfplay.learning import base_model
 from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
-from selfplay.learning.model_attention import Attend, score_dtype
+from selfplay.learning.model_attention import Attend
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
@@ -120,11 +120,6 @@ class PolicyModel:
         """The dtype of the base model's weights, and so of queries, keys and values."""
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
-
-    @property
-    def score_dtype(self) -> torch.dtype:
-        """The dtype of the masks of attention; see ``model_attention``."""
-        return score_dtype(self.dtype, self.device)
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Run the model over ``tokens_T`` with the active adapter; return hidden_TD after the last norm."""

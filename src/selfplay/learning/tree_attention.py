@@ -22,6 +22,14 @@ from selfplay.learning.trie import IntArray, TreePlan, ancestors, branch_starts
 RUN_OVERHEAD_PAIRS = 6000
 
 
+def score_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the type in which attention is computed: at least float32 on CPUs.
+
+    There, the backward pass of torch's attention takes several times as long in bfloat16.
+    """
+    return torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
+
+
 @dataclass
 class _Run:
     """A run of nodes. ``context_K`` are its ancestors, and ``place_K`` their places among the keys.
@@ -61,7 +69,7 @@ class RunAttention:
         plan: the plan to which the section belongs.
         section: the tokens of the forward pass; ``None`` for the whole plan.
         keys: keeps keys and values for other sections; ``None`` if there are none.
-        dtype: the type of scores; see ``score_dtype``.
+        dtype: dtype of queries and keys.
         device: device of queries and keys.
     """
 
@@ -74,7 +82,7 @@ class RunAttention:
         keys: SectionKeys | None = None,
     ) -> None:
         self.plan = plan
-        self.dtype = dtype
+        self.dtype = score_dtype(dtype, device)
         self.device = device
         self.section = section or whole(plan)
         self.keys = keys
@@ -107,6 +115,8 @@ class RunAttention:
         if self.keys is not None:
             key_GTd = self.keys.join((layer, "key"), key_GTd)
             value_GTe = self.keys.join((layer, "value"), value_GTe)
+        own_dtype = query_HTd.dtype
+        query_HTd, key_GTd, value_GTe = (one.to(self.dtype) for one in (query_HTd, key_GTd, value_GTe))
         above = len(self.section.above_K)
         outputs = []
         for run in self.runs:
@@ -117,7 +127,7 @@ class RunAttention:
                 key_GKd = torch.cat([key_GTd[:, run.place_K], key_GKd], dim=1)
                 value_GKe = torch.cat([value_GTe[:, run.place_K], value_GKe], dim=1)
             outputs.append(dot_product(query_HTd[:, queries], key_GKd, value_GKe, self.mask(run, window)))
-        return torch.cat(outputs, dim=1).transpose(0, 1)
+        return torch.cat(outputs, dim=1).transpose(0, 1).to(own_dtype)
 
     def mask(self, run: _Run, window: int | None) -> Tensor | None:
         """Return the mask_QK of a run, ``None`` if it is causal; the first call with a window makes it."""
