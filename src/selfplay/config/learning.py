@@ -73,7 +73,7 @@ class LearningSettings(Settings):
     max_train_len: int | None = Field(default=None, ge=2)
     """Maximum number of tokens of prompt and answer that are trained on; if not given, there is no limit."""
     max_batch_tokens: int = Field(default=6144, ge=16)
-    """Maximum number of tokens in one forward pass; larger trees are cut into subtrees."""
+    """Maximum number of tokens in one forward pass; larger trees go through the model in sections."""
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
