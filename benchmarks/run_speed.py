@@ -3,9 +3,10 @@
 Each run is ``selfplay train`` of a bundled configuration in a process of its own, shortened to a few updates
 without evaluations. The commits take turns, and the speed is the median over rounds of the ratio of seconds
 within a round: of playing and learning after the first update, or on Ray from the first update's end to the
-end of the last but one, whose metrics an evaluation follows. A second ratio is of the command's CPU seconds,
-which other work on the machine disturbs less; on Ray most of the work is in other processes. The gate before
-any speed: in one process, the rewards and losses of every update agree to six digits.
+end of the last but one, whose metrics an evaluation follows. Playing and learning are also compared alone. A
+last ratio is of the command's CPU seconds, which other work on the machine disturbs less; on Ray most of the
+work is in other processes. The table says whether, in one process, the rewards and losses of every update
+agree to six digits; commits that round differently soon play different games.
 
 Command:  python benchmarks/run_speed.py --before COMMIT [--runs quickstart ...] [--runtimes local ray]
           [--rounds 3] [--updates 4] [--set FIELD=VALUE ...]
@@ -32,9 +33,13 @@ LIMIT_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: seconds of its updates, the command's CPU seconds and peak memory, and the metrics."""
+    """A run: seconds of its updates, of playing and learning in them, the command's CPU seconds and peak
+    memory, and the metrics.
+    """
 
     seconds: float
+    play_seconds: float
+    learn_seconds: float
     cpu_seconds: float
     peak_mb: float
     figures: list[dict[str, float]]
@@ -63,11 +68,10 @@ def measure(tree: Path, name: str, runtime: str, updates: int, more: list[str]) 
         lines = [
             json.loads(line) for line in (Path(scratch) / "run" / "metrics.jsonl").read_text().splitlines()
         ]
-    if runtime == "ray":  # where playing and learning overlap
-        seconds = lines[-2]["wall_time"] - lines[0]["wall_time"]
-    else:
-        seconds = sum(line["time/play_seconds"] + line["time/learn_seconds"] for line in lines[1:])
-    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, lines)
+    play, learn = (sum(line[f"time/{name}_seconds"] for line in lines[1:]) for name in ("play", "learn"))
+    overlapping = runtime == "ray"
+    seconds = lines[-2]["wall_time"] - lines[0]["wall_time"] if overlapping else play + learn
+    return Measured(seconds, play, learn, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, lines)
 
 
 def same_figures(one: Measured, other: Measured) -> bool:
@@ -107,7 +111,8 @@ def main() -> None:
                         found[version].append(measure(tree, name, runtime, options.updates, more))
                         print(name, runtime, version, found[version][-1].seconds, file=sys.stderr, flush=True)
                 rows.append([name, runtime, *_cells(found["before"], found["after"], runtime)])
-    header = ["run", "runtime", "s, before", "s, after", "speed", "speed by CPU", "peak MB", "same figures"]
+    header = ["run", "runtime", "s, before", "s, after", "speed", "of playing", "of learning"]
+    header += ["speed by CPU", "peak MB", "same figures"]
     print_table(header, rows)
 
 
@@ -122,6 +127,8 @@ def _cells(before: list[Measured], after: list[Measured], runtime: str) -> list[
         f"{median(seconds[0]):.1f}",
         f"{median(seconds[1]):.1f}",
         f"{ratio(*seconds):.3f}",
+        f"{ratio([one.play_seconds for one in before], [one.play_seconds for one in after]):.3f}",
+        f"{ratio([one.learn_seconds for one in before], [one.learn_seconds for one in after]):.3f}",
         f"{ratio(*cpu):.3f}",
         f"{peak[0]:,.0f}, {peak[1]:,.0f}",
         "yes" if same else "no",
