@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from selfplay.learning import trie
 from selfplay.learning.sections import sections_of
-from selfplay.learning.trie import TreePlan, ancestors, branch_starts, build_plan, cut_plan
+from selfplay.learning.trie import TreePlan, ancestors, build_plan, cut_plan
 
 token = st.integers(0, 2)
 samples = st.lists(
@@ -88,7 +88,7 @@ def test_equal_continuations_of_a_context_are_one_prediction(pairs):
 def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
     plan = plan_of(pairs)
     expected = [node for node in range(1, plan.num_tokens) if plan.parents_T[node] != node - 1]
-    assert branch_starts(plan).tolist() == expected
+    assert plan.branch_starts.tolist() == expected
 
 
 @settings(deadline=None)

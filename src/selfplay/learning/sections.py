@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selfplay.learning.trie import IntArray, TreePlan, ancestors, branch_starts
+from selfplay.learning.trie import IntArray, TreePlan, ancestors
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def sections_of(plan: TreePlan, max_tokens: int) -> list[Section]:
     A section ends at the branch with the fewest ancestors in its second half, because the ancestors' keys and
     values have to be kept. If there is no branch, it ends in the middle of a sequence.
     """
-    starts = branch_starts(plan)
+    starts = plan.branch_starts
     sections, start = [], 0
     while start < plan.num_tokens:
         stop = min(start + max_tokens, plan.num_tokens)

@@ -16,7 +16,7 @@ from torch import Tensor
 from selfplay.learning.kept_keys import SectionKeys
 from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.sections import Section, whole
-from selfplay.learning.trie import IntArray, TreePlan, ancestors, branch_starts
+from selfplay.learning.trie import IntArray, TreePlan, ancestors
 
 # Cost of one more run in query-key pairs: roughly the cost of 30 layers of kernel launches on a CPU.
 RUN_OVERHEAD_PAIRS = 6000
@@ -46,7 +46,7 @@ class _Run:
 
 def split_runs(plan: TreePlan, section: Section) -> list[tuple[int, int]]:
     """Cut a section at branch starts where two runs cost less than one, overhead included."""
-    starts = branch_starts(plan)
+    starts = plan.branch_starts
     low, high = np.searchsorted(starts, [section.start + 1, section.stop])
     runs: list[tuple[int, int]] = []
     first = section.start

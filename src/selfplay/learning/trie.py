@@ -6,6 +6,7 @@ Samples of a self-play batch share the rules, the examples, the history and ofte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -52,6 +53,11 @@ class TreePlan:
     def num_tokens(self) -> int:
         """T, the number of tokens in the forward pass."""
         return len(self.tokens_T)
+
+    @cached_property
+    def branch_starts(self) -> IntArray:
+        """The nodes whose parent is not the previous node."""
+        return np.flatnonzero(self.parents_T != np.arange(-1, self.num_tokens - 1))
 
 
 def build_plan(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> TreePlan:
@@ -107,11 +113,6 @@ def _joined(arrays: list[IntArray]) -> IntArray:
     return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
 
 
-def branch_starts(plan: TreePlan) -> IntArray:
-    """Return the nodes whose parent is not the previous node."""
-    return np.flatnonzero(plan.parents_T != np.arange(-1, plan.num_tokens - 1))
-
-
 def cut_plan(plan: TreePlan) -> list[TreePlan]:
     """Cut a plan where the parts share almost nothing, as between samples without a common prefix.
 
@@ -121,7 +122,7 @@ def cut_plan(plan: TreePlan) -> list[TreePlan]:
     ``sections``).
     """
     cuts = [0]
-    for begin in branch_starts(plan).tolist():
+    for begin in plan.branch_starts.tolist():
         size = int(plan.depths_T[cuts[-1]]) + begin - cuts[-1]
         if size >= HANDY_TOKENS and REPEAT_SHARE * int(plan.depths_T[begin]) <= size:
             cuts.append(begin)
@@ -134,7 +135,7 @@ def cut_plan(plan: TreePlan) -> list[TreePlan]:
 
 def ancestors(plan: TreePlan, node: int) -> IntArray:
     """Return the proper ancestors of ``node``, root first."""
-    starts, pieces = np.concatenate([[0], branch_starts(plan)]), []
+    starts, pieces = np.concatenate([[0], plan.branch_starts]), []
     node = int(plan.parents_T[node])
     while node >= 0:
         start = int(starts[np.searchsorted(starts, node, side="right") - 1])
