@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
 from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.errors import is_transient
+from selfplay.core.messages import said
 from selfplay.inference import generation
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
@@ -139,7 +140,7 @@ async def test_an_answer_ends_with_a_stop_token_or_at_the_limit(policy):
             assert stop not in tokens
             assert decode(tokens) == response.text
         assert len(response.completion_logprobs) == len(tokens)
-        assert response.completion == [{"role": "assistant", "content": response.text}]
+        assert response.completion == [said("assistant", response.text, tokens)]
     assert {response.finish_reason for response in responses} == {"stop", "length"}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 
@@ -171,6 +172,23 @@ async def test_our_own_client_gets_the_engines_answer(live, own):
     assert await client.complete(ASK, max_tokens=16, seed=9) == expected
     assert await client.get_policy_version() == 7
     await client.close()
+
+
+async def test_an_earlier_answer_comes_back_with_its_token_ids_and_is_not_tokenised_again(live):
+    client = OpenAIClient(api_key=TOKEN, model="default", base_url=f"{live.url}/v1")
+    first = await client.complete(ASK, max_tokens=16, seed=9)
+    talk = [*ASK, *first.completion, {"role": "user", "content": "Go on."}]
+    second = await client.complete(talk, max_tokens=4, seed=9)
+    begun = first.prompt_token_ids + first.completion_token_ids
+    assert second.prompt_token_ids[: len(begun)] == begun
+    await client.close()
+
+
+def test_token_ids_that_the_model_does_not_have_are_rejected(live):
+    for ids, word in (([10**6], "messages[0].token_ids"), ([-1], "greater than or equal to 0")):
+        said = {"role": "assistant", "content": "x", "token_ids": ids}
+        with pytest.raises(openai.BadRequestError, match=re.escape(word)):
+            live.client().chat.completions.create(model="tiny", messages=[said, *ASK])
 
 
 # Information about the server

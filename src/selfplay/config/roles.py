@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from selfplay.config.base import Settings
 from selfplay.core import InputError
 from selfplay.core.adapters import BASE
+from selfplay.core.history import History
 
 
 def _names(adapters: dict[str, str]) -> dict[str, str]:
@@ -43,3 +44,7 @@ class RoleSettings(Settings):
     """Maximum length of an answer, in tokens."""
     stop: list[str] | None = None
     """Texts that end an answer; they are not part of its text."""
+    history: History | None = None
+    """What later prompts show of the role's answers: `keep` (as they were drawn), `drop_reasoning` (without
+    what is between `<think>` and `</think>`), or `summary` (the latest `<summary>...</summary>` in place of
+    all that was said between the beginning and it)."""

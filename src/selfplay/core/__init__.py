@@ -16,14 +16,13 @@ from selfplay.core.credit import (
 )
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
+from selfplay.core.messages import Message, Messages
 from selfplay.core.play import Opponent, PlaySpec, TaskMeta, Trajectory, trajectories_of
 from selfplay.core.rubric import RewardFn, Rubric
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import (
     EpisodeRequest,
     GenerateResult,
-    Message,
-    Messages,
     Role,
     Rollout,
     Step,

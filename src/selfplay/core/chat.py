@@ -6,8 +6,9 @@ from typing import Any
 from selfplay.core.arena import Arena
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import EpisodeError, InputError
+from selfplay.core.history import shown
+from selfplay.core.messages import Messages, said
 from selfplay.core.text import speech
-from selfplay.core.types import Messages
 
 EVERYBODY = ""
 Said = str | dict[str, str]
@@ -72,14 +73,18 @@ class ChatEpisode(Episode):
             raise EpisodeError(f"{role_id} must answer but has no system prompt and has heard nothing")
         response = await self.call_model(role_id, messages, arena)
         state.trajectory.append(response.to_step(role_id, messages, turn=state.turn))
-        state.transcript.append(Utterance(role_id, response.text))
+        state.transcript.append(Utterance(role_id, response.text, token_ids=response.drawn))
 
     def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:
-        """Return the conversation as ``role_id`` heard it, after its system prompt."""
+        """Return the conversation as ``role_id`` heard it, after its system prompt.
+
+        Its own answers have the token ids with which they were drawn, or what the role's ``history`` leaves.
+        """
         role = arena.get_role(role_id)
         messages: Messages = []
         if role.system_prompt:
             messages.append({"role": "system", "content": role.system_prompt})
+        beginning = len(messages) + 1
         for one in state.transcript:
             if one.to not in (EVERYBODY, role_id):
                 continue
@@ -89,8 +94,8 @@ class ChatEpisode(Episode):
             if messages and messages[-1]["role"] == speaker == "user":
                 messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{text}"}
             else:
-                messages.append({"role": speaker, "content": text})
-        return messages
+                messages.append(said(speaker, text, one.token_ids if speaker == "assistant" else None))
+        return shown(messages, role.history, beginning)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         """Return the transcript, for rubrics and for display."""

@@ -1,5 +1,8 @@
 """ChatTokens: converts messages to token ids so that no text in a message becomes a control token.
 
+An answer that comes with its ``token_ids`` is not tokenised again: a prompt is the ids of the conversation's
+beginning, the ids of the answer as they were drawn, and the ids of what the template writes after an answer.
+
 A chat template marks turns with control tokens (``<|im_end|>``), and a model can spell one with ordinary
 tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
 could close its own turn and write the next speaker's. Here only the template itself writes control tokens:
@@ -18,27 +21,29 @@ the thoughts in earlier answers, and raises where a control token is also a piec
 import re
 import threading
 from collections.abc import Iterable
+from itertools import pairwise
 
 from selfplay.core.control_tokens import ControlTokens, Tokenizer
 from selfplay.core.errors import InputError, first_line
-from selfplay.core.types import Message, Messages
+from selfplay.core.joints import ASKED, RULES, SAID, Joints
+from selfplay.core.messages import Message, Messages
 
 MAX_RENDERED_TOKENS = 2_000_000
 """Rendered prompts are cached until they have this many tokens in total."""
 MAX_CACHED_ANSWERS = 100_000
 """The token ids of this many answers are cached."""
+Key = tuple[bool | tuple[str, str], ...]
+"""Whether messages follow an answer; then their roles and contents."""
 _ROLE = re.compile(r"[\w-]+")
-_ASKED: Message = {"role": "user", "content": "Is it so?"}
-_SAID: Message = {"role": "assistant", "content": "Indeed."}
-_RULES: Message = {"role": "system", "content": "Be brief."}
-_SAMPLES: tuple[Messages, ...] = ([_ASKED, _SAID], [_ASKED, _SAID, _ASKED], [_RULES, _ASKED])
+_SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, ASKED])
 """Conversations that show the text a template writes around contents."""
 
 
 class ChatTokens:
     """The only place where messages, and answers that were not sampled, become token ids; see the module.
 
-    Several threads may use it at once.
+    Several threads may use it at once. ``joints``: what the template writes after an answer, or ``None`` if
+    it depends on what came before the answer; every prompt is then tokenised from its text.
 
     ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
     end-of-text token, and the configured ones.
@@ -59,24 +64,31 @@ class ChatTokens:
         self._control = ControlTokens(tokenizer, model_name, samples)
         known = [tokenizer.eos_token_id, *stop_token_ids]
         self.stop_token_ids = list(dict.fromkeys([self._turn_end(samples, known), *known]))
+        self.joints = Joints.of(self._templated) if samples else None
         self._answers: dict[str, list[int]] = {}
-        self._rendered: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._rendered: dict[Key, list[int]] = {}
         self._rendered_tokens = 0
         self._caching = threading.Lock()
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
-        template.
+        template. Answers that have ``token_ids`` are in the prompt with these.
 
-        Equal prompts return the same list object: do not modify it.
+        Equal prompts without such answers return the same list object: do not modify it.
 
         Raises:
             InputError: the tokenizer has no chat template, its template rejects these messages (for example,
                 because of an unknown role), or they contain an unpaired surrogate.
         """
-        key = tuple((message["role"], message["content"]) for message in messages)
-        prompt = self._rendered.get(key)
-        return self._cached(key, self._render(messages)) if prompt is None else prompt
+        drawn = [index for index, message in enumerate(messages) if "token_ids" in message]
+        if not drawn or self.joints is None:
+            return self._tokenised(messages)
+        ids = list(self._tokenised(messages[: drawn[0]]))
+        for answer, following in pairwise([*drawn, len(messages)]):
+            said = messages[answer]["token_ids"]
+            ids += said
+            ids += self._after(said, messages[answer + 1 : following])
+        return ids
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, without special tokens."""
@@ -101,11 +113,36 @@ class ChatTokens:
         """Return the text of ``ids``; see :func:`decoded`."""
         return decoded(self.tokenizer, ids)
 
+    def note(self) -> str | None:
+        """Return a line for the user if answers are tokenised again in later prompts."""
+        if self.joints is not None or self.tokenizer.chat_template is None:
+            return None
+        return (
+            f"the chat template of {self.model_name} cannot be continued after an answer, so later prompts "
+            "tokenise the conversation again"
+        )
+
     def spelled_control_tokens(self, text: str) -> int:
         """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
         return self._control.spelled(text)
 
-    def _cached(self, key: tuple[tuple[str, str], ...], prompt: list[int]) -> list[int]:
+    def _tokenised(self, messages: Messages, *, after_answer: bool = False) -> list[int]:
+        """Return the ids of messages, as the beginning of a conversation or after an answer."""
+        key: Key = (after_answer, *((message["role"], message["content"]) for message in messages))
+        prompt = self._rendered.get(key)
+        if prompt is None:
+            prompt = self._cached(key, self._render(messages, after_answer=after_answer))
+        return prompt
+
+    def _after(self, said: list[int], messages: Messages) -> list[int]:
+        """Return the ids between an answer and the next one, without the end of turn that was drawn."""
+        ids = self._tokenised(messages, after_answer=True)
+        if not said or said[-1] not in self.stop_token_ids or self.stop_token_ids[0] not in ids:
+            return ids
+        end = ids.index(self.stop_token_ids[0])
+        return ids if self.decode(ids[:end]).strip() else ids[end + 1 :]
+
+    def _cached(self, key: Key, prompt: list[int]) -> list[int]:
         """Cache a rendered prompt, unless another thread was faster, and return the cached list."""
         with self._caching:
             if self._rendered_tokens > MAX_RENDERED_TOKENS:
@@ -116,7 +153,7 @@ class ChatTokens:
                 self._rendered_tokens += len(prompt)
             return self._rendered[key]
 
-    def _render(self, messages: Messages) -> list[int]:
+    def _render(self, messages: Messages, *, after_answer: bool) -> list[int]:
         if _is_plain_text(messages):
             return self._control.encode(_whole(messages[0]["content"]), add_special_tokens=True)
         if self.tokenizer.chat_template is None:
@@ -125,7 +162,9 @@ class ChatTokens:
                 f"{self.model_name} has no chat template",
                 "Use a chat model, or the prompt template default, which is plain text.",
             )
-        text = self._templated([self._with_breaks(message) for message in messages])
+        broken = [self._with_breaks(message) for message in messages]
+        joints = self.joints if after_answer else None
+        text = self._templated(broken) if joints is None else joints.after_answer(broken)
         return self._control.encode(self._control.named(text))
 
     def _with_breaks(self, message: Message) -> Message:
@@ -155,7 +194,7 @@ class ChatTokens:
         samples = []
         for messages in _SAMPLES:
             try:
-                samples.append(self._templated(messages, add_generation_prompt=messages[-1] is _ASKED))
+                samples.append(self._templated(messages, add_generation_prompt=messages[-1] is ASKED))
             except InputError:
                 continue  # a caller that sends such messages gets the error
         return samples
@@ -165,9 +204,9 @@ class ChatTokens:
         counts only if it is a known one.
         """
         for text in samples:
-            _, said, rest = text.rpartition(_SAID["content"])
+            _, said, rest = text.rpartition(SAID["content"])
             end = self._control.first(rest) if said else None
-            if end is not None and (end in known or _ASKED["content"] not in rest):
+            if end is not None and (end in known or ASKED["content"] not in rest):
                 return end
         return known[0]
 

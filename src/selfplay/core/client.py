@@ -9,13 +9,15 @@ from typing import Any
 
 from selfplay.core.adapters import TRAINED
 from selfplay.core.errors import EpisodeError, SelfplayError
-from selfplay.core.types import Messages, Step, as_messages
+from selfplay.core.messages import Messages, as_messages, as_text
+from selfplay.core.types import Step
 
 
 @dataclass
 class ModelResponse:
     """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
 
+    ``completion`` has the answer as a message for later prompts, with its token ids if they are known.
     ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
     version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
     token or a stop string was drawn) or ``length`` (the answer was cut at the token limit). The arena sets
@@ -31,6 +33,14 @@ class ModelResponse:
     finish_reason: str = "stop"
     policy: str = TRAINED
     temperature: float = 1.0
+
+    @property
+    def drawn(self) -> list[int] | None:
+        """The token ids of the answer, for later prompts; ``None`` if the client does not know them.
+
+        They are there even if the call did not ask for tokens to train on.
+        """
+        return self.completion[0].get("token_ids") if self.completion else None
 
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
@@ -48,8 +58,8 @@ class ModelResponse:
                 raise EpisodeError("the client returned a log-probability that is not a finite number")
         return Step(
             role_id=role_id,
-            prompt=as_messages(prompt),
-            completion=self.completion,
+            prompt=as_text(as_messages(prompt)),
+            completion=as_text(self.completion),
             prompt_token_ids=self.prompt_token_ids,
             completion_token_ids=self.completion_token_ids,
             completion_logprobs=self.completion_logprobs,

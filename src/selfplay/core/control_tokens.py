@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from selfplay.core.errors import InputError
-from selfplay.core.types import Messages
+from selfplay.core.messages import Messages
 
 BREAK = "\ud800"
 """An unpaired surrogate: text can hold it while a template renders, but no tokenizer accepts it."""

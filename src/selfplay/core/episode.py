@@ -13,20 +13,23 @@ from selfplay.core.arena import Arena
 from selfplay.core.client import ModelResponse
 from selfplay.core.current_episode import EpisodeContext, current_episode, inherit
 from selfplay.core.errors import TransientError
+from selfplay.core.messages import Messages
 from selfplay.core.rubric import Rubric
-from selfplay.core.types import GenerateResult, Messages, Rollout, Step
+from selfplay.core.types import GenerateResult, Rollout, Step
 
 
 @dataclass(frozen=True)
 class Utterance:
     """A message in an episode, by a role or by the environment (author ``""``).
 
-    ``to`` is the only role that hears it, or ``""`` for all roles.
+    ``to`` is the only role that hears it, or ``""`` for all roles. ``token_ids`` are those with which a model
+    said it, if they are known.
     """
 
     author: str
     text: str
     to: str = ""
+    token_ids: list[int] | None = None
 
 
 @dataclass

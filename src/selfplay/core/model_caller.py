@@ -12,7 +12,8 @@ from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.current_episode import current_episode
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
-from selfplay.core.types import Messages, Role, as_messages
+from selfplay.core.messages import Messages, as_messages
+from selfplay.core.types import Role
 from selfplay.core.verbose_logger import VerboseLogger
 
 

@@ -8,21 +8,16 @@ from typing import Any
 
 from selfplay.core.adapters import TRAINED
 from selfplay.core.agents import AgentSpec
-
-Message = dict[str, str]
-Messages = list[Message]
-
-
-def as_messages(prompt: Messages | str) -> Messages:
-    """Return a string as a single user message, and messages unchanged."""
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+from selfplay.core.history import History
+from selfplay.core.messages import Messages
 
 
 @dataclass
 class Role:
     """A trainable seat. ``policy`` names the adapter that it plays with and trains.
 
-    An answer ends before the first of the ``stop`` strings, if one appears.
+    An answer ends before the first of the ``stop`` strings, if one appears. ``history`` says what later
+    prompts show of its answers.
     """
 
     id: str
@@ -31,10 +26,11 @@ class Role:
     max_tokens: int | None = None
     policy: str = TRAINED
     stop: tuple[str, ...] = ()
+    history: History = "keep"
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        system: Messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, *(history or []), {"role": "user", "content": user_content}]
 
 

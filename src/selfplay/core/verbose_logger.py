@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from selfplay.core.current_episode import current_episode
+from selfplay.core.messages import Messages
 from selfplay.core.text import one_line, printable
-from selfplay.core.types import GenerateResult, Messages, TrainingRecord
+from selfplay.core.types import GenerateResult, TrainingRecord
 
 _LONGEST_ARTIFACT = 300
 

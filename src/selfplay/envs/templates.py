@@ -109,7 +109,7 @@ def _fewshot_head(env_id: str, num_players: int, pid: int, rules: str) -> tuple[
     examples = example_turns(env_id, num_players, pid)
     if not examples:
         return ({"role": "user", "content": f"{rules}\n{_BARE_MOVE_REQUEST}"},)
-    head = []
+    head: Messages = []
     before = f"{rules}\n\n"
     for observation, move in examples:
         head.append({"role": "user", "content": before + observation})

@@ -21,6 +21,7 @@ from selfplay.core import (
 )
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
+from selfplay.core.messages import said
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.answering import Answering
 from selfplay.inference.generation import Decoder, EngineStats, TreeModel
@@ -278,7 +279,7 @@ class EmbeddedEngine(Answering):
         self.stats.spelled_control_tokens += self.model.spelled_control_tokens(text)
         return ModelResponse(
             text,
-            [{"role": "assistant", "content": text}],
+            [said("assistant", text, request.drawn)],
             request.prompt,
             request.drawn[first:],
             request.logprobs[first:],

@@ -35,6 +35,7 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import TRAINED
 from selfplay.core.hosts import is_loopback
+from selfplay.core.messages import as_text, said
 from selfplay.core.text import without_control_tokens
 
 Answer = TypeVar("Answer")
@@ -98,7 +99,8 @@ class OpenAIClient(InferenceClient):
     """A client of OpenAI, OpenRouter, vLLM, llama.cpp, ``selfplay serve`` or another compatible server.
 
     The client requests token ids and log-probabilities, and keeps them if the server returns all of them
-    (vLLM, ``selfplay serve``). Otherwise the three token fields of an answer are ``None``. A vLLM server
+    (vLLM, ``selfplay serve``). Otherwise the three token fields of an answer are ``None``. It sends the token
+    ids of earlier answers back to ``selfplay serve``, which then does not tokenise them again. A vLLM server
     returns log-probabilities of the sampling distribution if it runs with ``--logprobs-mode
     processed_logprobs --generation-config vllm``.
 
@@ -202,7 +204,8 @@ class OpenAIClient(InferenceClient):
             InputError: the key is rejected, or missing.
         """
         name = self.model if model is None else self.models.get(model, model)
-        request: dict[str, Any] = {"model": name, "messages": _safe(messages), "temperature": temperature}
+        sent = _safe(as_text(messages) if self._host in _HOSTED else messages)
+        request: dict[str, Any] = {"model": name, "messages": sent, "temperature": temperature}
         if max_tokens is not None:
             # OpenAI's newer models take only the newer name, other servers only the older one.
             request["max_completion_tokens" if self._host == _OPENAI else "max_tokens"] = max_tokens
@@ -265,16 +268,17 @@ class OpenAIClient(InferenceClient):
         raw = await self._connected().chat.completions.with_raw_response.create(**request)
         answer = _decoded(raw.http_response.content, _Completion)
         if not answer.choices:
-            said = f": {self._words(answer.error)}" if answer.error else ""
-            raise _Fault(f"the answer has no choices{said}")
+            reason = f": {self._words(answer.error)}" if answer.error else ""
+            raise _Fault(f"the answer has no choices{reason}")
         choice = answer.choices[0]
         if choice.finish_reason == "error":
             raise _Fault("the answer was cut short by an error")
         text = choice.message.content or ""
         version = raw.http_response.headers.get(VERSION_HEADER, "")
+        kept_ids = choice.token_ids if version else None  # `selfplay serve` takes them back
         response = ModelResponse(
             text,
-            [{"role": "assistant", "content": text}],
+            [said("assistant", text, kept_ids)],
             policy_version=int(version) if version.isdecimal() else self._version,
             finish_reason=choice.finish_reason or "stop",
         )

@@ -55,6 +55,7 @@ class Chat:
         model = self._served_name(request.model)
         messages = [message.to_message() for message in request.messages]
         self._check_length(messages)
+        self._check_ids(messages)
         limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
         max_tokens = request.max_completion_tokens or request.max_tokens
         if max_tokens is None:
@@ -137,6 +138,15 @@ class Chat:
         if _characters(messages) > LONG_PROMPT:
             return len(await asyncio.to_thread(self.engine.render, messages))
         return len(self.engine.render(messages))
+
+    def _check_ids(self, messages: Messages) -> None:
+        """Reject token ids that are not in the vocabulary."""
+        size = len(self.engine.tokenizer)
+        for number, message in enumerate(messages):
+            largest = max(message.get("token_ids", ()), default=0)
+            if largest >= size:
+                where = f"messages[{number}].token_ids"
+                raise ApiError(400, f"{where}: {largest} is not one of the {size} tokens", param=where)
 
     def _check_length(self, messages: Messages) -> None:
         """Reject messages that cannot fit into the context without rendering them, which takes seconds."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from selfplay.core import Message, derive_seed
+from selfplay.core.messages import said
 from selfplay.inference.sampling import GREEDY_BELOW
 
 MAX_CHOICES = 128
@@ -43,10 +44,13 @@ class TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A message. Role ``text`` is ours: the content of a single one is the prompt, without a template."""
+    """A message. Two things are ours: role ``text``, whose content is the whole prompt, without a template;
+    and the token ids of an earlier answer, as this server gave them, which then are in the prompt.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "text"]
     content: str | list[TextPart]
+    token_ids: list[NonNegativeInt] | None = None
 
     def to_message(self) -> Message:
         """Return the message in the engine's format."""
@@ -54,7 +58,8 @@ class ChatMessage(BaseModel):
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
         # ``developer`` is OpenAI's newer name for ``system``; chat templates do not have it.
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        role = "system" if self.role == "developer" else self.role
+        return said(role, content, self.token_ids if role == "assistant" else None)
 
 
 class StreamOptions(BaseModel):

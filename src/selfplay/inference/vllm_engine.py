@@ -29,6 +29,7 @@ from selfplay.core import (
 from selfplay.core.adapters import BASE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.core.limits import MAX_QUEUE
+from selfplay.core.messages import said
 from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,
@@ -307,7 +308,7 @@ class VLLMEngine(InferenceClient):
         self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(text)
         response = ModelResponse(
             text,
-            [{"role": "assistant", "content": text}],
+            [said("assistant", text, drawn)],
             policy_version=served.delivery.version,
             finish_reason=answer.finish_reason,
         )

@@ -113,7 +113,8 @@ class PolicyModel:
         self.tokens = ChatTokens(self.tokenizer, model_name, _configured_stops(self._causal_lm))
         self.stop_token_ids = self.tokens.stop_token_ids
         self.context_length = limit.tokens
-        self.notes = [line for line in (left_out, limit.note()) if line is not None]
+        notes = (left_out, limit.note(), self.tokens.note())
+        self.notes = [line for line in notes if line is not None]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -11,6 +11,7 @@ from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
+from selfplay.core import Messages
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.ray.learner import LearningLoop
 from selfplay.ray.settings import LearnerSettings
@@ -29,7 +30,7 @@ class VLLMActor(EngineActor):
     async def submit_prompt(self, prompt: str, lora_path: str | None = None) -> str:
         """Answer a prompt unchanged, without chat markup."""
         await self.start()
-        messages = [{"role": "text", "content": prompt}]
+        messages: Messages = [{"role": "text", "content": prompt}]
         adapter = AdapterRef(lora_path or BASE, 0, lora_path)
         response = await self.host.complete(adapter, messages, self.temperature, None, False, None, ())
         return response.text

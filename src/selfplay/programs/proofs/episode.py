@@ -11,7 +11,7 @@ from selfplay.programs.proofs.prompts import messages_for
 from selfplay.programs.proofs.protocol import Protocol, Stance, Turn
 from selfplay.programs.proofs.rewards import RoundOutcome, round_rewards
 from selfplay.programs.proofs.rubric import make_proof_rubric
-from selfplay.programs.proofs.state import Answer, ProofState, total_rewards
+from selfplay.programs.proofs.state import Answer, ProofState, total_rewards, without_token_ids
 
 
 class ProofEpisode(Episode):
@@ -124,14 +124,17 @@ class ProofEpisode(Episode):
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         """Return the final state and ``rewards``, the sum of every agent's."""
         proof: ProofState = state.data["proof"]
-        return {**proof, "rewards": total_rewards(proof)}
+        return {**without_token_ids(proof), "rewards": total_rewards(proof)}
 
     async def _take_turn(
         self, arena: Arena, state: ProofState, turn: Turn, branches: list[int]
     ) -> tuple[Answer, Step]:
         number = len(state["rounds"])
         words = self.max_response_words
-        messages = messages_for(self.protocol, state, turn, words, with_examples=self.examples)
+        history = arena.get_role(turn.agent).history
+        messages = messages_for(
+            self.protocol, state, turn, words, with_examples=self.examples, history=history
+        )
         retries = 0
         while True:
             seed = derive_seed(state["seed"], "turn", number, *branches, turn.agent, retries)
@@ -142,6 +145,8 @@ class ProofEpisode(Episode):
                 break
             retries += 1
         answer["retries"] = retries
+        if response.drawn is not None:
+            answer["token_ids"] = response.drawn
         step = response.to_step(turn.agent, messages, round=number, agent=turn.agent, valid=answer["valid"])
         step.info["legal_answers"] = legal_answers(self.protocol, turn.agent, number)
         return answer, step

@@ -7,6 +7,8 @@ follow the last line best. Requests stay in the conversation, so a later prompt 
 import random
 
 from selfplay.core import Messages, derive_seed
+from selfplay.core.history import History, shown
+from selfplay.core.messages import said
 from selfplay.core.text import speech
 from selfplay.programs.proofs.answers import is_last_turn
 from selfplay.programs.proofs.decisions import choices_text
@@ -18,7 +20,13 @@ _SAYS: dict[Stance, str] = {"accept": "right", "reject": "wrong"}
 
 
 def messages_for(
-    protocol: Protocol, state: ProofState, turn: Turn, max_words: int, *, with_examples: bool = True
+    protocol: Protocol,
+    state: ProofState,
+    turn: Turn,
+    max_words: int,
+    *,
+    with_examples: bool = True,
+    history: History = "keep",
 ) -> Messages:
     """Return the prompt of an agent's next turn.
 
@@ -34,14 +42,16 @@ def messages_for(
         max_words: the word limit that the agent is told.
         with_examples: whether two short proofs precede the conversation, as if the agent had taken part in
             them; models of some hundred million parameters do not find the form without.
+        history: what the prompt shows of the agent's own answers.
     """
-    messages = [{"role": "system", "content": system_prompt(protocol, state, turn.agent, max_words)}]
+    messages = [said("system", system_prompt(protocol, state, turn.agent, max_words))]
     if with_examples:
         for example in example_proofs(protocol, turn.agent, state["stances"]):
             messages += _taken_turns(protocol, example, turn.agent, max_words)
+    beginning = len(messages) + 1
     taken = _taken_turns(protocol, state, turn.agent, max_words)
     asked = _asked(protocol, state, turn, len(state["rounds"]), max_words)
-    return [*messages, *taken, {"role": "user", "content": asked}]
+    return shown([*messages, *taken, {"role": "user", "content": asked}], history, beginning)
 
 
 def system_prompt(protocol: Protocol, state: ProofState, agent: str, max_words: int) -> str:
@@ -57,9 +67,10 @@ def _taken_turns(protocol: Protocol, state: ProofState, agent: str, max_words: i
         if agent in played["answers"]:
             turn = next(one for one in protocol.turns(number, state["seed"]) if one.agent == agent)
             asked = _asked(protocol, state, turn, number, max_words)
-            raw = played["answers"][agent]["raw"]
+            answer = played["answers"][agent]
             messages.append({"role": "user", "content": asked})
-            messages.append({"role": "assistant", "content": raw if raw.strip() else "..."})
+            spoken = answer["raw"] if answer["raw"].strip() else "..."  # some APIs refuse an empty message
+            messages.append(said("assistant", spoken, answer.get("token_ids")))
     return messages
 
 
@@ -117,7 +128,7 @@ def _asked(protocol: Protocol, state: ProofState, turn: Turn, number: int, max_w
 
 def _heard(protocol: Protocol, state: ProofState, turn: Turn, rounds: range) -> list[str]:
     channels = _reading_order(protocol, state, turn, rounds.stop)
-    said = []
+    words = []
     for number in rounds:
         answers = state["rounds"][number]["answers"]
         for channel in channels:
@@ -125,8 +136,8 @@ def _heard(protocol: Protocol, state: ProofState, turn: Turn, rounds: range) -> 
                 if author != turn.agent and channel in answer["messages"]:
                     name = _shown_name(protocol, author)
                     label = name if len(channels) == 1 else f"{name} ({channel})"
-                    said.append(speech(label, answer["messages"][channel]))
-    return said
+                    words.append(speech(label, answer["messages"][channel]))
+    return words
 
 
 def _reading_order(protocol: Protocol, state: ProofState, turn: Turn, number: int) -> list[str]:

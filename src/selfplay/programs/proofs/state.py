@@ -1,6 +1,6 @@
 """The state of an episode: plain JSON values, which are kept in the rollout's ``extras``."""
 
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from selfplay.core import InputError
 from selfplay.programs.proofs.protocol import Stance
@@ -11,7 +11,8 @@ class Answer(TypedDict):
 
     ``messages`` are by channel; there are none in a decision or an invalid answer. ``raw`` is the whole text.
     ``decision`` has the fields of a Decision. ``retries`` counts the invalid answers that were asked for
-    again and are not kept. ``cut``: the token limit ended the answer.
+    again and are not kept. ``cut``: the token limit ended the answer. ``token_ids`` are those with which it
+    was drawn, if they are known; later prompts contain them, and extras do not.
     """
 
     messages: dict[str, str]
@@ -20,6 +21,7 @@ class Answer(TypedDict):
     valid: bool
     retries: int
     cut: bool
+    token_ids: NotRequired[list[int]]
 
 
 class Round(TypedDict):
@@ -49,6 +51,20 @@ class ProofState(TypedDict):
     decision: dict[str, Any]
     decided_by: str | None
     terminated: bool
+
+
+def without_token_ids(state: ProofState) -> ProofState:
+    """Return the state as it is kept: the rollout's steps have the token ids."""
+
+    def as_text(answer: Answer) -> Answer:
+        answer = answer.copy()
+        answer.pop("token_ids", None)
+        return answer
+
+    def round_as_text(one: Round) -> Round:
+        return {**one, "answers": {name: as_text(answer) for name, answer in one["answers"].items()}}
+
+    return {**state, "rounds": [round_as_text(one) for one in state["rounds"]]}
 
 
 def total_rewards(state: ProofState) -> dict[str, float]:

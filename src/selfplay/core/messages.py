@@ -1,0 +1,37 @@
+"""Messages: what a model is asked, in the form of OpenAI's chat API."""
+
+from typing import NotRequired, TypedDict
+
+
+class Message(TypedDict):
+    """An OpenAI-style chat message.
+
+    ``token_ids`` are the ids with which a model said an assistant message, as they were drawn: a later prompt
+    has them unchanged, where it would otherwise have the ids of ``content``.
+    """
+
+    role: str
+    content: str
+    token_ids: NotRequired[list[int]]
+
+
+Messages = list[Message]
+
+
+def as_messages(prompt: Messages | str) -> Messages:
+    """Return a string as a single user message, and messages unchanged."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def as_text(messages: Messages) -> Messages:
+    """Return the messages without token ids, for logs and for whoever reads only text."""
+    if not any("token_ids" in message for message in messages):
+        return messages
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def said(role: str, content: str, token_ids: list[int] | None = None) -> Message:
+    """Return a message, with the token ids of an answer if they are known."""
+    if token_ids is None:
+        return {"role": role, "content": content}
+    return {"role": role, "content": content, "token_ids": token_ids}
