@@ -85,6 +85,7 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
         "last_error": "not this one",
         "retried": 0,
         "steps": 6,
+        "broken_prefixes": 0,
         "text_only_steps": 0,
         "reward/proposer": 1.0,
         "reward/solver": 1.5,
@@ -202,8 +203,8 @@ def tamper_version(batch):
 @pytest.mark.parametrize(
     ("tamper", "problem"),
     [
-        (tamper_drop, "6 steps can be trained on, but the batch has 5 records"),
-        (tamper_repeat, "6 steps can be trained on, but the batch has 7 records"),
+        (tamper_drop, "6 records follow from the steps, but the batch has 5"),
+        (tamper_repeat, "6 records follow from the steps, but the batch has 7"),
         (tamper_order, "is in the position of the record of"),
         (tamper_role, "is in the position of the record of"),
         (tamper_rollout, "is in the position of the record of"),
@@ -248,7 +249,7 @@ async def test_the_sanity_check_accepts_failures_exclusions_and_text():
     assert [(record.role_id, record.reward) for record in batch.records] == [("S", 2.0)]
     arena.sanity_check_batch(results, batch)
     batch.records.append(batch.records[0])
-    with pytest.raises(SelfplayError, match="1 steps can be trained on, but the batch has 2 records"):
+    with pytest.raises(SelfplayError, match="1 records follow from the steps, but the batch has 2"):
         arena.sanity_check_batch(results, batch)
 
 

@@ -187,7 +187,7 @@ def test_completions_are_cut_at_max_train_len_and_prompts_that_fill_it_are_left_
         make_record([1, 2, 3], [5, 6]),
     ]
     batch = pack(records, version=None, max_train_len=4, with_answers=False)
-    assert batch.num_records == 2
+    assert batch.num_answers == 2
     (plan,) = batch.plans
     assert plan.sample_S.tolist() == [0, 0, 1]
     assert plan.predict_token_C[plan.prediction_S].tolist() == [3, 4, 5]

@@ -7,6 +7,7 @@ from selfplay.core.arena import Arena
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import EpisodeError, InputError
 from selfplay.core.history import shown
+from selfplay.core.joined_records import mark_prefix
 from selfplay.core.messages import Messages, said
 from selfplay.core.text import speech
 
@@ -72,7 +73,9 @@ class ChatEpisode(Episode):
         if not messages:
             raise EpisodeError(f"{role_id} must answer but has no system prompt and has heard nothing")
         response = await self.call_model(role_id, messages, arena)
-        state.trajectory.append(response.to_step(role_id, messages, turn=state.turn))
+        step = response.to_step(role_id, messages, turn=state.turn)
+        mark_prefix(state.trajectory, step)
+        state.trajectory.append(step)
         state.transcript.append(Utterance(role_id, response.text, token_ids=response.drawn))
 
     def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:

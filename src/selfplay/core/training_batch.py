@@ -8,12 +8,17 @@ from collections import defaultdict
 from typing import Any
 
 from selfplay.core.errors import SelfplayError
+from selfplay.core.joined_records import joined
 from selfplay.core.types import GenerateResult, Rollout, Step, TrainingBatch, TrainingRecord
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """Return one record for each step with token ids that a policy is trained on; parents first, in order."""
-    return [_record(rollout, step) for rollout, step in _steps(results) if step.policy and not step.text_only]
+    """Return the steps with token ids that a policy is trained on as records; parents first, in order.
+
+    A step is a record of its own, or a later answer of the record that it continues; see :func:`joined`.
+    """
+    steps = [(rollout, step) for rollout, step in _steps(results) if step.policy and not step.text_only]
+    return joined([_record(rollout, step) for rollout, step in steps])
 
 
 def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
@@ -67,6 +72,7 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
         "retried": sum(rollout.meta.get("retried", 0) for rollout in rollouts),
         "steps": len(steps),
         "text_only_steps": sum(step.text_only for step in steps if step.policy),
+        "broken_prefixes": sum(step.info.get("prefix_kept") is False for step in steps if step.policy),
         **{name: math.fsum(values) / len(values) for name, values in sorted(means.items())},
     }
 
@@ -83,7 +89,7 @@ def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
     expected = records_of(results)
     if len(expected) != len(batch.records):
         raise SelfplayError(
-            f"{len(expected)} steps can be trained on, but the batch has {len(batch.records)} records"
+            f"{len(expected)} records follow from the steps, but the batch has {len(batch.records)}"
         )
     for wanted, record in zip(expected, batch.records, strict=True):
         where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
@@ -91,10 +97,12 @@ def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
             raise SelfplayError(
                 f"{where} is in the position of the record of {wanted.role_id} in {wanted.rollout_id}"
             )
-        if len(record.logprobs) != len(record.completion_token_ids):
-            raise SelfplayError(f"{where} does not have exactly one log-probability for each sampled token")
-        numbers = [record.advantage, record.reward, *record.logprobs]
-        if not all(map(math.isfinite, numbers)):
-            raise SelfplayError(f"{where} contains a number that is not finite")
+        for answer in record.answers:
+            if len(answer.logprobs) != len(answer.completion_token_ids):
+                raise SelfplayError(
+                    f"{where} does not have exactly one log-probability for each sampled token"
+                )
+            if not all(map(math.isfinite, [answer.advantage, answer.reward, *answer.logprobs])):
+                raise SelfplayError(f"{where} contains a number that is not finite")
         if record != wanted:
             raise SelfplayError(f"{where} differs from the step that was played")

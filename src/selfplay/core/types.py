@@ -178,18 +178,16 @@ class GenerateResult:
 
 
 @dataclass(kw_only=True)
-class TrainingRecord:
-    """The input of a learner, independent of games.
+class Answer:
+    """One answer in a training record: the ids before it, the ids drawn, and what it earned.
 
-    ``action_mask`` has 0 for each prompt token and 1 for each completion token. ``alternatives`` are
-    completions (token ids, including the stop token) that were acceptable in this position; a regulariser may
-    use their probabilities. ``legal_answers`` are the same as texts, and ``prompt`` is what they answer (or
-    empty): the learner, which has the tokenizer, makes ``alternatives`` of them. ``policy`` is the policy to
-    train, and ``temperature`` the one of sampling.
+    ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning.
+    ``alternatives`` are completions (token ids, including the stop token) that were acceptable in this
+    position; a regulariser may use their probabilities. ``legal_answers`` are the same as texts, and
+    ``prompt`` is what they answer (or empty): the learner, which has the tokenizer, makes ``alternatives`` of
+    them.
     """
 
-    role_id: str
-    rollout_id: str
     prompt_token_ids: list[int]
     completion_token_ids: list[int]
     logprobs: list[float]
@@ -199,19 +197,45 @@ class TrainingRecord:
     legal_answers: list[str] = field(default_factory=list)
     prompt: Messages = field(default_factory=list)
     policy_version: int = 0
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class TrainingRecord(Answer):
+    """The input of a learner, independent of games: a sequence of token ids with one answer or several.
+
+    The fields of the base class are those of the first answer. ``later`` are the further answers of a
+    conversation whose prompts each begin with the last prompt and the answer to it, so that all of it is one
+    sequence. ``policy`` is the policy to train, and ``temperature`` the one of sampling.
+    """
+
+    role_id: str
+    rollout_id: str
+    later: list[Answer] = field(default_factory=list)
     policy: str = TRAINED
     temperature: float = 1.0
-    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> list[Answer]:
+        """All answers, in their order; the record itself is the first."""
+        return [self, *self.later]
 
     @property
     def input_ids(self) -> list[int]:
-        """Prompt and completion ids, joined."""
-        return self.prompt_token_ids + self.completion_token_ids
+        """All ids: of each answer, what comes before it and what was drawn."""
+        ids: list[int] = []
+        for answer in self.answers:
+            ids += answer.prompt_token_ids
+            ids += answer.completion_token_ids
+        return ids
 
     @property
     def action_mask(self) -> list[int]:
-        """0 for prompt tokens, 1 for completion tokens."""
-        return [0] * len(self.prompt_token_ids) + [1] * len(self.completion_token_ids)
+        """1 for each id that was drawn, 0 for the others."""
+        mask: list[int] = []
+        for answer in self.answers:
+            mask += [0] * len(answer.prompt_token_ids) + [1] * len(answer.completion_token_ids)
+        return mask
 
 
 @dataclass
@@ -219,7 +243,8 @@ class TrainingBatch:
     """The output of one step of an arena, for a learner.
 
     ``meta`` accounts for all episodes and steps: ``episodes``, ``failed``, ``steps``, ``text_only_steps``
-    (left out because they have no token ids), ``policy_version``, mean ``reward/ROLE`` and the rubrics'
+    (left out because they have no token ids), ``broken_prefixes`` (answers whose prompt does not begin with
+    the role's last prompt and answer), ``policy_version``, mean ``reward/ROLE`` and the rubrics'
     ``metric/NAME``.
     """
 

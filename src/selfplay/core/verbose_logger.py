@@ -108,7 +108,7 @@ class VerboseLogger:
 
     def log_training_records(self, records: list[TrainingRecord]) -> None:
         """Log the number of training records and sampled tokens."""
-        tokens = sum(len(record.completion_token_ids) for record in records)
+        tokens = sum(len(answer.completion_token_ids) for record in records for answer in record.answers)
         self._write(f"{len(records)} records, {tokens} sampled tokens")
 
     def _write(self, headline: str, text: str = "", depth: int = 0) -> None:

@@ -1,6 +1,6 @@
 """Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.legal_answers import LegalAnswers
+from selfplay.core.types import Answer
+from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.trie import TreePlan, build_plan, cut_plan
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
@@ -20,24 +21,24 @@ class NoRecordFits(SelfplayError):
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of records and tokens over which a batch's metrics are means.
+    """The numbers of answers and tokens over which a batch's metrics are means.
 
-    ``fresh_tokens`` were drawn by the version that learns and ``stale_tokens`` by older ones;
-    ``answered_records`` have legal answers.
+    ``fresh_tokens`` were drawn by the version that learns and ``stale_tokens`` by older ones; ``regularised``
+    is the number of answers whose position has legal answers.
     """
 
-    records: int
+    answers: int
     fresh_tokens: int
     stale_tokens: int
-    answered_records: int
+    regularised: int
 
 
 @dataclass
 class Tokens:
     """The S sampled tokens of one plan; prompt tokens are not among them.
 
-    ``advantage_S`` is the advantage of each token's record divided by the number of records, so that sums
-    over tokens are means over records. ``behaviour_S`` is the log-probability with which each token was
+    ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
+    over tokens are means over answers. ``behaviour_S`` is the log-probability with which each token was
     drawn. ``stale_S`` marks tokens that an older policy version drew.
     """
 
@@ -59,7 +60,10 @@ class Tokens:
 
 @dataclass
 class Batch:
-    """R records and the legal answers to their prompts, as plans whose samples 0..R-1 are the records."""
+    """R answers that were drawn, and legal answers to the same prompts, as plans.
+
+    Samples 0..R-1 of the plans are the answers of the records, in their order.
+    """
 
     plans: list[TreePlan]
     answers: LegalAnswers
@@ -70,8 +74,8 @@ class Batch:
     separate_tokens: int
 
     @property
-    def num_records(self) -> int:
-        """R, the number of records."""
+    def num_answers(self) -> int:
+        """R, the number of answers that were drawn."""
         return len(self.advantage_R)
 
     @property
@@ -79,10 +83,10 @@ class Batch:
         """The numbers of records and tokens over which the metrics of this batch are means."""
         lengths_R = np.diff(self.start_R, append=len(self.behaviour))
         return Counts(
-            records=self.num_records,
+            answers=self.num_answers,
             fresh_tokens=int(lengths_R[~self.stale_R].sum()),
             stale_tokens=int(lengths_R[self.stale_R].sum()),
-            answered_records=round(float(self.answers.visits_P.sum()) * self.num_records),
+            regularised=round(float(self.answers.visits_P.sum()) * self.num_answers),
         )
 
     @property
@@ -91,14 +95,46 @@ class Batch:
         return sum(plan.num_tokens for plan in self.plans)
 
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
-        """Return the data that the loss needs for the records' tokens in ``plan``, in the plan's order."""
-        own = plan.sample_S < self.num_records
+        """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
+        own = plan.sample_S < self.num_answers
         sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
         return Tokens(
-            torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_records)).to(device),
+            torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device),
             torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
             torch.from_numpy(self.stale_R[sample_S]).to(device),
         )
+
+
+@dataclass
+class _Sequences:
+    """Sequences of token ids, ``heads[i] + tails[i]``, and the ranges of each tail that are samples."""
+
+    heads: list[list[int]] = field(default_factory=list)
+    tails: list[list[int]] = field(default_factory=list)
+    samples: list[list[range]] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)
+
+    def add(self, head: list[int], tail: list[int], samples: list[range], temperature: float) -> None:
+        self.heads.append(head)
+        self.tails.append(tail)
+        self.samples.append(samples)
+        self.temperatures.append(temperature)
+
+    def plans(self) -> list[TreePlan]:
+        """Return a plan for each temperature; samples have their numbers among all of them."""
+        counts = [len(samples) for samples in self.samples]
+        first = np.cumsum([0, *counts])
+        plans = []
+        for temperature in sorted(set(self.temperatures)):
+            chosen = [n for n, one in enumerate(self.temperatures) if one == temperature]
+            plan = build_plan(
+                [self.heads[n] for n in chosen],
+                [self.tails[n] for n in chosen],
+                [self.samples[n] for n in chosen],
+            )
+            numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
+            plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
+        return plans
 
 
 def pack(
@@ -110,42 +146,51 @@ def pack(
 ) -> Batch:
     """Pack records into plans, each of one sampling temperature, that share almost nothing with each other.
 
-    Completions are cut where prompt and completion reach ``max_train_len`` tokens. Records whose prompt alone
-    is that long are left out.
+    A record is cut after ``max_train_len`` tokens. Answers whose prompt alone is that long are left out.
 
     Raises:
-        NoRecordFits: no record is left.
+        NoRecordFits: no answer is left.
     """
-    limit = max_train_len or 1 << 60
-    kept = [record for record in records if len(record.prompt_token_ids) < limit]
+    sequences, kept, positions = _Sequences(), list[Answer](), list[Position]()
+    behaviour = list[list[float]]()
+    for record in records:
+        answers = _fitting(record, max_train_len or 1 << 60)
+        if not answers:
+            continue
+        head = record.prompt_token_ids
+        ids = head + record.completion_token_ids if len(answers) == 1 else record.input_ids
+        samples = [range(start - len(head), stop - len(head)) for _, start, stop in answers]
+        sequences.add(head, ids[len(head) : answers[-1][2]], samples, record.temperature)
+        for answer, start, stop in answers:
+            kept.append(answer)
+            behaviour.append(answer.logprobs[: stop - start])
+            prompt = head if answer is record else ids[:start] if answer.alternatives else []
+            positions.append(Position(prompt, answer.alternatives, record.temperature))
     if not kept:
         raise NoRecordFits(NOTHING_FITS)
-    prompts = [record.prompt_token_ids for record in kept]
-    completions = [record.completion_token_ids[: limit - len(record.prompt_token_ids)] for record in kept]
-    lengths = np.array([len(completion) for completion in completions], dtype=np.int64)
-    answers = LegalAnswers.collect(kept if with_answers else [])
-    temperatures = [record.temperature for record in kept] + answers.temperatures
-    plans = _plans(prompts + answers.prompts, completions + answers.answers, temperatures)
-    behaviour = [record.logprobs[:length] for record, length in zip(kept, lengths, strict=True)]
+    separate_tokens = sum(map(len, sequences.heads)) + sum(map(len, sequences.tails))
+    legal = LegalAnswers.collect(positions if with_answers else [])
+    for prompt, completion, temperature in zip(legal.prompts, legal.answers, legal.temperatures, strict=True):
+        sequences.add(prompt, completion, [range(len(completion))], temperature)
+    lengths = np.array([len(logprobs) for logprobs in behaviour], dtype=np.int64)
     return Batch(
-        plans=[piece for plan in plans for piece in cut_plan(plan)],
-        answers=answers,
+        plans=[piece for plan in sequences.plans() for piece in cut_plan(plan)],
+        answers=legal,
         start_R=np.cumsum(lengths) - lengths,
-        advantage_R=np.array([record.advantage for record in kept], dtype=np.float32),
-        stale_R=np.array([version is not None and record.policy_version < version for record in kept]),
+        advantage_R=np.array([answer.advantage for answer in kept], dtype=np.float32),
+        stale_R=np.array([version is not None and answer.policy_version < version for answer in kept]),
         behaviour=np.concatenate(behaviour).astype(np.float32),
-        separate_tokens=sum(len(prompt) for prompt in prompts) + int(lengths.sum()),
+        separate_tokens=separate_tokens,
     )
 
 
-def _plans(
-    prompts: list[list[int]], completions: list[list[int]], temperatures: list[float]
-) -> list[TreePlan]:
-    """Return a plan for each temperature; samples have their numbers among all of them."""
-    plans = []
-    for temperature in sorted(set(temperatures)):
-        numbers = [number for number, one in enumerate(temperatures) if one == temperature]
-        plan = build_plan([prompts[n] for n in numbers], [completions[n] for n in numbers])
-        sample_S = np.array(numbers, dtype=np.int64)[plan.sample_S]
-        plans.append(replace(plan, sample_S=sample_S, temperature=temperature))
-    return plans
+def _fitting(record: TrainingRecord, limit: int) -> list[tuple[Answer, int, int]]:
+    """Return the answers of a record that begin within its first ``limit`` tokens, with their bounds."""
+    found, position = [], 0
+    for answer in record.answers:
+        start = position + len(answer.prompt_token_ids)
+        if start >= limit:
+            break
+        position = start + len(answer.completion_token_ids)
+        found.append((answer, start, min(position, limit)))
+    return found

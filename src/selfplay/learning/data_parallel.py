@@ -2,7 +2,7 @@
 
 Every learner holds the whole model and receives the whole batch. It trains on its own shard; then the
 learners combine the shards' gradients into the batch's gradient, and all make the same step. Losses are means
-over records. If shard r keeps n_r of the batch's n records (those that are not too long), then
+over answers. If shard r keeps n_r of the batch's n answers (those that are not too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
@@ -27,17 +27,17 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
-from selfplay.learning.sequences import as_bytes, shared_prefixes
+from selfplay.learning.sequences import TOKEN, as_bytes, shared_prefixes
 
 SUMS = ("packed_tokens", "separate_tokens")
 """Metrics that are sums. All others are means."""
 MEANS_OVER = {
     "mismatch": "fresh_tokens",
     "stale_mismatch": "stale_tokens",
-    "legal_mass": "answered_records",
-    "legal_entropy": "answered_records",
+    "legal_mass": "regularised",
+    "legal_entropy": "regularised",
 }
-"""The field of Counts over which a metric is a mean; ``records`` for all metrics that are not listed."""
+"""The field of Counts over which a metric is a mean; ``answers`` for all metrics that are not listed."""
 
 
 class PeerLost(SelfplayError):
@@ -63,10 +63,10 @@ def combine(shares: list[Share]) -> Share:
     return Share(
         {name: _combined(name, [share for share in shares if name in share.metrics]) for name in names},
         Counts(
-            sum(count.records for count in counts),
+            sum(count.answers for count in counts),
             sum(count.fresh_tokens for count in counts),
             sum(count.stale_tokens for count in counts),
-            sum(count.answered_records for count in counts),
+            sum(count.regularised for count in counts),
         ),
     )
 
@@ -74,7 +74,7 @@ def combine(shares: list[Share]) -> Share:
 def _combined(name: str, shares: list[Share]) -> float:
     if name in SUMS:
         return sum(share.metrics[name] for share in shares)
-    weights = [getattr(share.counts, MEANS_OVER.get(name, "records")) for share in shares]
+    weights = [getattr(share.counts, MEANS_OVER.get(name, "answers")) for share in shares]
     total = sum(weight * share.metrics[name] for weight, share in zip(weights, shares, strict=True))
     return float(total / max(sum(weights), 1))
 
@@ -87,12 +87,13 @@ def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord
     with the beginning of the previous record. No shard is empty unless there are fewer records than shards.
     """
     prompts = [record.prompt_token_ids for record in records]
-    ids = list(as_bytes(prompts, [record.completion_token_ids for record in records]))
+    rests = [record.input_ids[len(record.prompt_token_ids) :] for record in records]
+    ids = list(as_bytes(prompts, rests))
     order = sorted(range(len(records)), key=lambda index: (ids[index], len(prompts[index])))
     ordered = [records[index] for index in order]
     if len(ordered) <= count:
         return [ordered[index : index + 1] for index in range(count)]
-    alone = [len(record.prompt_token_ids) + len(record.completion_token_ids) for record in ordered]
+    alone = [len(ids[index]) // TOKEN.itemsize for index in order]
     shared = shared_prefixes([ids[index] for index in order])
     new = [length - common for length, common in zip(alone, shared, strict=True)]
     low, high = max(alone), sum(new)
@@ -252,9 +253,9 @@ class DataParallel:
             if "error" in report:
                 raise SelfplayError(f"learner {rank} failed: {report['error']}")
         whole = combine([Share(report["metrics"], Counts(**report["counts"])) for report in reports])
-        if whole.counts.records == 0:
+        if whole.counts.answers == 0:
             raise NoRecordFits(NOTHING_FITS)
-        self._sum_gradients(parameters, own.counts.records / whole.counts.records)
+        self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
         return whole
 
     def mine(self, records: list[TrainingRecord]) -> list[TrainingRecord]:

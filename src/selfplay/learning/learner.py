@@ -130,7 +130,7 @@ class Learner:
         parameters = self.policy.adapter_parameters(self.adapter)
         train = partial(self._train, regulariser_weight=regulariser_weight)
         share = train(records) if self.group is None else self.group.train(records, train, parameters)
-        metrics, trained = share.metrics, share.counts.records
+        metrics, trained = share.metrics, share.counts.answers
         self._check_mismatch(metrics)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
         if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
@@ -146,7 +146,7 @@ class Learner:
             "learning_rate": learning_rate,
             "regulariser_weight": regulariser_weight,
             "records": float(trained),
-            "records_too_long": float(len(records) - trained),
+            "records_too_long": float(sum(len(record.answers) for record in records) - trained),
             "samples_seen": float(self.samples_seen),
             "step_seconds": seconds,
             "packed_tokens_per_second": metrics["packed_tokens"] / seconds,
@@ -198,7 +198,7 @@ class Learner:
         return training_tensors(self.policy, self.adapter, self.optimizer)
 
     def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
-        """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` records.
+        """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
 
         Raises:
             InputError: the weights belong to another adapter.

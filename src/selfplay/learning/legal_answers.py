@@ -1,7 +1,7 @@
 """The legal answers to a batch's prompts, over which the policy is regularised.
 
 At every distinct prompt p with legal answers, the regulariser is the cross-entropy from a reference rho to
-the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of records with that
+the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of answers to that
 prompt. Its gradient with respect to a logit is pi - rho, which does not vanish near a pure policy, unlike the
 gradient of an entropy bonus. Regularised Nash dynamics (arXiv 2002.08456) and magnetic mirror descent (arXiv
 2206.05825) explain why such a term makes self-play converge. The answers are further paths of the batch's
@@ -9,23 +9,31 @@ prefix tree and cost a few tokens.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.core import TrainingRecord
 from selfplay.learning.trie import TreePlan
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+class Position(NamedTuple):
+    """A prompt that was answered: its ids, the legal answers to it, and the temperature of sampling."""
+
+    prompt: list[int]
+    alternatives: list[list[int]]
+    temperature: float
+
+
 @dataclass
 class LegalAnswers:
     """A answers to P distinct prompts. In plans, they are the samples after the records.
 
-    ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's records
-    with each prompt. ``temperatures`` are those of the answers. A prompt that was answered at two
+    ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's answers
+    to each prompt. ``temperatures`` are those of the answers. A prompt that was answered at two
     temperatures counts as two.
     """
 
@@ -36,22 +44,22 @@ class LegalAnswers:
     visits_P: FloatArray
 
     @classmethod
-    def collect(cls, records: list[TrainingRecord]) -> "LegalAnswers":
-        """Collect the alternatives of all records; each distinct prompt counts once."""
+    def collect(cls, positions: list["Position"]) -> "LegalAnswers":
+        """Collect the alternatives of all positions; each distinct prompt counts once."""
         index_of: dict[tuple[float, tuple[int, ...]], int] = {}
         prompts, answers, temperatures, prompt_of, visits = [], [], [], [], []
-        for record in records:
-            if not record.alternatives:
+        for position in positions:
+            if not position.alternatives:
                 continue
-            key = (record.temperature, tuple(record.prompt_token_ids))
+            key = (position.temperature, tuple(position.prompt))
             if key not in index_of:
                 index_of[key] = len(index_of)
                 visits.append(0.0)
-                prompts += [record.prompt_token_ids] * len(record.alternatives)
-                answers += record.alternatives
-                temperatures += [record.temperature] * len(record.alternatives)
-                prompt_of += [index_of[key]] * len(record.alternatives)
-            visits[index_of[key]] += 1 / len(records)
+                prompts += [position.prompt] * len(position.alternatives)
+                answers += position.alternatives
+                temperatures += [position.temperature] * len(position.alternatives)
+                prompt_of += [index_of[key]] * len(position.alternatives)
+            visits[index_of[key]] += 1 / len(positions)
         return cls(prompts, answers, temperatures, np.array(prompt_of, dtype=np.int64), np.array(visits))
 
     def __len__(self) -> int:

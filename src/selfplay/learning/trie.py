@@ -60,18 +60,28 @@ class TreePlan:
         return np.flatnonzero(self.parents_T != np.arange(-1, self.num_tokens - 1))
 
 
-def build_plan(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> TreePlan:
-    """Pack samples (``prompts[s] + completions[s]``) into one plan.
+def build_plan(
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    drawn: Sequence[Sequence[range]] | None = None,
+) -> TreePlan:
+    """Pack sequences (``prompts[i] + completions[i]``) into one plan.
+
+    Each completion is a sample. With ``drawn``, each of its ranges of a completion is one, in this order, and
+    the other ids are only context; the last range ends where the completion ends.
 
     Prompts must not be empty. The last token of a completion is predicted but never fed. The plan does not
     depend on the order of the samples: what is fed is sorted, so that neighbours share the longest prefixes,
     and each sequence adds what it does not share with its neighbour. Time and memory are linear in the
     tokens, apart from the sort, which compares whole prefixes at the speed of memory.
     """
-    samples_N: dict[bytes, list[int]] = {}
-    for sample, fed in enumerate(as_bytes(prompts, [completion[:-1] for completion in completions])):
-        samples_N.setdefault(fed, []).append(sample)
-    ordered = sorted(samples_N)
+    sequences_N: dict[bytes, list[int]] = {}
+    for sequence, fed in enumerate(as_bytes(prompts, [completion[:-1] for completion in completions])):
+        sequences_N.setdefault(fed, []).append(sequence)
+    if drawn is None:
+        drawn = [[range(len(completion))] for completion in completions]
+    first_sample = np.cumsum([0, *map(len, drawn)]).tolist()
+    ordered = sorted(sequences_N)
     ids, shared = [from_bytes(fed) for fed in ordered], shared_prefixes(ordered)
     num_tokens = sum(map(len, ids)) - sum(shared)
     tokens_T, depths_T = np.empty(num_tokens, dtype=np.int64), np.empty(num_tokens, dtype=np.int64)
@@ -79,21 +89,21 @@ def build_plan(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[
     path = np.empty(max(map(len, ids), default=0), dtype=np.int64)  # the nodes of the sequence, by depth
     node_S, token_S, sample_S, offset_S = [], [], [], []
     start = length = 0
-    for fed, own, common in zip(ordered, ids, shared, strict=True):
-        stop = start + len(own) - common
+    for fed, nodes, common in zip(ordered, ids, shared, strict=True):
+        stop = start + len(nodes) - common
         end_T[path[common:length]] = start
-        tokens_T[start:stop] = own[common:]
-        depths_T[start:stop] = np.arange(common, len(own))
+        tokens_T[start:stop] = nodes[common:]
+        depths_T[start:stop] = np.arange(common, len(nodes))
         parents_T[start] = path[common - 1] if common else -1
-        path[common : len(own)] = np.arange(start, stop)
-        start, length = stop, len(own)
-        for sample in samples_N[fed]:
-            answer = completions[sample]
-            first = len(prompts[sample]) - 1
-            node_S.append(path[first : first + len(answer)].copy())
-            token_S.append(np.array(answer, dtype=np.int64))
-            sample_S.append(np.full(len(answer), sample))
-            offset_S.append(np.arange(len(answer)))
+        path[common : len(nodes)] = np.arange(start, stop)
+        start, length = stop, len(nodes)
+        for sequence in sequences_N[fed]:
+            before = len(prompts[sequence]) - 1
+            for sample, own in enumerate(drawn[sequence], first_sample[sequence]):
+                node_S.append(path[before + own.start : before + own.stop].copy())
+                token_S.append(np.array(completions[sequence][own.start : own.stop], dtype=np.int64))
+                sample_S.append(np.full(len(own), sample))
+                offset_S.append(np.arange(len(own)))
     codes_C, prediction_S = np.unique(_joined(node_S) << TOKEN_BITS | _joined(token_S), return_inverse=True)
     order_S = np.argsort(_joined(sample_S), kind="stable")
     return TreePlan(

@@ -5,9 +5,13 @@ Programs without a buffer make theirs in ``core/training_batch.py``.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from selfplay.core import Messages, SelfplayError, Step, TrainingRecord
+from selfplay.core.joined_records import joined
+from selfplay.core.types import Answer
 
+AnswerT = TypeVar("AnswerT", bound=Answer)
 EncodeAnswer = Callable[[Messages, str], list[int]]
 """Returns the token ids of an answer to a prompt, including the stop token."""
 
@@ -15,7 +19,8 @@ EncodeAnswer = Callable[[Messages, str], list[int]]
 def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = None) -> list[TrainingRecord]:
     """Convert the steps of a batch into training records, in the same order.
 
-    A record's ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
+    Steps of a conversation become one record; see :func:`selfplay.core.joined_records.joined`. An answer's
+    ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
     ``legal_answers`` are ``step.info["legal_answers"]``; see :func:`with_alternatives`, which is left to the
     caller if ``encode_answer`` is not given.
 
@@ -23,18 +28,20 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
         SelfplayError: a step has no token ids or no log-probabilities, or does not have exactly one
             log-probability for each sampled token.
     """
-    records = [_record(step, index) for index, step in enumerate(steps)]
+    records = joined([_record(step, index) for index, step in enumerate(steps)])
     return records if encode_answer is None else with_alternatives(records, encode_answer)
 
 
 def with_alternatives(records: list[TrainingRecord], encode_answer: EncodeAnswer) -> list[TrainingRecord]:
-    """Return the records with their ``legal_answers`` as token ids in ``alternatives``."""
+    """Return the records with the ``legal_answers`` of each answer as token ids in ``alternatives``."""
 
-    def encoded(record: TrainingRecord) -> TrainingRecord:
-        ids = [encode_answer(record.prompt, answer) for answer in record.legal_answers]
-        return replace(record, alternatives=ids) if ids else record
+    def encoded(answer: AnswerT) -> AnswerT:
+        ids = [encode_answer(answer.prompt, text) for text in answer.legal_answers]
+        return replace(answer, alternatives=ids) if ids else answer
 
-    return list(map(encoded, records))
+    return [
+        encoded(replace(one, later=list(map(encoded, one.later))) if one.later else one) for one in records
+    ]
 
 
 def _record(step: Step, index: int) -> TrainingRecord:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from selfplay.core import TrainingRecord
+from selfplay.core.types import Answer
 
 Learned = Mapping[str, Mapping[str, float]]
 """The metrics of each policy's update."""
@@ -70,12 +71,12 @@ class _Counts:
     tokens: int = 0
     surprisal: float = 0.0
 
-    def add(self, record: TrainingRecord) -> None:
+    def add(self, answer: Answer) -> None:
         self.answers += 1
-        self.without_advantage += abs(record.advantage) <= NO_ADVANTAGE
-        self.cut += record.meta.get("finish_reason") == "length"
-        self.tokens += len(record.completion_token_ids)
-        self.surprisal -= sum(record.logprobs)
+        self.without_advantage += abs(answer.advantage) <= NO_ADVANTAGE
+        self.cut += answer.meta.get("finish_reason") == "length"
+        self.tokens += len(answer.completion_token_ids)
+        self.surprisal -= sum(answer.logprobs)
 
     def figures(self) -> dict[str, float]:
         return {
@@ -89,8 +90,8 @@ class _Counts:
 def answer_figures(records: Iterable[TrainingRecord]) -> dict[str, float]:
     """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
 
-    - ``zero_advantage_share``: the share of records whose advantage is 0; nothing is learned from them.
-    - ``cut_share``: the share of records whose answer was cut at the token limit.
+    - ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them.
+    - ``cut_share``: the share of answers that were cut at the token limit.
     - ``tokens``: mean length of an answer, its stop token included.
     - ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token. Its expectation is the
       mean entropy of the distributions that they were sampled from; the distributions need not be kept.
@@ -98,8 +99,9 @@ def answer_figures(records: Iterable[TrainingRecord]) -> dict[str, float]:
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
     for record in records:
-        everything.add(record)
-        by_role[record.role_id].add(record)
+        for answer in record.answers:
+            everything.add(answer)
+            by_role[record.role_id].add(answer)
     if not everything.answers:
         return {}
     figures = {f"answers/{name}": value for name, value in everything.figures().items()}

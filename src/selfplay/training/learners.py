@@ -83,7 +83,7 @@ class Saved:
         figures: metrics of the last update: of the learners, of the answers, and of their staleness.
         seconds: duration of the last update.
         trained_tokens: tokens of the last update, those of shared prefixes counted once for each record.
-        trained_records: records trained on in all updates.
+        trained_records: answers trained on in all updates.
         state: what the run gave to the last update, or to the last checkpoint; empty at the beginning.
         notice: a line to show if the newest saved state is damaged and the one before was loaded.
         notes: lines to show about the model: layers without LoRA, a context shorter than its own.
@@ -148,12 +148,13 @@ def learn(
     metrics: dict[str, dict[str, float]] = {}
     for policy, learner in learners.items():
         if records.get(policy):
-            ages += [learner.version - record.policy_version for record in records[policy]]
+            answers = (answer for record in records[policy] for answer in record.answers)
+            ages += [learner.version - answer.policy_version for answer in answers]
             metrics[policy] = update(policy, records[policy])
     seconds = perf_counter() - started
-    answers = answer_figures(record for of_policy in records.values() for record in of_policy)
+    of_answers = answer_figures(record for of_policy in records.values() for record in of_policy)
     return Learned(
-        figures=staleness_shares(ages) | answers | learned_figures(metrics, alone=len(learners) == 1),
+        figures=staleness_shares(ages) | of_answers | learned_figures(metrics, alone=len(learners) == 1),
         seconds=seconds,
         trained_tokens=sum(one["separate_tokens"] for one in metrics.values()),
         trained_records=int(sum(one["records"] for one in metrics.values())),

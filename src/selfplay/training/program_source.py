@@ -150,7 +150,7 @@ class ProgramSource:
         with program_errors("the program's outcomes failed"):
             for result in results:
                 self.seats.rate(result)
-        figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/"))}
+        figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/", "broken_"))}
         self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
         self._log_signal(results)
         records = by_policy(batch.records if self.buffer is None else self._drawn(saved, results))

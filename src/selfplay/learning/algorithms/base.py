@@ -27,7 +27,7 @@ MAX_LOG_RATIO = 2.6
 class BaseAlgo(ABC):
     """Abstract interface of policy-gradient algorithms.
 
-    The regulariser and the KL divergence are means over records and, like the loss, divided by the constant
+    The regulariser and the KL divergence are means over answers and, like the loss, divided by the constant
     normaliser.
 
     Args:
@@ -100,16 +100,16 @@ class BaseAlgo(ABC):
             for index, plan in enumerate(batch.plans):
                 logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
                 logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
-                own_S = self._tensor(plan.sample_S < batch.num_records)
+                own_S = self._tensor(plan.sample_S < batch.num_answers)
                 tokens = batch.tokens(plan, self.policy.device)
                 loss = self.loss(logprobs_S[own_S], tokens)
                 if len(batch.answers):
-                    weight_S = batch.answers.token_weights(plan, reference_A, batch.num_records)
+                    weight_S = batch.answers.token_weights(plan, reference_A, batch.num_answers)
                     cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
                     loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
                 if self.kl_weight:
                     base_S = self._tensor(base[index][plan.prediction_S].astype(np.float32))
-                    kl = self._kl(logprobs_S[own_S], base_S[own_S], tokens) / batch.num_records
+                    kl = self._kl(logprobs_S[own_S], base_S[own_S], tokens) / batch.num_answers
                     loss = loss + self.kl_weight * kl
                     sums["kl_to_base"] += float(kl.detach())
                 torch.autograd.backward(loss)
@@ -135,7 +135,7 @@ class BaseAlgo(ABC):
         if self.kl_weight:
             metrics["kl_to_base"] = sums["kl_to_base"]
         if len(batch.answers):
-            logprob_A = batch.answers.sums(batch.plans, seen, batch.num_records)
+            logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
             metrics |= batch.answers.metrics(logprob_A)
         return metrics
 
@@ -160,5 +160,5 @@ class BaseAlgo(ABC):
 
     def _reference(self, batch: Batch, base: list[np.ndarray]) -> np.ndarray:
         if self.regulariser == "base":
-            return batch.answers.normalised(batch.answers.sums(batch.plans, base, batch.num_records))
+            return batch.answers.normalised(batch.answers.sums(batch.plans, base, batch.num_answers))
         return batch.answers.uniform_reference()
