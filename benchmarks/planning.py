@@ -6,9 +6,9 @@ of a conversation is part of it, where the commit does that. The commits take tu
 own; a figure is the median over rounds. The gate: both make plans of the same number of tokens and
 predictions.
 
-Command:  python benchmarks/planning.py --before COMMIT [--conversations 4 16] [--turns 40] [--tokens 800]
-          [--rounds 3]
-Needs:    this package, git. A few minutes and 4 GB of memory.
+Command:  python benchmarks/planning.py --before COMMIT [--conversations 4 16] [--larger 320] [--turns 40]
+          [--tokens 800] [--rounds 3] [--svg docs/planning.svg]
+Needs:    this package, git. A few minutes and 4 GB of memory; with --larger 320, 12 GB.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from statistics import median
 from time import perf_counter
 
 from cluster_growth import check_out
+from line_chart import Line, line_chart
 from measuring import print_table, ratio
 from selfplay.core import TrainingRecord
 from selfplay.learning.batch import pack
@@ -35,6 +36,8 @@ except ImportError:  # an earlier commit has one record a step
 
 VOCABULARY = 49_152
 LIMIT_SECONDS = 1800.0
+Found = dict[str, dict[int, list[dict[str, float]]]]
+"""Figures of each round, by commit and number of conversations."""
 
 
 def conversation(number: int, turns: int, tokens: int) -> list[TrainingRecord]:
@@ -97,6 +100,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before")
     parser.add_argument("--conversations", nargs="+", type=int, default=[4, 16])
+    parser.add_argument("--larger", nargs="*", type=int, default=[], help="numbers for this commit alone")
+    parser.add_argument("--svg", type=Path, help="write the plot to this file")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=800, help="tokens of a turn")
     parser.add_argument("--rounds", type=int, default=3)
@@ -105,34 +110,56 @@ def main() -> None:
     if options.here:
         print(json.dumps(measure_here(*options.here)))
         return
-    rows = []
+    found: Found = {"before": {}, "after": {}}
     with tempfile.TemporaryDirectory() as scratch:
         trees = {
             "before": check_out(options.before, Path(scratch) / "before"),
             "after": Path(__file__).resolve().parent.parent,
         }
-        for conversations in options.conversations:
-            found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+        for conversations in (*options.conversations, *options.larger):
+            names = [name for name in trees if name == "after" or conversations not in options.larger]
             for _ in range(options.rounds):
-                for name, tree in trees.items():
-                    found[name].append(measure(tree, [conversations, options.turns, options.tokens]))
-            rows.append([str(conversations), *_cells(found["before"], found["after"])])
+                for name in names:
+                    figures = measure(trees[name], [conversations, options.turns, options.tokens])
+                    found[name].setdefault(conversations, []).append(figures)
+    rows = [
+        [str(conversations), *_cells(found["before"].get(conversations), runs)]
+        for conversations, runs in found["after"].items()
+    ]
     print_table(
         ["conversations", "separate tokens", "packed", "s, before / after", "times as fast", "MB"], rows
     )
+    if options.svg:
+        options.svg.write_text(chart(found))
 
 
-def _cells(before: list[dict[str, float]], after: list[dict[str, float]]) -> list[str]:
+def chart(found: Found) -> str:
+    """Draw the milliseconds of planning over the thousands of tokens in the plan."""
+    lines = []
+    for name, sizes in found.items():
+        points = [
+            (runs[0]["packed"] / 1000, 1000 * median(one["seconds"] for one in runs))
+            for runs in sizes.values()
+        ]
+        lines.append(Line(name, points, dashed=name == "before"))
+    return line_chart(lines, "thousands of tokens in the plan", "milliseconds to plan")
+
+
+def _cells(before: list[dict[str, float]] | None, after: list[dict[str, float]]) -> list[str]:
+    seconds, memory = ([median(one[key] for one in after)] for key in ("seconds", "megabytes"))
+    sizes = [f"{after[0]['separate']:,.0f}", f"{after[0]['packed']:,.0f}"]
+    if before is None:
+        return [*sizes, f"- / {seconds[0]:.2f}", "", f"- / {memory[0]:,.0f}"]
     for one, other in zip(before, after, strict=True):
         if one["predictions"] != other["predictions"] or one["packed"] != other["packed"]:
             raise SystemExit("the commits do not make the same plans")
-    seconds = [[one["seconds"] for one in runs] for runs in (before, after)]
-    memory = [median(one["megabytes"] for one in runs) for runs in (before, after)]
+    seconds.insert(0, median(one["seconds"] for one in before))
+    memory.insert(0, median(one["megabytes"] for one in before))
+    times = ratio(*([one["seconds"] for one in runs] for runs in (before, after)))
     return [
-        f"{after[0]['separate']:,.0f}",
-        f"{after[0]['packed']:,.0f}",
-        f"{median(seconds[0]):.2f} / {median(seconds[1]):.2f}",
-        f"{ratio(*seconds):.1f}",
+        *sizes,
+        f"{seconds[0]:.2f} / {seconds[1]:.2f}",
+        f"{times:.1f}",
         f"{memory[0]:,.0f} / {memory[1]:,.0f}",
     ]
 
