@@ -1,5 +1,6 @@
 """Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
 
+from array import array
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import Tensor
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.legal_answers import LegalAnswers, Position
-from selfplay.learning.trie import TreePlan, build_plan, cut_plan
+from selfplay.learning.sequences import TOKEN, TokenSequence, bytes_of
+from selfplay.learning.trie import TreePlan, cut_plan, plan_of
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
@@ -107,31 +109,22 @@ class Batch:
 
 @dataclass
 class _Sequences:
-    """Sequences of token ids, ``heads[i] + tails[i]``, and the ranges of each tail that are samples."""
+    """Sequences of tokens and the temperatures of their samples."""
 
-    heads: list[list[int]] = field(default_factory=list)
-    tails: list[list[int]] = field(default_factory=list)
-    samples: list[list[range]] = field(default_factory=list)
+    sequences: list[TokenSequence] = field(default_factory=list)
     temperatures: list[float] = field(default_factory=list)
 
-    def add(self, head: list[int], tail: list[int], samples: list[range], temperature: float) -> None:
-        self.heads.append(head)
-        self.tails.append(tail)
-        self.samples.append(samples)
+    def add(self, ids: bytes, samples: list[range], temperature: float) -> None:
+        self.sequences.append(TokenSequence(ids, samples))
         self.temperatures.append(temperature)
 
     def plans(self) -> list[TreePlan]:
         """Return a plan for each temperature; samples have their numbers among all of them."""
-        counts = [len(samples) for samples in self.samples]
-        first = np.cumsum([0, *counts])
+        first = np.cumsum([0, *(len(sequence.samples) for sequence in self.sequences)])
         plans = []
         for temperature in sorted(set(self.temperatures)):
             chosen = [n for n, one in enumerate(self.temperatures) if one == temperature]
-            plan = build_plan(
-                [self.heads[n] for n in chosen],
-                [self.tails[n] for n in chosen],
-                [self.samples[n] for n in chosen],
-            )
+            plan = plan_of([self.sequences[n] for n in chosen])
             numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
             plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
         return plans
@@ -152,26 +145,31 @@ def pack(
         NoRecordFits: no answer is left.
     """
     sequences, kept, positions = _Sequences(), list[Answer](), list[Position]()
-    behaviour = list[list[float]]()
+    behaviour = list[NDArray[np.float32]]()
+    heads = dict[int, bytes]()  # many records have one prompt object
     for record in records:
         answers = _fitting(record, max_train_len or 1 << 60)
         if not answers:
             continue
         head = record.prompt_token_ids
-        ids = head + record.completion_token_ids if len(answers) == 1 else record.input_ids
-        samples = [range(start - len(head), stop - len(head)) for _, start, stop in answers]
-        sequences.add(head, ids[len(head) : answers[-1][2]], samples, record.temperature)
+        if id(head) not in heads:
+            heads[id(head)] = bytes_of(head)
+        rest = (bytes_of(ids) for answer, _, _ in answers for ids in _ids_after(head, answer))
+        ids = b"".join([heads[id(head)], *rest])[: answers[-1][2] * TOKEN.itemsize]
+        sequences.add(ids, [range(start, stop) for _, start, stop in answers], record.temperature)
         for answer, start, stop in answers:
             kept.append(answer)
-            behaviour.append(answer.logprobs[: stop - start])
-            prompt = head if answer is record else ids[:start] if answer.alternatives else []
-            positions.append(Position(prompt, answer.alternatives, record.temperature))
+            behaviour.append(np.frombuffer(array("f", answer.logprobs[: stop - start]), dtype=np.float32))
+            if with_answers:
+                before = ids[: start * TOKEN.itemsize]
+                positions.append(Position(before, answer.alternatives, record.temperature))
     if not kept:
         raise NoRecordFits(NOTHING_FITS)
-    separate_tokens = sum(map(len, sequences.heads)) + sum(map(len, sequences.tails))
-    legal = LegalAnswers.collect(positions if with_answers else [])
-    for prompt, completion, temperature in zip(legal.prompts, legal.answers, legal.temperatures, strict=True):
-        sequences.add(prompt, completion, [range(len(completion))], temperature)
+    separate_tokens = sum(len(sequence.ids) for sequence in sequences.sequences) // TOKEN.itemsize
+    legal = LegalAnswers.collect(positions)
+    for prompt, answer_ids, temperature in zip(legal.prompts, legal.answers, legal.temperatures, strict=True):
+        begin = len(prompt) // TOKEN.itemsize
+        sequences.add(prompt + bytes_of(answer_ids), [range(begin, begin + len(answer_ids))], temperature)
     lengths = np.array([len(logprobs) for logprobs in behaviour], dtype=np.int64)
     return Batch(
         plans=[piece for plan in sequences.plans() for piece in cut_plan(plan)],
@@ -179,9 +177,15 @@ def pack(
         start_R=np.cumsum(lengths) - lengths,
         advantage_R=np.array([answer.advantage for answer in kept], dtype=np.float32),
         stale_R=np.array([version is not None and answer.policy_version < version for answer in kept]),
-        behaviour=np.concatenate(behaviour).astype(np.float32),
+        behaviour=np.concatenate(behaviour),
         separate_tokens=separate_tokens,
     )
+
+
+def _ids_after(head: list[int], answer: Answer) -> list[list[int]]:
+    """Return the ids that an answer adds to its record, whose first prompt is ``head``."""
+    completion = answer.completion_token_ids
+    return [completion] if answer.prompt_token_ids is head else [answer.prompt_token_ids, completion]
 
 
 def _fitting(record: TrainingRecord, limit: int) -> list[tuple[Answer, int, int]]:

@@ -21,9 +21,9 @@ IntArray = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """A prompt that was answered: its ids, the legal answers to it, and the temperature of sampling."""
+    """A prompt that was answered: its ids as bytes, the legal answers, and the temperature of sampling."""
 
-    prompt: list[int]
+    prompt: bytes
     alternatives: list[list[int]]
     temperature: float
 
@@ -37,7 +37,7 @@ class LegalAnswers:
     temperatures counts as two.
     """
 
-    prompts: list[list[int]]
+    prompts: list[bytes]
     answers: list[list[int]]
     temperatures: list[float]
     prompt_of_A: IntArray
@@ -46,12 +46,12 @@ class LegalAnswers:
     @classmethod
     def collect(cls, positions: list["Position"]) -> "LegalAnswers":
         """Collect the alternatives of all positions; each distinct prompt counts once."""
-        index_of: dict[tuple[float, tuple[int, ...]], int] = {}
+        index_of: dict[tuple[float, bytes], int] = {}
         prompts, answers, temperatures, prompt_of, visits = [], [], [], [], []
         for position in positions:
             if not position.alternatives:
                 continue
-            key = (position.temperature, tuple(position.prompt))
+            key = (position.temperature, position.prompt)
             if key not in index_of:
                 index_of[key] = len(index_of)
                 visits.append(0.0)

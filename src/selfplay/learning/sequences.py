@@ -6,6 +6,7 @@ A token has four bytes, the most significant first, so the order of the bytes is
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,16 +15,30 @@ from numpy.typing import NDArray
 TOKEN = np.dtype(">u4")
 
 
+@dataclass(frozen=True)
+class TokenSequence:
+    """Token ids as bytes, and the ranges of them that are samples: drawn, after what is before them."""
+
+    ids: bytes
+    samples: list[range]
+
+    @property
+    def fed(self) -> bytes:
+        """What a model reads to predict every sample: all but the last token, if that one was drawn."""
+        return self.ids[: -TOKEN.itemsize] if self.samples[-1] else self.ids
+
+
 def as_bytes(heads: Sequence[Sequence[int]], tails: Sequence[Sequence[int]]) -> Iterator[bytes]:
     """Yield the bytes of each head and tail, joined. One head object in many places is read once."""
     known: dict[int, bytes] = {}
     for head, tail in zip(heads, tails, strict=True):
         if id(head) not in known:
-            known[id(head)] = _bytes_of(head)
-        yield known[id(head)] + _bytes_of(tail)
+            known[id(head)] = bytes_of(head)
+        yield known[id(head)] + bytes_of(tail)
 
 
-def _bytes_of(ids: Sequence[int]) -> bytes:
+def bytes_of(ids: Sequence[int]) -> bytes:
+    """Return token ids as bytes."""
     numbers = array("I", ids)  # four times as fast as numpy, which looks at every element's type
     if sys.byteorder == "little":
         numbers.byteswap()

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.learning.sequences import as_bytes, from_bytes, shared_prefixes
+from selfplay.learning.sequences import TokenSequence, as_bytes, from_bytes, shared_prefixes
 
 IntArray = NDArray[np.int64]
 TOKEN_BITS = 32
@@ -60,52 +60,62 @@ class TreePlan:
         return np.flatnonzero(self.parents_T != np.arange(-1, self.num_tokens - 1))
 
 
-def build_plan(
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[int]],
-    drawn: Sequence[Sequence[range]] | None = None,
-) -> TreePlan:
-    """Pack sequences (``prompts[i] + completions[i]``) into one plan.
+def build_plan(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> TreePlan:
+    """Pack samples (``prompts[s] + completions[s]``) into one plan; see :func:`plan_of`.
 
-    Each completion is a sample. With ``drawn``, each of its ranges of a completion is one, in this order, and
-    the other ids are only context; the last range ends where the completion ends.
-
-    Prompts must not be empty. The last token of a completion is predicted but never fed. The plan does not
-    depend on the order of the samples: what is fed is sorted, so that neighbours share the longest prefixes,
-    and each sequence adds what it does not share with its neighbour. Time and memory are linear in the
-    tokens, apart from the sort, which compares whole prefixes at the speed of memory.
+    Prompts must not be empty.
     """
-    sequences_N: dict[bytes, list[int]] = {}
-    for sequence, fed in enumerate(as_bytes(prompts, [completion[:-1] for completion in completions])):
-        sequences_N.setdefault(fed, []).append(sequence)
-    if drawn is None:
-        drawn = [[range(len(completion))] for completion in completions]
-    first_sample = np.cumsum([0, *map(len, drawn)]).tolist()
-    ordered = sorted(sequences_N)
-    ids, shared = [from_bytes(fed) for fed in ordered], shared_prefixes(ordered)
-    num_tokens = sum(map(len, ids)) - sum(shared)
+    lengths = [
+        (len(prompt), len(completion)) for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+    samples = [range(before, before + drawn) for before, drawn in lengths]
+    return plan_of(
+        [TokenSequence(ids, [own]) for ids, own in zip(as_bytes(prompts, completions), samples, strict=True)]
+    )
+
+
+def plan_of(sequences: Sequence[TokenSequence]) -> TreePlan:
+    """Pack sequences into one plan. Their samples are numbered in their order through all sequences.
+
+    A sequence ends with a sample, whose last token is predicted but never fed, and begins with a token that
+    is in none. The plan does not depend on the order of the sequences: what is fed is sorted, so that
+    neighbours share the longest prefixes, and each sequence adds what it does not share with its neighbour.
+    Time and memory are linear in the tokens, apart from the sort, which compares whole prefixes at the speed
+    of memory.
+    """
+    alike: dict[bytes, list[int]] = {}
+    for number, sequence in enumerate(sequences):
+        alike.setdefault(sequence.fed, []).append(number)
+    first_sample = np.cumsum([0, *(len(sequence.samples) for sequence in sequences)]).tolist()
+    ordered = sorted(alike)
+    fed, shared = [from_bytes(one) for one in ordered], shared_prefixes(ordered)
+    num_tokens = sum(map(len, fed)) - sum(shared)
     tokens_T, depths_T = np.empty(num_tokens, dtype=np.int64), np.empty(num_tokens, dtype=np.int64)
     parents_T, end_T = np.arange(-1, num_tokens - 1), np.full(num_tokens, num_tokens)
-    path = np.empty(max(map(len, ids), default=0), dtype=np.int64)  # the nodes of the sequence, by depth
-    node_S, token_S, sample_S, offset_S = [], [], [], []
+    path = np.empty(max(map(len, fed), default=0), dtype=np.int64)  # the nodes of the sequence, by depth
+    nodes, tokens, numbers = list[IntArray](), list[NDArray[np.uint32]](), list[int]()
     start = length = 0
-    for fed, nodes, common in zip(ordered, ids, shared, strict=True):
-        stop = start + len(nodes) - common
+    for key, own, common in zip(ordered, fed, shared, strict=True):
+        stop = start + len(own) - common
         end_T[path[common:length]] = start
-        tokens_T[start:stop] = nodes[common:]
-        depths_T[start:stop] = np.arange(common, len(nodes))
+        tokens_T[start:stop] = own[common:]
+        depths_T[start:stop] = np.arange(common, len(own))
         parents_T[start] = path[common - 1] if common else -1
-        path[common : len(nodes)] = np.arange(start, stop)
-        start, length = stop, len(nodes)
-        for sequence in sequences_N[fed]:
-            before = len(prompts[sequence]) - 1
-            for sample, own in enumerate(drawn[sequence], first_sample[sequence]):
-                node_S.append(path[before + own.start : before + own.stop].copy())
-                token_S.append(np.array(completions[sequence][own.start : own.stop], dtype=np.int64))
-                sample_S.append(np.full(len(own), sample))
-                offset_S.append(np.arange(len(own)))
-    codes_C, prediction_S = np.unique(_joined(node_S) << TOKEN_BITS | _joined(token_S), return_inverse=True)
-    order_S = np.argsort(_joined(sample_S), kind="stable")
+        path[common : len(own)] = np.arange(start, stop)
+        start, length = stop, len(own)
+        for number in alike[key]:
+            ids = from_bytes(sequences[number].ids)
+            for sample, drawn in enumerate(sequences[number].samples, first_sample[number]):
+                nodes.append(path[drawn.start - 1 : drawn.stop - 1].copy())
+                tokens.append(ids[drawn.start : drawn.stop])
+                numbers.append(sample)
+    lengths = np.array([len(one) for one in nodes], dtype=np.int64)
+    sample_S = np.repeat(np.array(numbers, dtype=np.int64), lengths)
+    offset_S = np.arange(len(sample_S)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    codes_S = _joined(nodes) << TOKEN_BITS
+    codes_S |= _joined(tokens)
+    codes_C, prediction_S = np.unique(codes_S, return_inverse=True)
+    order_S = np.argsort(sample_S, kind="stable")
     return TreePlan(
         tokens_T=tokens_T,
         parents_T=parents_T,
@@ -114,13 +124,13 @@ def build_plan(
         predict_node_C=codes_C >> TOKEN_BITS,
         predict_token_C=codes_C & ((1 << TOKEN_BITS) - 1),
         prediction_S=prediction_S[order_S],
-        sample_S=_joined(sample_S)[order_S],
-        offset_S=_joined(offset_S)[order_S],
+        sample_S=sample_S[order_S],
+        offset_S=offset_S[order_S],
     )
 
 
-def _joined(arrays: list[IntArray]) -> IntArray:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
+def _joined(arrays: Sequence[NDArray[np.integer]]) -> IntArray:
+    return np.concatenate(arrays, dtype=np.int64) if arrays else np.empty(0, dtype=np.int64)
 
 
 def cut_plan(plan: TreePlan) -> list[TreePlan]:
