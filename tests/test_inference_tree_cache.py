@@ -154,3 +154,20 @@ def test_long_contexts_that_share_nothing_are_separate_groups():
     nodes = [cache.insert([first] * 200) for first in range(3)]
     attend = CachedAttention(cache, list(range(len(cache))), torch.float32, torch.device("cpu"))
     assert len(attend.groups) == len(nodes)
+
+
+@given(st.lists(st.tuples(contexts, st.integers(0, 3)), min_size=1, max_size=6), st.randoms())
+def test_a_path_is_that_of_the_parents_whatever_was_asked_before(steps, rng):
+    cache = TreeCache()
+    for inserted, ask in steps:
+        leaves = [cache.insert(ids, rng.randrange(-1, len(cache))) for ids in inserted]
+        if ask == 0:
+            cache.begin_pass()
+        if ask == 1:
+            cache.prune(rng.sample(leaves, 1))
+        for node in rng.sample(range(len(cache)), min(len(cache), 4)):
+            expected = []
+            while node != ROOT:
+                expected.insert(0, node)
+                node = cache.parents[node]
+            assert cache.path(expected[-1]).tolist() == expected

@@ -7,6 +7,7 @@ a sliding window, a token does not see tokens that are ``window`` or more positi
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -54,6 +55,7 @@ class CachedAttention:
         self.cache = cache
         self.dtype = dtype
         self.slots_T = torch.tensor(nodes, device=device)
+        cache.begin_pass()
         chains = _chains(cache, nodes)
         self.groups = [_group(members, device) for members in _partition(chains)]
         self._longest = max(len(chain.path) for chain in chains)
@@ -99,7 +101,7 @@ def _chains(cache: TreeCache, nodes: list[int]) -> list[_Chain]:
             continue
         chains.append(_Chain(first, index - first, cache.path(nodes[index - 1])))
         first = index
-    return sorted(chains, key=lambda chain: chain.path.tolist())
+    return sorted(chains, key=lambda chain: chain.path.astype(">u4").tobytes())  # depth-first
 
 
 def _partition(chains: list[_Chain]) -> list[list[_Chain]]:
@@ -127,15 +129,14 @@ def _common_prefix(left: IntArray, right: IntArray) -> int:
 
 
 def _group(chains: list[_Chain], device: torch.device) -> _Group:
-    slots = np.unique(np.concatenate([chain.path for chain in chains]))
+    slots, columns_of = _union([chain.path for chain in chains])
     queries = np.concatenate([np.arange(chain.first, chain.first + chain.length) for chain in chains])
     depth_Q = np.empty(len(queries), dtype=np.int64)
     depth_K = np.empty(len(slots), dtype=np.int64)
     sees_QK = np.zeros((len(queries), len(slots)), dtype=bool)
     row = 0
-    for chain in chains:
+    for chain, columns in zip(chains, columns_of, strict=True):
         rows = slice(row, row + chain.length)
-        columns = np.searchsorted(slots, chain.path)
         context = len(chain.path) - chain.length
         sees_QK[rows, columns[:context]] = True
         sees_QK[rows, columns[context:]] = np.tri(chain.length, dtype=bool)
@@ -149,3 +150,22 @@ def _group(chains: list[_Chain], device: torch.device) -> _Group:
         depth_K=torch.from_numpy(depth_K).to(device),
         sees_QK=torch.from_numpy(sees_QK).to(device),
     )
+
+
+def _union(paths: list[IntArray]) -> tuple[IntArray, list[IntArray]]:
+    """Return the nodes of paths in depth-first order, ascending, and the places of each path's nodes in them.
+
+    Each path adds what it does not share with the one before it.
+    """
+    new, place_of, count = [paths[0]], [np.arange(len(paths[0]))], len(paths[0])
+    for before, path in pairwise(paths):
+        common = _common_prefix(before, path)
+        added = np.arange(count, count + len(path) - common)
+        place_of.append(np.concatenate([place_of[-1][:common], added]))
+        new.append(path[common:])
+        count += len(added)
+    nodes = np.concatenate(new)
+    order = np.argsort(nodes)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(count)
+    return nodes[order], [rank[places] for places in place_of]

@@ -25,6 +25,8 @@ class TreeCache:
     children: dict[int, dict[int, int]] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
     logprobs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    _paths: dict[int, IntArray] = field(default_factory=dict)
+    _older_paths: dict[int, IntArray] = field(default_factory=dict)
     _keys: list[Tensor] = field(default_factory=list)
     _values: list[Tensor] = field(default_factory=list)
 
@@ -54,12 +56,24 @@ class TreeCache:
         return node
 
     def path(self, node: int) -> IntArray:
-        """Return the nodes from the first token of the context to ``node`` itself."""
-        path = []
-        while node != ROOT:
-            path.append(node)
-            node = self.parents[node]
-        return np.array(path[::-1], dtype=np.int64)
+        """Return the nodes from the first token of the context to ``node`` itself. Do not change the array.
+
+        A context that has grown by a few tokens since its path was asked for, in this forward pass or in the
+        one before, is not followed to its beginning again.
+        """
+        new, ancestor = [], node
+        while ancestor != ROOT and ancestor not in self._paths and ancestor not in self._older_paths:
+            new.append(ancestor)
+            ancestor = self.parents[ancestor]
+        known = self._paths.get(ancestor, self._older_paths.get(ancestor))
+        grown = np.array(new[::-1], dtype=np.int64)
+        path = grown if known is None else np.concatenate([known, grown])
+        self._paths[node] = path
+        return path
+
+    def begin_pass(self) -> None:
+        """Forget the paths that were asked for before the last forward pass."""
+        self._older_paths, self._paths = self._paths, {}
 
     def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTd: Tensor) -> None:
         """Fill slots of one layer."""
@@ -82,6 +96,7 @@ class TreeCache:
     def prune(self, nodes: list[int]) -> dict[int, int]:
         """Keep only ``nodes`` and their ancestors; return new ids by old ids."""
         paths = [self.path(node) for node in dict.fromkeys(nodes)]
+        self._paths, self._older_paths = {}, {}
         keep = np.unique(np.concatenate(paths)) if paths else np.empty(0, dtype=np.int64)
         new_id = {ROOT: ROOT} | {int(old): new for new, old in enumerate(keep)}
         _keep_slots(self._keys, keep)
