@@ -5,9 +5,9 @@ one group, which reads the union of their contexts once; other chains are comput
 a sliding window, a token does not see tokens that are ``window`` or more positions before it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -91,6 +91,37 @@ class CachedAttention:
             mask_QK = torch.zeros(sees_QK.shape, dtype=self.dtype, device=sees_QK.device)
             group.masks[window] = mask_QK.masked_fill_(~sees_QK, float("-inf"))
         return group.masks[window]
+
+
+Attend = Callable[[int, Tensor, Tensor, Tensor, int | None, DotProduct], Tensor]
+"""(layer, query_HTd, key_GTd, value_GTe, window, dot_product) -> output_THe"""
+
+
+def attention_over(
+    parts: Sequence[tuple[TreeCache, list[int]]], dtype: torch.dtype, device: torch.device
+) -> Attend:
+    """Return the attention of a pass over new tokens of several caches, one cache after the other."""
+    first, *others = [CachedAttention(cache, nodes, dtype, device) for cache, nodes in parts]
+    if not others:
+        return first
+    stops = list(accumulate(len(nodes) for _, nodes in parts))
+
+    def attend(
+        layer: int,
+        query_HTd: Tensor,
+        key_GTd: Tensor,
+        value_GTe: Tensor,
+        window: int | None,
+        dot_product: DotProduct,
+    ) -> Tensor:
+        outputs = []
+        for own, (start, stop) in zip([first, *others], pairwise([0, *stops]), strict=True):
+            mine = slice(start, stop)
+            tensors = (query_HTd[:, mine], key_GTd[:, mine], value_GTe[:, mine])
+            outputs.append(own(layer, *tensors, window, dot_product))
+        return torch.cat(outputs)
+
+    return attend
 
 
 def _chains(cache: TreeCache, nodes: list[int]) -> list[_Chain]:

@@ -302,8 +302,7 @@ class EmbeddedEngine(Answering):
             if not any(answered):
                 cached = sum(len(served.cache) for served in in_order)
                 self.stats.most_cached_tokens = max(self.stats.most_cached_tokens, cached)
-                for served in in_order:
-                    self._decoder.forward(served)
+                self._decoder.forward(in_order)
 
     def _tell_failure(self, task: "asyncio.Task[None]") -> None:
         """If the serving task failed, fail pending requests with its reason, so that none waits forever."""

@@ -1,6 +1,6 @@
 """Decoder: run forward passes for waiting requests and draw tokens from their distributions."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,7 +15,7 @@ from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
 from selfplay.core.pass_sizes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.inference.admission import Request, ServedModel
-from selfplay.inference.cached_attention import CachedAttention
+from selfplay.inference.cached_attention import attention_over
 from selfplay.inference.sampling import Distribution, FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
 
@@ -27,6 +27,7 @@ class TreeModel(Protocol):
     tokenizer: Any
     stop_token_ids: list[int]
     context_length: int
+    mixes_adapters: bool  # whether one forward pass may use several adapters
 
     @property
     def dtype(self) -> torch.dtype:
@@ -40,6 +41,9 @@ class TreeModel(Protocol):
 
     def adapter(self, name: str) -> AbstractContextManager[None]:
         """Run the body with an adapter active."""
+
+    def adapters(self, parts: Sequence[tuple[str, int]]) -> AbstractContextManager[None]:
+        """Run the body with adapters for consecutive tokens, each with its number of tokens."""
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt."""
@@ -70,6 +74,16 @@ class EngineStats:
     seconds: float = 0.0
 
 
+@dataclass
+class _Part:
+    """The tokens of one cache in a forward pass; distributions after the ``wanted`` nodes are stored."""
+
+    adapter: str
+    cache: TreeCache
+    batch: list[int]
+    wanted: Container[int]
+
+
 class Decoder:
     """The engine's forward passes and draws, which it counts in ``stats``.
 
@@ -82,6 +96,7 @@ class Decoder:
         self.model = model
         self.max_batch_tokens = max_batch_tokens
         self.stats = EngineStats()
+        self._mixes = model.mixes_adapters
         self._stop_ids = frozenset(model.stop_token_ids)
 
     def draw(self, served: ServedModel) -> bool:
@@ -129,41 +144,71 @@ class Decoder:
         request.stopped_text = before_stop(text, request.stop)
         return request.stopped_text is not None
 
-    def forward(self, served: ServedModel) -> None:
-        """Compute at most ``max_batch_tokens`` of the tokens that active requests wait for."""
+    def forward(self, models: Iterable[ServedModel]) -> None:
+        """Compute tokens that active requests wait for, of each model at most ``max_batch_tokens``.
+
+        Models share forward passes as far as that limit allows.
+        """
+        passes: list[list[_Part]] = []
+        tokens = 0
+        for served in models:
+            part = self._part(served)
+            if part is None:
+                continue
+            tokens += len(part.batch)
+            if not passes or tokens > self.max_batch_tokens or not self._mixes:
+                passes.append([])
+                tokens = len(part.batch)
+            passes[-1].append(part)
+        for parts in passes:
+            self._compute(parts)
+
+    def _part(self, served: ServedModel) -> _Part | None:
+        """Return the next tokens of a model; ``None`` if no request waits."""
         if not served.active:
-            return
+            return None
         cache = served.cache
         for node in list(cache.logprobs)[:-MAX_STORED_DISTRIBUTIONS]:
             del cache.logprobs[node]  # the oldest; no request waits for them, and they can be recomputed
         wanted = dict.fromkeys(request.node for request in served.active)
-        self._compute(served.adapter, cache, self._next_batch(cache, wanted), wanted)
+        return _Part(served.adapter, cache, self._next_batch(cache, wanted), wanted)
 
     def logprobs(self, adapter: str, ids: list[int]) -> list[float]:
         """Return the log-probability of each token id after the first, at temperature 1, without caching."""
         cache = TreeCache()
         path = cache.path(cache.insert(ids[:-1])).tolist()
         while cache.pending:
-            self._compute(adapter, cache, self._next_batch(cache, {}), set(path))
+            self._compute([_Part(adapter, cache, self._next_batch(cache, {}), set(path))])
         return [float(cache.logprobs[node][token]) for node, token in zip(path, ids[1:], strict=True)]
 
-    def _compute(self, adapter: str, cache: TreeCache, batch: list[int], wanted: Container[int]) -> None:
-        """Fill the slots of ``batch``, and store the distributions after the wanted nodes."""
+    def _compute(self, parts: list[_Part]) -> None:
+        """Fill the slots of the parts' batches in one pass, and store the distributions that are wanted."""
         started = perf_counter()
-        places = [place for place, node in enumerate(batch) if node in wanted]
-        with torch.inference_mode(), self.model.adapter(adapter):
-            attend = CachedAttention(cache, batch, self.model.dtype, self.model.device)
-            tokens_T = torch.tensor([cache.tokens[node] for node in batch], device=self.model.device)
-            positions_T = torch.tensor([cache.depths[node] for node in batch], device=self.model.device)
+        nodes = [(part.cache, node) for part in parts for node in part.batch]
+        wanted = [part.wanted for part in parts for _ in part.batch]
+        places = [place for place, (_, node) in enumerate(nodes) if node in wanted[place]]
+        with torch.inference_mode(), self._adapters(parts):
+            caches = [(part.cache, part.batch) for part in parts]
+            attend = attention_over(caches, self.model.dtype, self.model.device)
+            tokens_T = torch.tensor([cache.tokens[node] for cache, node in nodes], device=self.model.device)
+            positions_T = torch.tensor(
+                [cache.depths[node] for cache, node in nodes], device=self.model.device
+            )
             hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
             for first in range(0, len(places), ROWS_AT_ONCE):
                 chunk = places[first : first + ROWS_AT_ONCE]
                 logprobs_NV = torch.log_softmax(self.model.logits(hidden_TD[chunk]), dim=-1).cpu().numpy()
                 for place, row_V in zip(chunk, logprobs_NV, strict=True):
-                    cache.logprobs[batch[place]] = row_V.copy()
+                    cache, node = nodes[place]
+                    cache.logprobs[node] = row_V.copy()
         self.stats.seconds += perf_counter() - started
-        self.stats.computed_tokens += len(batch)
+        self.stats.computed_tokens += len(nodes)
         self.stats.forward_passes += 1
+
+    def _adapters(self, parts: list[_Part]) -> AbstractContextManager[None]:
+        if len(parts) == 1:
+            return self.model.adapter(parts[0].adapter)
+        return self.model.adapters([(part.adapter, len(part.batch)) for part in parts])
 
     def _next_batch(self, cache: TreeCache, wanted: dict[int, None]) -> list[int]:
         """Return pending nodes, then nodes whose distribution was dropped and is wanted again."""

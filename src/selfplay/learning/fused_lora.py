@@ -6,7 +6,7 @@ adapter's weights are converted, which are small. They stay float32 themselves, 
 the optimizer's moments. With float32 inputs the two are equal up to rounding.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora.layer import Linear
@@ -14,16 +14,41 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 
+class Rows(NamedTuple):
+    """Consecutive tokens of a forward pass, and the adapter that is added to them."""
+
+    adapter: str
+    start: int
+    stop: int
+
+
+class _Converted(NamedTuple):
+    """An adapter's weights in the type of the inputs, and what they were made of."""
+
+    made_of: tuple[Any, ...]
+    a_RI: Tensor
+    b_OR: Tensor
+
+
 class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
-    """PEFT's LoRA of a linear layer, with a fused forward pass for one active adapter without dropout."""
+    """PEFT's LoRA of a linear layer, with a fused forward pass without dropout.
+
+    It uses the one active adapter, or, without gradients, each adapter in ``rows`` for its tokens.
+    """
+
+    rows: tuple[Rows, ...] = ()
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return x W^T + scaling * x A^T B^T."""
+        if self.rows:
+            return self._mixed(x)
         names = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(names) != 1 or args or kwargs:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
         (name,) = names
+        if not torch.is_grad_enabled():
+            return self._added(linear(x, self.base_layer.weight, self.base_layer.bias), x, name)
         fused: Tensor = _LoraStep.apply(  # type: ignore[no-untyped-call]
             x,
             self.base_layer.weight,
@@ -33,6 +58,38 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
             self.scaling[name],
         )
         return fused
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Delete an adapter, and its converted weights."""
+        super().delete_adapter(adapter_name)
+        self.__dict__.get("_conversions", {}).pop(adapter_name, None)
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        """Return the outputs of a pass in which tokens have different adapters."""
+        output = linear(x, self.base_layer.weight, self.base_layer.bias)
+        x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
+        for name, start, stop in self.rows:
+            if name in self.lora_A:
+                self._added(output_TO[start:stop], x_TI[start:stop], name)
+        return output
+
+    def _added(self, output: Tensor, x: Tensor, name: str) -> Tensor:
+        """Add an adapter's part to the outputs of the layer, in place."""
+        _, a_RI, b_OR = self._converted(name, x.dtype)
+        low_R = linear(x, a_RI)
+        output.view(-1, output.shape[-1]).addmm_(
+            low_R.view(-1, low_R.shape[-1]), b_OR.t(), alpha=self.scaling[name]
+        )
+        return output
+
+    def _converted(self, name: str, dtype: torch.dtype) -> _Converted:
+        """Return an adapter's weights in another type; they are converted again when they have changed."""
+        a_RI, b_OR = self.lora_A[name].weight, self.lora_B[name].weight
+        made_of = (dtype, *((one.data_ptr(), one._version) for one in (a_RI, b_OR)))
+        known: dict[str, _Converted] = self.__dict__.setdefault("_conversions", {})
+        if name not in known or known[name].made_of != made_of:
+            known[name] = _Converted(made_of, a_RI.detach().to(dtype), b_OR.detach().to(dtype))
+        return known[name]
 
 
 class _LoraStep(torch.autograd.Function):

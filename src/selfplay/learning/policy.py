@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -23,7 +25,7 @@ from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_R
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
-from selfplay.learning.fused_lora import FusedLinear
+from selfplay.learning.fused_lora import FusedLinear, Rows
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
@@ -63,6 +65,8 @@ class PolicyModel:
 
     Attributes:
         context_length: maximum number of tokens of prompt and answer.
+        mixes_adapters: whether one forward pass may use several adapters; not in a model that brings tokens
+            to experts, in whose layers they have another order.
         notes: lines that the user should know about this model.
     """
 
@@ -107,6 +111,10 @@ class PolicyModel:
         left_out = left_out_by_lora(self.model, first, kinds, lora.target_modules)
         self._causal_lm = self.model.get_base_model()
         self._layers = [m for m in self._causal_lm.modules() if isinstance(m, GradientCheckpointingLayer)]
+        adapted = {name: m for name, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
+        self._fused = [one for one in adapted.values() if isinstance(one, FusedLinear)]
+        reorders = any("expert" in name for name in adapted)
+        self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
         self._active = first
         for name in others:
             self._add_adapter(name, _initial_seed(seed, name))
@@ -160,6 +168,23 @@ class PolicyModel:
             self.model.base_model.set_adapter(names, inference_mode=name not in self.policies)
             self._active = name
         yield
+
+    @contextmanager
+    def adapters(self, parts: Sequence[tuple[str, int]]) -> Iterator[None]:
+        """Run the body, without gradients, with adapters for consecutive tokens of each forward pass.
+
+        Args:
+            parts: adapters (or ``base``), each with its number of tokens; ``mixes_adapters`` must be true.
+        """
+        stops = list(accumulate(count for _, count in parts))
+        rows = tuple(Rows(name, stop - count, stop) for (name, count), stop in zip(parts, stops, strict=True))
+        for layer in self._fused:
+            layer.rows = rows
+        try:
+            yield
+        finally:
+            for layer in self._fused:
+                layer.rows = ()
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """Return a copy of an adapter's weights under PEFT's names."""
