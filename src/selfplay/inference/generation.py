@@ -161,7 +161,7 @@ class Decoder:
                 tokens = len(part.batch)
             passes[-1].append(part)
         for parts in passes:
-            self._compute(parts)
+            self._compute(sorted(parts, key=lambda part: len(part.batch)))  # short parts side by side
 
     def _part(self, served: ServedModel) -> _Part | None:
         """Return the next tokens of a model; ``None`` if no request waits."""

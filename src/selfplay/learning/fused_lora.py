@@ -6,6 +6,8 @@ adapter's weights are converted, which are small. They stay float32 themselves, 
 the optimizer's moments. With float32 inputs the two are equal up to rounding.
 """
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +15,51 @@ from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
 
+from selfplay.core.adapters import BASE
+
+SEVERAL = ""
+"""Key of the weights of several adapters; no adapter has this name."""
+
+FEW_TOKENS = 16
+"""Adapters with at most this many tokens in a pass are multiplied together: tiny products take longer."""
+
 
 class Rows(NamedTuple):
-    """Consecutive tokens of a forward pass, and the adapter that is added to them."""
+    """Consecutive tokens of a forward pass, and the adapters that are added to them.
 
-    adapter: str
+    ``own_TN`` has a 1 where a token has an adapter; ``None`` if all tokens have the only one.
+    """
+
+    adapters: tuple[str, ...]
     start: int
     stop: int
+    own_TN: Tensor | None = None
+
+
+def rows_of(parts: Sequence[tuple[str, int]], dtype: torch.dtype, device: torch.device) -> tuple[Rows, ...]:
+    """Return the rows of a pass in which adapters (or ``base``) have these numbers of tokens, in order."""
+    rows: list[Rows] = []
+    start = 0
+    for together, group in groupby(parts, key=lambda part: part[1] <= FEW_TOKENS):
+        members = list(group)
+        if together:
+            names = tuple(dict.fromkeys(name for name, _ in members if name != BASE))
+            owners = [name for name, count in members for _ in range(count)]
+            own = [[name == owner for name in names] for owner in owners]
+            stop = start + len(owners)
+            if names:
+                rows.append(Rows(names, start, stop, torch.tensor(own, dtype=dtype, device=device)))
+            start = stop
+            continue
+        for name, count in members:
+            if name != BASE:
+                rows.append(Rows((name,), start, start + count))
+            start += count
+    return tuple(rows)
 
 
 class _Converted(NamedTuple):
-    """An adapter's weights in the type of the inputs, and what they were made of."""
+    """Weights of adapters in the type of the inputs, side by side, and what they were made of."""
 
     made_of: tuple[Any, ...]
     a_RI: Tensor
@@ -36,19 +72,21 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
     It uses the one active adapter, or, without gradients, each adapter in ``rows`` for its tokens.
     """
 
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[Rows, ...] | None = None
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return x W^T + scaling * x A^T B^T."""
-        if self.rows:
-            return self._mixed(x)
+        if self.rows is not None:
+            return self._mixed(x, self.rows)
         names = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(names) != 1 or args or kwargs:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
         (name,) = names
         if not torch.is_grad_enabled():
-            return self._added(linear(x, self.base_layer.weight, self.base_layer.bias), x, name)
+            output_TO = linear(x, self.base_layer.weight, self.base_layer.bias)
+            self._add(output_TO.view(-1, output_TO.shape[-1]), x.reshape(-1, x.shape[-1]), (name,), None)
+            return output_TO
         fused: Tensor = _LoraStep.apply(  # type: ignore[no-untyped-call]
             x,
             self.base_layer.weight,
@@ -62,34 +100,41 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
     def delete_adapter(self, adapter_name: str) -> None:
         """Delete an adapter, and its converted weights."""
         super().delete_adapter(adapter_name)
-        self.__dict__.get("_conversions", {}).pop(adapter_name, None)
+        self.__dict__.pop("_conversions", None)
 
-    def _mixed(self, x: Tensor) -> Tensor:
+    def _mixed(self, x: Tensor, rows: tuple[Rows, ...]) -> Tensor:
         """Return the outputs of a pass in which tokens have different adapters."""
         output = linear(x, self.base_layer.weight, self.base_layer.bias)
         x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
-        for name, start, stop in self.rows:
-            if name in self.lora_A:
-                self._added(output_TO[start:stop], x_TI[start:stop], name)
+        for names, start, stop, own_TN in rows:
+            self._add(output_TO[start:stop], x_TI[start:stop], names, own_TN)
         return output
 
-    def _added(self, output: Tensor, x: Tensor, name: str) -> Tensor:
-        """Add an adapter's part to the outputs of the layer, in place."""
-        _, a_RI, b_OR = self._converted(name, x.dtype)
-        low_R = linear(x, a_RI)
-        output.view(-1, output.shape[-1]).addmm_(
-            low_R.view(-1, low_R.shape[-1]), b_OR.t(), alpha=self.scaling[name]
-        )
-        return output
+    def _add(self, output_TO: Tensor, x_TI: Tensor, names: tuple[str, ...], own_TN: Tensor | None) -> None:
+        """Add each token's adapter to the outputs, in place; all have the same rank and scale."""
+        _, a_RI, b_OR = self._converted(names, x_TI.dtype)
+        low_TR = linear(x_TI, a_RI)
+        if own_TN is not None:
+            low_TR.view(len(low_TR), len(names), -1).mul_(own_TN[:, :, None])
+        output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[names[0]])
 
-    def _converted(self, name: str, dtype: torch.dtype) -> _Converted:
-        """Return an adapter's weights in another type; they are converted again when they have changed."""
-        a_RI, b_OR = self.lora_A[name].weight, self.lora_B[name].weight
-        made_of = (dtype, *((one.data_ptr(), one._version) for one in (a_RI, b_OR)))
+    def _converted(self, names: tuple[str, ...], dtype: torch.dtype) -> _Converted:
+        """Return adapters' weights in another type; they are converted again when they have changed.
+
+        Each adapter's own are kept, and those of the last set of several adapters.
+        """
+        weights = [(self.lora_A[name].weight, self.lora_B[name].weight) for name in names]
+        made_of = (names, dtype, *((one.data_ptr(), one._version) for pair in weights for one in pair))
         known: dict[str, _Converted] = self.__dict__.setdefault("_conversions", {})
-        if name not in known or known[name].made_of != made_of:
-            known[name] = _Converted(made_of, a_RI.detach().to(dtype), b_OR.detach().to(dtype))
-        return known[name]
+        key = names[0] if len(names) == 1 else SEVERAL
+        if key not in known or known[key].made_of != made_of:
+            if len(names) > 1:
+                weights = [
+                    (one.a_RI, one.b_OR) for one in (self._converted((name,), dtype) for name in names)
+                ]
+            a_RI, b_OR = torch.cat([a for a, _ in weights]), torch.cat([b for _, b in weights], dim=1)
+            known[key] = _Converted(made_of, a_RI.detach().to(dtype), b_OR.detach().to(dtype))
+        return known[key]
 
 
 class _LoraStep(torch.autograd.Function):

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_R
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
-from selfplay.learning.fused_lora import FusedLinear, Rows
+from selfplay.learning.fused_lora import FusedLinear, rows_of
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
 from selfplay.learning.model_attention import Attend
@@ -176,15 +175,14 @@ class PolicyModel:
         Args:
             parts: adapters (or ``base``), each with its number of tokens; ``mixes_adapters`` must be true.
         """
-        stops = list(accumulate(count for _, count in parts))
-        rows = tuple(Rows(name, stop - count, stop) for (name, count), stop in zip(parts, stops, strict=True))
+        rows = rows_of(parts, self.dtype, self.device)
         for layer in self._fused:
             layer.rows = rows
         try:
             yield
         finally:
             for layer in self._fused:
-                layer.rows = ()
+                layer.rows = None
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """Return a copy of an adapter's weights under PEFT's names."""
