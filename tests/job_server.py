@@ -24,7 +24,6 @@ from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]
-STEPS = 30
 MANY = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 20}
 """Hyper-parameters with which 40 examples make 30 steps."""
 
@@ -128,3 +127,10 @@ def start_many(client: openai.OpenAI) -> str:
     return client.fine_tuning.jobs.create(
         model="tiny", training_file=file, seed=5, method=supervised(**MANY)
     ).id
+
+
+def start_endless(client: openai.OpenAI) -> str:
+    """Create a job of 10,000 steps, more than any test waits for: it is there to be cancelled."""
+    file = upload(client, many_talks() * 10)
+    method = supervised(n_epochs=25, batch_size=1)
+    return client.fine_tuning.jobs.create(model="tiny", training_file=file, method=method).id

@@ -19,7 +19,7 @@ from job_server import (
     ended,
     preference,
     serving,
-    start_many,
+    start_endless,
     start_short,
     supervised,
     talk,
@@ -260,7 +260,7 @@ def test_a_deleted_model_is_gone_also_after_a_restart(tmp_path):
         )
         model = ended(client, job.id).fine_tuned_model
         earlier = f"{model}:ckpt-step-1"
-        first, second = start_many(client), start_short(client, model)
+        first, second = start_endless(client), start_short(client, model)
         with pytest.raises(openai.ConflictError, match=f"is in use by {second.id}"):
             client.models.delete(model)
         for one in (first, second.id):
