@@ -169,6 +169,7 @@ def change_config(directory: Path, **fields) -> None:
         {"target_modules": [3]},
         {"target_modules": ["c_attn"]},
         {"target_modules": ["q_proj"]},
+        {"target_modules": ["q_proj", "lm_head"]},
         {"use_dora": True},
     ],
     ids=lambda fields: str(fields)[:60],

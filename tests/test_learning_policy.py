@@ -171,7 +171,7 @@ def test_an_adapter_of_another_shape_or_model_is_rejected():
     assert policy.adapter_parameters("frozen") == []
 
 
-@pytest.mark.parametrize("modules", [["nonesuch"], ["q_proj", "embed_tokens"]])
+@pytest.mark.parametrize("modules", [["nonesuch"], ["q_proj", "embed_tokens"], ["q_proj", "lm_head"]])
 def test_target_modules_that_are_not_linear_layers_are_rejected(modules):
     with pytest.raises(InputError, match=r"lora\.target_modules") as caught:
         PolicyModel(str(tiny_model("llama", tied=False)), LoraSettings(4, 8.0, modules))

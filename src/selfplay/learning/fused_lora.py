@@ -6,16 +6,14 @@ adapter's weights are converted, which are small. They stay float32 themselves, 
 the optimizer's moments. With float32 inputs the two are equal up to rounding.
 """
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
-
-from selfplay.core.adapters import BASE
 
 SEVERAL = ""
 """Key of the weights of several adapters; no adapter has this name."""
@@ -36,25 +34,31 @@ class Rows(NamedTuple):
     own_TN: Tensor | None = None
 
 
-def rows_of(parts: Sequence[tuple[str, int]], dtype: torch.dtype, device: torch.device) -> tuple[Rows, ...]:
-    """Return the rows of a pass in which adapters (or ``base``) have these numbers of tokens, in order."""
+def rows_of(
+    parts: Sequence[tuple[str, int]],
+    shape_of: Callable[[str], Hashable],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Rows, ...]:
+    """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
+
+    ``shape_of`` tells which adapters fit into one product, and is ``None`` for the base model; of those, all
+    neighbours with few tokens share rows.
+    """
     rows: list[Rows] = []
     start = 0
-    for together, group in groupby(parts, key=lambda part: part[1] <= FEW_TOKENS):
+    for (shape, together), group in groupby(parts, lambda part: (shape_of(part[0]), part[1] <= FEW_TOKENS)):
         members = list(group)
-        if together:
-            names = tuple(dict.fromkeys(name for name, _ in members if name != BASE))
+        stop = start + sum(count for _, count in members)
+        if shape is not None and together:
+            names = tuple(dict.fromkeys(name for name, _ in members))
             owners = [name for name, count in members for _ in range(count)]
             own = [[name == owner for name in names] for owner in owners]
-            stop = start + len(owners)
-            if names:
-                rows.append(Rows(names, start, stop, torch.tensor(own, dtype=dtype, device=device)))
-            start = stop
-            continue
-        for name, count in members:
-            if name != BASE:
-                rows.append(Rows((name,), start, start + count))
-            start += count
+            rows.append(Rows(names, start, stop, torch.tensor(own, dtype=dtype, device=device)))
+        elif shape is not None:
+            ends = accumulate((count for _, count in members), initial=start)
+            rows += [Rows((name,), *ends) for (name, _), ends in zip(members, pairwise(ends), strict=True)]
+        start = stop
     return tuple(rows)
 
 
@@ -107,11 +111,12 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         output = linear(x, self.base_layer.weight, self.base_layer.bias)
         x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
         for names, start, stop, own_TN in rows:
-            self._add(output_TO[start:stop], x_TI[start:stop], names, own_TN)
+            if names[0] in self.lora_A:
+                self._add(output_TO[start:stop], x_TI[start:stop], names, own_TN)
         return output
 
     def _add(self, output_TO: Tensor, x_TI: Tensor, names: tuple[str, ...], own_TN: Tensor | None) -> None:
-        """Add each token's adapter to the outputs, in place; all have the same rank and scale."""
+        """Add each token's adapter to the outputs, in place; several have the same rank and scale."""
         _, a_RI, b_OR = self._converted(names, x_TI.dtype)
         low_TR = linear(x_TI, a_RI)
         if own_TN is not None:

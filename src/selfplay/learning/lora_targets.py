@@ -1,6 +1,6 @@
 """The linear layers of a model that the LoRA targets name, and those that they leave out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,8 @@ def left_out_by_lora(model: Any, adapter: str, kinds: dict[str, str], targets: S
     adapted = {*model.base_model.targeted_module_names, *model.base_model.targeted_parameter_names}
     config = model.peft_config[adapter]
     asked = {*config.target_modules, *(config.target_parameters or ())}
-    absent = sorted(target for target in asked if not any(_is_named(name, target) for name in adapted))
+    known = adapted & kinds.keys()  # PEFT also finds the output layer, whose logits belong to no adapter here
+    absent = sorted(target for target in asked if not any(_is_named(name, target) for name in known))
     if absent and set(targets) != set(ALL_LINEAR):
         raise _no_such_layer(absent, kinds)
     others = sorted({kind for name, kind in kinds.items() if name not in adapted})
@@ -62,6 +63,12 @@ def left_out_by_lora(model: Any, adapter: str, kinds: dict[str, str], targets: S
         return None
     there = sorted({kinds[name] for name in adapted})
     return f"LoRA adapts {', '.join(there)}; it leaves out {', '.join(others)} (lora.target_modules)"
+
+
+def name_output_layer(base: Any, targets: Iterable[str]) -> bool:
+    """Return whether one of the targets names the output layer."""
+    output = next(name for name, module in base.named_modules() if module is base.get_output_embeddings())
+    return any(_is_named(output, target) for target in targets)
 
 
 def _is_named(name: str, target: str) -> bool:

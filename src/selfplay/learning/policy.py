@@ -26,7 +26,7 @@ from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.fused_lora import FusedLinear, rows_of
 from selfplay.learning.load_check import check_tree
-from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds
+from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
@@ -110,10 +110,7 @@ class PolicyModel:
         left_out = left_out_by_lora(self.model, first, kinds, lora.target_modules)
         self._causal_lm = self.model.get_base_model()
         self._layers = [m for m in self._causal_lm.modules() if isinstance(m, GradientCheckpointingLayer)]
-        adapted = {name: m for name, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
-        self._fused = [one for one in adapted.values() if isinstance(one, FusedLinear)]
-        reorders = any("expert" in name for name in adapted)
-        self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
+        self._find_adapted_layers()
         self._active = first
         for name in others:
             self._add_adapter(name, _initial_seed(seed, name))
@@ -175,7 +172,7 @@ class PolicyModel:
         Args:
             parts: adapters (or ``base``), each with its number of tokens; ``mixes_adapters`` must be true.
         """
-        rows = rows_of(parts, self.dtype, self.device)
+        rows = rows_of(parts, self._shapes.get, self.dtype, self.device)
         for layer in self._fused:
             layer.rows = rows
         try:
@@ -183,6 +180,16 @@ class PolicyModel:
         finally:
             for layer in self._fused:
                 layer.rows = None
+
+    def _find_adapted_layers(self) -> None:
+        adapted = {name: m for name, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
+        self._fused = [one for one in adapted.values() if isinstance(one, FusedLinear)]
+        reorders = any("expert" in name for name in adapted)
+        self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
+        self._shapes = {  # the rank and the scale of an adapter in each layer
+            name: tuple((one.r.get(name), one.scaling.get(name)) for one in self._fused)
+            for name in self.model.peft_config
+        }
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """Return a copy of an adapter's weights under PEFT's names."""
@@ -229,8 +236,24 @@ class PolicyModel:
         with self.adapter(self.policies[0]), _drawing_from(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", PART_OF_PREFIX)
             warnings.filterwarnings("ignore", PATTERNS_OF_EXPERTS)
-            self.model.add_adapter(name, self.model.peft_config[self.policies[0]])
+            self.add_adapter(name, self.model.peft_config[self.policies[0]])
             self.model.to(self.device)
+
+    def add_adapter(self, name: str, config: LoraConfig) -> None:
+        """Add an adapter of any shape, with initial weights; the first policy is active afterwards.
+
+        Raises:
+            InputError: it changes the output layer, which all adapters share.
+            ValueError: PEFT finds no layer for it.
+        """
+        targets = config.target_modules
+        if not isinstance(targets, str) and name_output_layer(self._causal_lm, targets or ()):
+            raise InputError(
+                "adapter", "it changes the output layer", "Train the linear layers of the blocks only."
+            )
+        with self.adapter(self.policies[0]):
+            self.model.add_adapter(name, config)
+        self._find_adapted_layers()
 
     def drop_adapter(self, name: str) -> None:
         """Delete a frozen adapter."""

@@ -13,7 +13,7 @@ from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import load_adapter, load_adapter_config
-from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.policy import PolicyModel
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -83,14 +83,14 @@ class ServedAdapters:
         """Compare an adapter's shapes with the model's, before memory of its size is allocated.
 
         Raises:
-            InputError: the adapter belongs to another model.
+            InputError: the adapter belongs to another model, or changes its output layer.
         """
         ranks = {shape[0] for name, shape in files.shapes.items() if "lora_A" in name and shape}
         name, expected = "shapes-only", None
         if ranks == {files.lora.r}:
             try:
                 with torch.device("meta"):  # tensors there have a shape and no memory
-                    self._add(name, files.lora)
+                    self.policy.add_adapter(name, files.lora)
             except ValueError as error:
                 raise _misfit() from error
             expected = self.policy.adapter_shapes(name)
@@ -138,7 +138,7 @@ class ServedAdapters:
         """Add an adapter with these weights to the model; return the name that it has there."""
         name = f"served-{self._loaded}"
         self._loaded += 1
-        self._add(name, lora)
+        self.policy.add_adapter(name, lora)
         try:
             self.policy.model.to(self.policy.device)
             names, parameters = self.policy.adapter_shapes(name), self.policy.adapter_parameters(name)
@@ -149,10 +149,6 @@ class ServedAdapters:
             self.policy.drop_adapter(name)  # on a GPU, there may be no memory for it
             raise
         return name
-
-    def _add(self, name: str, lora: LoraConfig) -> None:
-        with self.policy.adapter(TRAINED):
-            self.policy.model.add_adapter(name, lora)
 
 
 def _misfit() -> InputError:
