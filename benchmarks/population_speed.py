@@ -55,12 +55,12 @@ def add_frozen(policy: PolicyModel, number: int) -> list[str]:
 @contextmanager
 def one_at_a_time(engine: EmbeddedEngine) -> Iterator[None]:
     """Run the body with a forward pass for each adapter."""
-    decoder = engine._decoder
-    decoder._mixes = False
+    policy = engine.model
+    policy.mixes_adapters = False
     try:
         yield
     finally:
-        decoder._mixes = True
+        policy.mixes_adapters = True
 
 
 def new_engine(policy: PolicyModel, names: list[str]) -> EmbeddedEngine:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft import LoraConfig
 
 from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
 from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.errors import is_transient
 from selfplay.core.messages import said
-from selfplay.inference import generation
+from selfplay.inference import next_tokens
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
@@ -224,9 +225,9 @@ async def test_small_batches_and_small_caches_give_the_same_answers(policy, opti
         assert engine.stats.computed_tokens > 2 * sum(map(len, PROMPTS))
 
 
-async def test_dropped_distributions_are_computed_again(policy, monkeypatch):
+async def test_dropped_logits_are_computed_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr(generation, "MAX_STORED_DISTRIBUTIONS", 1)
+    monkeypatch.setattr(next_tokens, "STORED_LOGITS_BYTES", 1)
     engine = make_engine(policy)
     for _ in range(2):
         responses = await ask_all(engine)
@@ -254,7 +255,7 @@ requests = st.lists(
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(requests, st.integers(11, 40), st.integers(1, 20), st.sampled_from([1, 3, 512]))
+@given(requests, st.integers(11, 40), st.integers(1, 20), st.sampled_from([1, 600, 2**20]))
 def test_each_request_in_any_mixture_gets_the_answer_that_it_gets_alone(
     asked, max_cached_tokens, max_batch_tokens, stored
 ):
@@ -276,7 +277,7 @@ def test_each_request_in_any_mixture_gets_the_answer_that_it_gets_alone(
         engine.publish(BASE, BASE, 0)
         return await answer(engine, request)
 
-    with patch.object(generation, "MAX_STORED_DISTRIBUTIONS", stored):
+    with patch.object(next_tokens, "STORED_LOGITS_BYTES", stored):
         together, most_cached_tokens = asyncio.run(answer_together())
     assert most_cached_tokens <= max_cached_tokens
     assert together == [asyncio.run(answer_alone(request)) for request in asked]
@@ -536,7 +537,12 @@ async def test_adapters_in_one_forward_pass_answer_as_alone():
         policy.load_adapter_state(
             {key: (number - 1) * value for key, value in state.items()}, f"copy-{number}"
         )
-    names = [TRAINED, BASE, "copy-0", "copy-1", "copy-2"]
+    for name, lora in {"rank": LoraConfig(r=3), "scale": LoraConfig(r=2, lora_alpha=7)}.items():
+        lora.target_modules = ["q_proj", "up_proj"]
+        policy.add_adapter(name, lora)
+        for parameter in policy.adapter_parameters(name):
+            torch.nn.init.normal_(parameter)
+    names = [TRAINED, BASE, "copy-0", "copy-1", "copy-2", "rank", "scale"]
 
     async def play(models: list[str]) -> tuple[dict[str, list[ModelResponse]], int]:
         engine = EmbeddedEngine(policy, max_tokens=8)

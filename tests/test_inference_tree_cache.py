@@ -112,14 +112,15 @@ def test_a_pruned_cache_keeps_only_the_chosen_contexts(ids, later, data):
     if computed:
         inputs.attend(cache, cache.pending[:computed])
     cache.pending = cache.pending[computed:]
-    cache.logprobs = {node: f"distribution of {tokens_of(cache, node)}" for node in range(computed)}
+    cache.next_tokens = {node: f"distribution of {tokens_of(cache, node)}" for node in range(computed)}
     kept = data.draw(st.lists(st.sampled_from(range(len(ids))), unique=True))
 
     new_id = cache.prune([ends[index] for index in kept])
 
     assert [tokens_of(cache, new_id[ends[index]]) for index in kept] == [ids[index] for index in kept]
     assert len(cache) == len({tuple(ids[i][:end]) for i in kept for end in range(1, len(ids[i]) + 1)})
-    assert all(text == f"distribution of {tokens_of(cache, node)}" for node, text in cache.logprobs.items())
+    found = cache.next_tokens.items()
+    assert all(text == f"distribution of {tokens_of(cache, node)}" for node, text in found)
     for context in later:
         cache.insert(context)
     for nodes in (cache.pending, list(range(len(cache)))):

@@ -2,5 +2,5 @@
 
 ROWS_AT_ONCE = 256
 """Tokens whose logits are computed together: a row has a float32 for each word of the vocabulary."""
-MAX_STORED_DISTRIBUTIONS = 512
-"""Distributions, each as large as such a row, that the embedded engine keeps for contexts that may return."""
+STORED_LOGITS_BYTES = 2**27
+"""Logits that the embedded engine keeps for contexts that may return; it computes others again."""

@@ -296,10 +296,10 @@ class EmbeddedEngine(Answering):
             self._admission.admit(in_order)
             running = self.running
             # A caller that got an answer may ask again before the next forward pass.
-            answered = [self._decoder.draw(served) for served in in_order]
+            answered = self._decoder.draw(in_order)
             if self.running < running:
                 self._admission.room_was_made()
-            if not any(answered):
+            if not answered:
                 cached = sum(len(served.cache) for served in in_order)
                 self.stats.most_cached_tokens = max(self.stats.most_cached_tokens, cached)
                 self._decoder.forward(in_order)

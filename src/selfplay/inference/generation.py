@@ -13,10 +13,10 @@ from torch import Tensor
 from selfplay.core import Messages
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
-from selfplay.core.pass_sizes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import attention_over
-from selfplay.inference.sampling import Distribution, FloatArray, uniforms
+from selfplay.inference.next_tokens import NextToken, StoredLogits
+from selfplay.inference.sampling import FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
 
 
@@ -76,7 +76,7 @@ class EngineStats:
 
 @dataclass
 class _Part:
-    """The tokens of one cache in a forward pass; distributions after the ``wanted`` nodes are stored."""
+    """The tokens of one cache in a forward pass; hidden states of the ``wanted`` ones are kept."""
 
     adapter: str
     cache: TreeCache
@@ -96,37 +96,50 @@ class Decoder:
         self.model = model
         self.max_batch_tokens = max_batch_tokens
         self.stats = EngineStats()
-        self._mixes = model.mixes_adapters
         self._stop_ids = frozenset(model.stop_token_ids)
+        self._logits = StoredLogits(model.logits)
 
-    def draw(self, served: ServedModel) -> bool:
-        """Draw for every request as far as distributions are known; return whether any request finished."""
-        cache, finished, moving = served.cache, False, served.active
-        while moving:
-            moving = [one for one in moving if one.node in cache.logprobs and not one.future.done()]
-            chance_M = _chances(moving)
-            by_place: dict[tuple[int, float], list[int]] = {}
-            for index, request in enumerate(moving):
-                by_place.setdefault((request.node, request.temperature), []).append(index)
-            going_on: list[Request] = []
-            for (node, temperature), indices in by_place.items():
-                distribution = Distribution(cache.logprobs[node], temperature)
-                tokens = distribution.draw(chance_M[indices]).tolist()
-                for index, token in zip(indices, tokens, strict=True):
-                    if self._take(cache, moving[index], token, distribution):
-                        going_on.append(moving[index])
-                    else:
-                        finished = True
-            moving = going_on
-        served.active = [request for request in served.active if not request.future.done()]
+    def draw(self, models: Iterable[ServedModel]) -> bool:
+        """Draw for every request whose context is computed; return whether any request finished."""
+        moving = [request for served in models for request in served.active if not request.future.done()]
+        finished = False
+        while moving := [one for one in moving if one.node in one.model.cache.next_tokens]:
+            drawn = self._draw_once(moving)
+            going_on = [
+                self._take(request, *of_request) for request, of_request in zip(moving, drawn, strict=True)
+            ]
+            finished = finished or not all(going_on)
+            moving = [request for request, goes_on in zip(moving, going_on, strict=True) if goes_on]
+        for served in models:
+            served.active = [request for request in served.active if not request.future.done()]
         return finished
 
-    def _take(self, cache: TreeCache, request: Request, token: int, distribution: Distribution) -> bool:
-        """Append ``token``, or the forced token in its place; return whether the request continues."""
-        if request.forced is not None:
-            token = request.forced[len(request.drawn)]
+    def _draw_once(self, requests: list[Request]) -> list[tuple[int, float]]:
+        """Return the next token of each request, the forced one if there is one, with its log-probability."""
+        contexts = [request.model.cache.next_tokens[request.node] for request in requests]
+        chance_M = _chances(requests)
+        drawn: dict[int, tuple[int, float]] = {}
+        with torch.inference_mode():
+            for logits, with_row in self._logits.of(contexts):
+                by_temperature: dict[float, list[int]] = {}
+                for index in with_row:
+                    by_temperature.setdefault(requests[index].temperature, []).append(index)
+                for temperature, indices in by_temperature.items():
+                    distributions = logits.at(temperature)
+                    rows_m = np.array([contexts[index].row for index in indices])
+                    tokens_m = distributions.draw(rows_m, chance_M[indices])
+                    for place, index in enumerate(indices):
+                        forced = requests[index].forced
+                        if forced is not None:
+                            tokens_m[place] = forced[len(requests[index].drawn)]
+                    logprobs = distributions.logprobs(rows_m, tokens_m)
+                    drawn.update(zip(indices, zip(tokens_m.tolist(), logprobs, strict=True), strict=True))
+        return [drawn[index] for index in range(len(requests))]
+
+    def _take(self, request: Request, token: int, logprob: float) -> bool:
+        """Append a token; return whether the request continues."""
         request.drawn.append(token)
-        request.logprobs.append(float(distribution.logprobs_V[token]))
+        request.logprobs.append(logprob)
         self.stats.generated_tokens += request.forced is None
         if request.grown is not None:
             request.grown.set()
@@ -134,7 +147,7 @@ class Decoder:
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:
-            request.node = cache.insert([token], request.node)
+            request.node = request.model.cache.insert([token], request.node)
             return True
         request.future.set_result(None)
         return False
@@ -156,7 +169,7 @@ class Decoder:
             if part is None:
                 continue
             tokens += len(part.batch)
-            if not passes or tokens > self.max_batch_tokens or not self._mixes:
+            if not passes or tokens > self.max_batch_tokens or not self.model.mixes_adapters:
                 passes.append([])
                 tokens = len(part.batch)
             passes[-1].append(part)
@@ -168,8 +181,6 @@ class Decoder:
         if not served.active:
             return None
         cache = served.cache
-        for node in list(cache.logprobs)[:-MAX_STORED_DISTRIBUTIONS]:
-            del cache.logprobs[node]  # the oldest; no request waits for them, and they can be recomputed
         wanted = dict.fromkeys(request.node for request in served.active)
         return _Part(served.adapter, cache, self._next_batch(cache, wanted), wanted)
 
@@ -179,10 +190,16 @@ class Decoder:
         path = cache.path(cache.insert(ids[:-1])).tolist()
         while cache.pending:
             self._compute([_Part(adapter, cache, self._next_batch(cache, {}), set(path))])
-        return [float(cache.logprobs[node][token]) for node, token in zip(path, ids[1:], strict=True)]
+        contexts = [cache.next_tokens[node] for node in path]
+        values: list[float] = []
+        with torch.inference_mode():
+            for logits, indices in StoredLogits(self.model.logits).of(contexts):
+                rows_m, tokens_m = np.array([(contexts[i].row, ids[i + 1]) for i in indices]).T
+                values += logits.at(1.0).logprobs(rows_m, tokens_m)
+        return values
 
     def _compute(self, parts: list[_Part]) -> None:
-        """Fill the slots of the parts' batches in one pass, and store the distributions that are wanted."""
+        """Fill the slots of the parts' batches in one pass, and keep the hidden states that are wanted."""
         started = perf_counter()
         nodes = [(part.cache, node) for part in parts for node in part.batch]
         wanted = [part.wanted for part in parts for _ in part.batch]
@@ -195,12 +212,9 @@ class Decoder:
                 [cache.depths[node] for cache, node in nodes], device=self.model.device
             )
             hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
-            for first in range(0, len(places), ROWS_AT_ONCE):
-                chunk = places[first : first + ROWS_AT_ONCE]
-                logprobs_NV = torch.log_softmax(self.model.logits(hidden_TD[chunk]), dim=-1).cpu().numpy()
-                for place, row_V in zip(chunk, logprobs_NV, strict=True):
-                    cache, node = nodes[place]
-                    cache.logprobs[node] = row_V.copy()
+            for place, hidden_D in zip(places, hidden_TD[places], strict=True):
+                cache, node = nodes[place]
+                cache.next_tokens[node] = NextToken(hidden_D)
         self.stats.seconds += perf_counter() - started
         self.stats.computed_tokens += len(nodes)
         self.stats.forward_passes += 1
@@ -211,11 +225,11 @@ class Decoder:
         return self.model.adapters([(part.adapter, len(part.batch)) for part in parts])
 
     def _next_batch(self, cache: TreeCache, wanted: dict[int, None]) -> list[int]:
-        """Return pending nodes, then nodes whose distribution was dropped and is wanted again."""
+        """Return pending nodes, then nodes that were computed when nobody wanted to draw after them."""
         batch = cache.pending[: self.max_batch_tokens]
         cache.pending = cache.pending[self.max_batch_tokens :]
         new = {*batch, *cache.pending}
-        again = [node for node in wanted if node not in new and node not in cache.logprobs]
+        again = [node for node in wanted if node not in new and node not in cache.next_tokens]
         return batch + again[: self.max_batch_tokens - len(batch)]
 
 

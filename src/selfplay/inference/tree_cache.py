@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selfplay.inference.next_tokens import NextToken
+
 IntArray = NDArray[np.int64]
 ROOT = -1
 
@@ -24,7 +26,7 @@ class TreeCache:
     depths: list[int] = field(default_factory=list)
     children: dict[int, dict[int, int]] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
-    logprobs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    next_tokens: dict[int, NextToken] = field(default_factory=dict)
     _paths: dict[int, IntArray] = field(default_factory=dict)
     _older_paths: dict[int, IntArray] = field(default_factory=dict)
     _keys: list[Tensor] = field(default_factory=list)
@@ -108,7 +110,7 @@ class TreeCache:
         for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
             self.children.setdefault(parent, {})[token] = node
         self.pending = [new_id[old] for old in self.pending if old in new_id]
-        self.logprobs = {new_id[old]: row for old, row in self.logprobs.items() if old in new_id}
+        self.next_tokens = {new_id[old]: one for old, one in self.next_tokens.items() if old in new_id}
         return new_id
 
     def clear(self) -> None:
