@@ -80,14 +80,14 @@ def lines(method: str) -> bytes:
     return "".join(json.dumps(line(number)) + "\n" for number in range(10)).encode()
 
 
-def create(client: openai.OpenAI, method: str) -> str:
+def create(client: openai.OpenAI, method: str, **hyperparameters: int) -> str:
     file = client.files.create(file=("data.jsonl", lines(method)), purpose="fine-tune")
     job = client.fine_tuning.jobs.create(
         model="base",
         training_file=file.id,
         seed=7,
         metadata={"mine": "yes"},
-        method={"type": method, method: {"hyperparameters": METHODS[method]}},
+        method={"type": method, method: {"hyperparameters": METHODS[method] | hyperparameters}},
     )
     return job.id
 

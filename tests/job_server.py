@@ -24,8 +24,9 @@ from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]
-MANY = {"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 20}
-"""Hyper-parameters with which 40 examples make 30 steps."""
+LIMIT_SECONDS = 300
+MANY = {"n_epochs": 10, "batch_size": 4, "learning_rate_multiplier": 20}
+"""Hyper-parameters with which 40 examples make 100 steps."""
 
 
 @functools.cache
@@ -91,7 +92,9 @@ def ended(client: openai.OpenAI, job_id: str) -> Any:
 
 
 def when(client: openai.OpenAI, job_id: str, condition: Any) -> Any:
+    latest = time.monotonic() + LIMIT_SECONDS
     while not condition(job := client.fine_tuning.jobs.retrieve(job_id)):
+        assert time.monotonic() < latest, job
         time.sleep(0.02)
     return job
 
@@ -130,7 +133,9 @@ def start_many(client: openai.OpenAI) -> str:
 
 
 def start_endless(client: openai.OpenAI) -> str:
-    """Create a job of 10,000 steps, more than any test waits for: it is there to be cancelled."""
-    file = upload(client, many_talks() * 10)
-    method = supervised(n_epochs=25, batch_size=1)
-    return client.fine_tuning.jobs.create(model="tiny", training_file=file, method=method).id
+    """Start a job of 10,000 steps, more than any test waits for: it is there to be cancelled."""
+    file = upload(client, many_talks())
+    method = supervised(n_epochs=250, batch_size=1)
+    job = client.fine_tuning.jobs.create(model="tiny", training_file=file, method=method)
+    when(client, job.id, lambda one: one.status == "running")
+    return job.id

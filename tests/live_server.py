@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import queue
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ import openai
 import uvicorn
 from fastapi import FastAPI
 
+from selfplay.commands.listening import listen
 from selfplay.core import ModelResponse
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.policy import TRAINED, PolicyModel
@@ -29,7 +29,7 @@ class Live:
 
     def __init__(self, app: FastAPI, engine: EmbeddedEngine) -> None:
         self.engine = engine
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = listen("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")

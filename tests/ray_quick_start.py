@@ -71,8 +71,9 @@ def train_on_tak(model: str, opponent: str, updates: int, max_tokens: int, max_m
             gradient_checkpointing=False,
             **services,
         )
-        collector.collect.remote(num_workers=16, num_eval_workers=4)
+        playing = collector.collect.remote(num_workers=16, num_eval_workers=4)
         ray.get(learner.train.remote(updates))
+        ray.get(playing)
         return Demo(
             Path(ray.get(tracker.run_directory.remote())),
             [name for name in NAMES if find(name) is not None],

@@ -40,7 +40,7 @@ def in_terminal(command: list[str], *replies: tuple[bytes, bytes], status: int =
             shown += os.read(ours, 65536)
         except OSError:  # the other side is closed
             break
-        if left and left[0][0] in shown:
+        while left and left[0][0] in shown:
             os.write(ours, left.pop(0)[1])
             latest = time.monotonic() + SECONDS
     else:

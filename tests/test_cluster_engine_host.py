@@ -320,7 +320,7 @@ async def test_statistics_count_requests_in_progress_and_finished_work(versions)
     assert stats["generated_tokens"] == sum(len(response.completion_token_ids) for response in responses)
     assert stats["tok_s"] > 0
     assert (stats["queued"], stats["running"], stats["adapters"]) == (0, 0, 1)
-    assert 0 < stats["idle_share"] < 1
+    assert 0 <= stats["idle_share"] < 1
 
 
 def test_a_host_without_a_slot_for_an_adapter_is_rejected():

@@ -62,7 +62,7 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
 
 
 def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_resumes_the_run(faults):
-    command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=4)
+    command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=1000)
     assert command.wait_until(lambda: command.saved() > 0)
     kill(command, ACTORS["buffer"])
     said = command.end()
@@ -76,9 +76,9 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_
 def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_keeps_its_best(faults):
     two_collectors = ("--ray.collectors=2", "--ray.cpus_per_collector=0.5", "--credit.type=rae")
     engines = ("--ray.engines=3", "--ray.min_engines=2")
-    best = ("--evaluation.every=6", "--run.keep_best=win rate against random")
+    best = ("--evaluation.every=12", "--run.keep_best=win rate against random")
     some_layers = "--lora.target_modules=['q_proj']"
-    command = faults.train(1, *QUICK, *engines, *two_collectors, *best, some_layers, updates=6)
+    command = faults.train(1, *QUICK, *engines, *two_collectors, *best, some_layers, updates=12)
     assert command.wait_until(lambda: command.saved() > 1)
     ray.kill(ray.get_actor("Engine-0", namespace=command.namespace))
     said = command.end()
@@ -87,11 +87,11 @@ def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_kee
     assert said.count("LoRA adapts self_attn.q_proj; it leaves out") == 1
     assert problems_of(command.directory) == []
     assert "Traceback" not in said
-    kept, saved = (command.directory / place / "step-000006" for place in ("best", "checkpoints"))
+    kept, saved = (command.directory / place / "step-000012" for place in ("best", "checkpoints"))
     weights = [(place / "adapter_model.safetensors").read_bytes() for place in (kept, saved)]
     assert weights[0] == weights[1]
     lines = metrics_of(command.directory)
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines] == list(range(1, 13))
     before_and_after = [line["time/evaluation_seconds"] for line in (lines[0], lines[-1])]
     assert min(before_and_after) > 0
 

@@ -198,7 +198,7 @@ def test_a_run_whose_last_step_is_damaged_and_half_written_makes_it_again(faults
 
 
 def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(faults):
-    command = start(faults, "stopped", "--learning.steps=40")
+    command = start(faults, "stopped", "--learning.steps=100000")
     assert command.wait_until(lambda: command.saved() > 0)
     source = ClusterSource(faults.cluster.address, command.directory.name)
     actors = {"Learner", "Engine-0", "Collector-0", "Collector-1"}

@@ -96,7 +96,7 @@ def test_a_job_whose_worker_and_whose_server_are_killed_gives_the_local_servers_
 
     # An engine that was killed answers with the model again, a cancelled job ends at once, and a server
     # without engines ends with an error.
-    other = create(server.client, JOB)
+    other = create(server.client, JOB, n_epochs=1000)
     ray.kill(engines()[0], no_restart=False)
     assert answer(server.client, done.fine_tuned_model)[0] == expected[0]
     wait_until(lambda: worker(server, other) is not None)

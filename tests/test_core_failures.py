@@ -240,36 +240,36 @@ class Stuck(MockInferenceClient):
 
 
 async def test_an_episode_that_hangs_ends_at_its_limit():
-    arena = make_arena(Stuck(), episode_timeout=0.25, retries=1)
+    arena = make_arena(Stuck(), episode_timeout=1.0, retries=1)
     results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in range(3)])
-    assert [result.rollout.error for result in results] == [None, "the episode took longer than 0.25 s", None]
+    assert [result.rollout.error for result in results] == [None, "the episode took longer than 1 s", None]
     assert arena.client.cancelled == 2
 
 
 async def test_a_child_that_hangs_does_not_fail_its_parent():
     """The parent's clock stops while its children play, including their retries."""
-    arena = make_arena(Stuck(), episode_timeout=0.25, retries=2, parent=Family(children=3))
+    arena = make_arena(Stuck(), episode_timeout=1.0, retries=2, parent=Family(children=3))
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
     assert result.rollout.error is None
     errors = [child.rollout.error for child in result.children]
-    assert errors == [None, "the episode took longer than 0.25 s", None]
+    assert errors == [None, "the episode took longer than 1 s", None]
     assert arena.client.cancelled == 3
 
 
 async def test_time_in_the_queue_does_not_count():
     """One episode holds the only slot until its limit; waiting episodes lose none of their time."""
-    arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1)
+    arena = make_arena(Stuck(), episode_timeout=1.0, retries=0, max_calls=1)
     results = await arena.generate_rollouts([EpisodeRequest("child", number) for number in (1, 2, 1, 3)])
     errors = [result.rollout.error for result in results]
-    assert errors == ["the episode took longer than 0.25 s", None] * 2
+    assert errors == ["the episode took longer than 1 s", None] * 2
 
 
 async def test_time_in_the_queue_for_a_call_does_not_count_either():
     """Children are not held at the entrance: they wait for the slot of their calls."""
-    arena = make_arena(Stuck(), episode_timeout=0.25, retries=0, max_calls=1, parent=Family(children=4))
+    arena = make_arena(Stuck(), episode_timeout=1.0, retries=0, max_calls=1, parent=Family(children=4))
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
     errors = [child.rollout.error for child in result.children]
-    assert errors == [None, "the episode took longer than 0.25 s", None, None]
+    assert errors == [None, "the episode took longer than 1 s", None, None]
 
 
 async def test_a_parents_clock_continues_after_its_children():
@@ -278,9 +278,9 @@ async def test_a_parents_clock_continues_after_its_children():
             await super().rollout(arena, artifact, state)
             await asyncio.Event().wait()
 
-    arena = make_arena(episode_timeout=0.25, retries=0, parent=ThenHangs())
+    arena = make_arena(episode_timeout=1.0, retries=0, parent=ThenHangs())
     result = (await arena.generate_rollouts([EpisodeRequest("parent", "sums")]))[0]
-    assert result.rollout.error == "the episode took longer than 0.25 s"
+    assert result.rollout.error == "the episode took longer than 1 s"
 
 
 async def test_a_clients_timeout_is_not_reported_as_the_episodes():

@@ -26,7 +26,7 @@ EXAMPLES = [{"messages": [{"role": "user", "content": "2?"}, {"role": "assistant
 
 
 def provider(url, key="key"):
-    return OpenAIJobs(key, url, least_examples=1, wait=0.0, timeout=5.0, retries=3)
+    return OpenAIJobs(key, url, least_examples=1, wait=0.0, timeout=60.0, retries=3)
 
 
 async def test_runs_of_the_same_name_share_neither_jobs_nor_files(tmp_path):

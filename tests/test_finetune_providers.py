@@ -25,7 +25,7 @@ EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]
 
 
 def provider(url, **options):
-    return OpenAIJobs("key", url, **{"wait": 0.0, "timeout": 5.0, "retries": 3, **options})
+    return OpenAIJobs("key", url, **{"wait": 0.0, "timeout": 60.0, "retries": 3, **options})
 
 
 async def ended(jobs, job):

@@ -55,7 +55,7 @@ def test_a_server_that_is_killed_at_any_moment_ends_the_job_with_the_same_bytes(
 
 def test_the_process_that_trains_ends_with_a_killed_server(start):
     server = start("orphan")
-    create(server.client, "supervised")
+    create(server.client, "supervised", n_epochs=1000)
     wait_until(lambda: rows(server.directory) >= 1)
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     (worker,) = map(int, children.read_text().split())

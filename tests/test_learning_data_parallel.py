@@ -293,7 +293,7 @@ def test_a_learner_whose_peer_has_left_reports_it_and_keeps_its_weights(other):
 
 def test_a_learner_without_peers_does_not_wait_forever_for_them():
     with pytest.raises(PeerLost, match="timeout"):
-        DataParallel(0, 2, host_store(ADDRESS, 0.2), timeout_seconds=0.2)
+        DataParallel(0, 2, host_store(ADDRESS, TIMEOUT_SECONDS), timeout_seconds=0.2)
 
 
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=4)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,12 +156,15 @@ def test_the_quick_start_with_a_real_model(cluster):
 # Its parts
 
 
-def wait_for(condition: Callable[[], bool], playing: ray.ObjectRef) -> None:
-    """Wait for it while a collector plays."""
-    for _ in range(1000):
+def wait_for(condition: Callable[[], bool], playing: ray.ObjectRef | None = None) -> None:
+    """Wait for it, while a collector plays."""
+    for _ in range(6000):
         if condition():
             return
-        assert not ray.wait([playing], timeout=0.1)[0], ray.get(playing)
+        if playing is None:
+            time.sleep(0.1)
+        else:
+            assert not ray.wait([playing], timeout=0.1)[0], ray.get(playing)
     raise AssertionError("it did not come about")
 
 
@@ -244,8 +248,9 @@ def test_build_makes_a_whole_system_and_start_runs_it(cluster, model, adapter):
     )
     try:
         assert run.start(learning_steps=1, num_collection_workers=4, num_eval_workers=2) == 1
+        pool, opponent = run.model_pool, f"fixed-{adapter}"
+        wait_for(lambda: "default" in games_against(ray.get(pool.snapshot.remote()), opponent))
         snapshot = ray.get(run.model_pool.snapshot.remote())
-        assert games_against(snapshot, f"fixed-{adapter}")["default"] > 0
         assert "ckpt-1" in snapshot["models"]
         directory = Path(ray.get(run.tracker.run_directory.remote()))
         assert (directory / "versions" / "000001" / "adapter_model.safetensors").is_file()

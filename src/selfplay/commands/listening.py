@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
+        listener = socket.create_server(address[:2], family=family)
     except UnicodeError as error:
         raise InputError(
             "--host", f"{host!r} is not a host name", "Give a host name or an address."
@@ -55,6 +55,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError(
             "--port", f"the server cannot listen at {host}:{port} ({reason})", "Choose another port or host."
         ) from error
+    # Its connections inherit this. Without it, the body of a reply waits 40 ms for an acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def address_of(host: str, listener: socket.socket) -> str:
