@@ -19,7 +19,7 @@ from typing import Any
 
 from selfplay.core import InputError
 from selfplay.core.adapters import ALL_LINEAR
-from selfplay.core.pass_sizes import MAX_STORED_DISTRIBUTIONS, ROWS_AT_ONCE
+from selfplay.core.pass_sizes import ROWS_AT_ONCE, STORED_LOGITS_BYTES
 from selfplay.learning.memory import SHARE_OF_MEMORY
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -175,16 +175,17 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class PlayMemory:
-    """Bytes that the embedded engine adds to the weights: its cache, its distributions, a forward pass."""
+    """Bytes that the embedded engine adds to the weights: its cache, the last logits, a forward pass."""
 
     cache: int
-    distributions: int
+    hidden: int
+    logits: int
     passing: int
 
     @property
     def lasting(self) -> int:
         """The part that remains while the learner works."""
-        return self.cache + self.distributions
+        return self.cache + self.hidden + self.logits
 
 
 def base_bytes(shape: ModelShape, dtype: str) -> int:
@@ -262,14 +263,16 @@ def play_memory(
     """Return the bytes of the embedded engine for one served model.
 
     The keys and values of a token are 2 L K numbers, where L is the number of layers. Their store grows by
-    doubling, so it may be twice as large as its contents.
+    doubling, so it may be twice as large as its contents. A hidden state is kept for each token that was
+    drawn, and counted here for all tokens.
     """
     number = _bytes_of(dtype)
-    logits = (number + 2 * FLOAT32) * ROWS_AT_ONCE * shape.vocabulary  # as computed, in float32, normalised
+    row = FLOAT32 * ROWS_AT_ONCE * shape.vocabulary
     return PlayMemory(
         cache=2 * max_cached_tokens * 2 * shape.num_layers * shape.kv_size * number,
-        distributions=MAX_STORED_DISTRIBUTIONS * shape.vocabulary * FLOAT32,
-        passing=round(max(logits, _working_bytes(shape, max_batch_tokens))),
+        hidden=max_cached_tokens * shape.hidden_size * number,
+        logits=max(STORED_LOGITS_BYTES, row),
+        passing=round(max(row, _working_bytes(shape, max_batch_tokens))),  # a row as the base computed it
     )
 
 

@@ -35,7 +35,7 @@ async def asked(ask, *names, **options):
     async with serving(*(http(one["body"], one["status"]) for one in replies)) as server:
         url = f"http://127.0.0.1:{server.port}/v1"
         found = await ask(
-            OpenAIJobs("key", url, wait=0.0, timeout=60.0, retries=1, quota_wait=0.0, **options)
+            OpenAIJobs("key", url, wait=0, timeout=60, retries=1, quota_wait=0, **options)
         )
     return found, server
 
