@@ -34,9 +34,7 @@ async def asked(ask, *names, **options):
     replies = [recorded(name) for name in names]
     async with serving(*(http(one["body"], one["status"]) for one in replies)) as server:
         url = f"http://127.0.0.1:{server.port}/v1"
-        found = await ask(
-            OpenAIJobs("key", url, wait=0, timeout=60, retries=1, quota_wait=0, **options)
-        )
+        found = await ask(OpenAIJobs("key", url, wait=0, timeout=60, retries=1, quota_wait=0, **options))
     return found, server
 
 
