@@ -169,20 +169,21 @@ def _subtree(plan: TreePlan, first: int, stop: int, by_prediction_S: IntArray) -
 
     ``by_prediction_S`` is the order of the plan's entries by their predictions.
     """
-    above = ancestors(plan, first)
-    nodes = np.concatenate([above, np.arange(first, stop)])
+    above, own = ancestors(plan, first), slice(first, stop)
     moved = len(above) - first
-    parents_T = plan.parents_T[nodes]
     # An ancestor's number is its depth, because the ancestors are one path.
-    depth_of_parent_T = np.where(parents_T < 0, -1, plan.depths_T[parents_T])
+    own_parents_T = plan.parents_T[own] + moved
+    outside = np.flatnonzero(plan.parents_T[own] < first)
+    parents = plan.parents_T[first + outside]
+    own_parents_T[outside] = np.where(parents < 0, -1, plan.depths_T[parents])
     predictions = slice(*np.searchsorted(plan.predict_node_C, [first, stop]).tolist())
     bounds = np.searchsorted(plan.prediction_S, [predictions.start, predictions.stop], sorter=by_prediction_S)
     entries = np.sort(by_prediction_S[slice(*bounds.tolist())])
     return TreePlan(
-        tokens_T=plan.tokens_T[nodes],
-        parents_T=np.where(parents_T >= first, parents_T + moved, depth_of_parent_T),
-        depths_T=plan.depths_T[nodes],
-        end_T=np.minimum(plan.end_T[nodes], stop) + moved,
+        tokens_T=np.concatenate([plan.tokens_T[above], plan.tokens_T[own]]),
+        parents_T=np.concatenate([np.arange(-1, len(above) - 1), own_parents_T]),
+        depths_T=np.concatenate([np.arange(len(above)), plan.depths_T[own]]),
+        end_T=np.minimum(np.concatenate([plan.end_T[above], plan.end_T[own]]), stop) + moved,
         predict_node_C=plan.predict_node_C[predictions] + moved,
         predict_token_C=plan.predict_token_C[predictions],
         prediction_S=plan.prediction_S[entries] - predictions.start,
