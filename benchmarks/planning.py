@@ -12,6 +12,7 @@ Needs:    this package, git. A few minutes and 4 GB of memory; with --larger 320
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -70,6 +71,7 @@ def measure_here(conversations: int, turns: int, tokens: int) -> dict[str, float
     options = {"version": 0, "max_train_len": None, "with_answers": False}
     if "max_batch_tokens" in pack.__annotations__:  # an earlier commit cuts plans here
         options["max_batch_tokens"] = 1 << 40
+    gc.freeze()  # as a run does with what was played (core.garbage_collection)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = perf_counter()
     batch = pack(joined(records), **options)  # type: ignore[arg-type]

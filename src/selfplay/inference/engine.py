@@ -243,13 +243,13 @@ class EmbeddedEngine(Answering):
         served = find_model(self._served, model)
         check_sampling(max_tokens, temperature)
         self._check_size(len(prompt), max_tokens)
-        if self.running + len(self._admission.waiting) >= self.max_queue:
+        if self.running + len(self._admission) >= self.max_queue:
             raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
         loop = asyncio.get_running_loop()
         seed = (secrets.randbits(63) if seed is None else seed) % (1 << 64)
         future = loop.create_future()
         request = Request(served, future, prompt, max_tokens, temperature, seed, served.version, forced)
-        self._admission.waiting.append(request)
+        self._admission.add(request)
         self.stats.requests += 1
         self.stats.prompt_tokens += len(prompt)
         if self._task is None or self._task.done():
@@ -289,7 +289,7 @@ class EmbeddedEngine(Answering):
 
     async def _serve(self) -> None:
         """Work until there are no requests."""
-        while self._admission.waiting or self.running:
+        while self._admission or self.running:
             await self._let_others_run()
             # By name, because a resumed run may have begun to serve its models in another order.
             in_order = [served for _, served in sorted(self._served.items())]

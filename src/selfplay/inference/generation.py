@@ -111,7 +111,7 @@ class Decoder:
             finished = finished or not all(going_on)
             moving = [request for request, goes_on in zip(moving, going_on, strict=True) if goes_on]
         for served in models:
-            served.active = [request for request in served.active if not request.future.done()]
+            served.end_requests()
         return finished
 
     def _draw_once(self, requests: list[Request]) -> list[tuple[int, float]]:
