@@ -3,10 +3,13 @@
 import asyncio
 
 import pytest
+import torch
 
 from selfplay.core import ModelResponse, SelfplayError
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.trie import build_plan
 from tiny_models import text_prompt
 
 PROMPTS = ["a", "ab", "abc", "abd", "rules rules rules: move 1", "rules rules rules: move 2", "xyz" * 10]
@@ -35,3 +38,21 @@ async def refusal(request) -> str:
         await request
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def learner_logprobs(
+    policy: PolicyModel, responses: list[ModelResponse], name: str = TRAINED, temperature: float = 1.0
+) -> list[list[float]]:
+    plan = build_plan([r.prompt_token_ids for r in responses], [r.completion_token_ids for r in responses])
+    with torch.no_grad(), policy.adapter(name):
+        logprobs_C = plan_logprobs(policy, plan, temperature)
+    logprobs: list[list[float]] = [[] for _ in responses]
+    for sample, prediction in zip(plan.sample_S, plan.prediction_S, strict=True):
+        logprobs[sample].append(float(logprobs_C[prediction]))
+    return logprobs
+
+
+def assert_logprobs_are_the_learners(policy, responses, **options) -> None:
+    expected = learner_logprobs(policy, responses, **options)
+    for response, logprobs in zip(responses, expected, strict=True):
+        assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)

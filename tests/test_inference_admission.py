@@ -1,78 +1,124 @@
-"""``max_cached_tokens`` bounds the cache, and every request still gets an answer."""
-
 import asyncio
 
 import pytest
 
-from engine_requests import answers, ask, make_engine, refusal
-from selfplay.core import EpisodeError, ModelResponse
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import BASE, PolicyModel
-from tiny_models import tiny_policy
+from engine_requests import make_engine
+from selfplay.core.messages import said
+from selfplay.inference.admission import MOST_OVERTAKEN, Admission, Request, ServedModel
+from tiny_models import text_prompt, tiny_policy
+
+ROOM = 1000
 
 
-@pytest.fixture(scope="module")
-def policy() -> PolicyModel:
-    return tiny_policy()
+def request(model: ServedModel, prompt: list[int], max_tokens: int) -> Request:
+    future = asyncio.get_running_loop().create_future()
+    return Request(model, future, prompt, max_tokens, temperature=1.0, seed=0, version=0)
 
 
-@pytest.mark.parametrize("names", [["default"], ["default", BASE]])
-async def test_at_most_max_cached_tokens_are_kept_and_answers_do_not_change(policy, names):
-    """24 requests of at most 80 tokens whose prompts share nothing, from one model or two."""
-    prompts = [f"{number:02d}" + "x" * (2 * number % 40) for number in range(24)]
-
-    async def ask_24(engine: EmbeddedEngine) -> list[ModelResponse]:
-        engine.publish(BASE, BASE, 0)
-        asked = (
-            ask(engine, text, seed, max_tokens=38, model=names[seed % len(names)])
-            for seed, text in enumerate(prompts)
-        )
-        return await asyncio.wait_for(asyncio.gather(*asked), timeout=300)
-
-    free, bounded = make_engine(policy), make_engine(policy, max_cached_tokens=256)
-    expected, responses = await ask_24(free), await ask_24(bounded)
-    assert answers(responses) == answers(expected)
-    assert free.stats.most_cached_tokens > 2 * 256
-    assert 128 < bounded.stats.most_cached_tokens <= 256
-    assert bounded.stats.generated_tokens == free.stats.generated_tokens
+def own_tokens(number: int, length: int) -> list[int]:
+    return [number * ROOM + place for place in range(length)]
 
 
-async def test_requests_are_admitted_in_order_of_arrival(policy):
-    """A long request is not overtaken forever by short ones that would fit beside it."""
-    engine = make_engine(policy, max_cached_tokens=64)
-    order: list[str] = []
-
-    async def ask_and_note(name: str, text: str, **options) -> None:
-        await ask(engine, text, 1, **options)
-        order.append(name)
-
-    def ask_short(number: int) -> asyncio.Task[None]:
-        return asyncio.create_task(ask_and_note("short", f"{number:03d}", max_tokens=4))
-
-    tasks = [ask_short(number) for number in range(10)]
-    tasks.append(asyncio.create_task(ask_and_note("long", "y" * 60, max_tokens=4)))
-    tasks += [ask_short(number) for number in range(10, 100)]
-    await asyncio.wait_for(asyncio.gather(*tasks), timeout=300)
-    assert len(order) == 101
-    assert order.index("long") == 10
+def end(admission: Admission, one: Request, drawn: list[int]) -> None:
+    """End an active request as if it had drawn these tokens."""
+    one.drawn = drawn
+    one.node = one.model.cache.insert(drawn[:-1], one.node)
+    one.future.set_result(None)
+    one.model.end_requests()
+    admission.room_was_made()
 
 
-async def test_a_request_above_the_bound_is_rejected_with_the_name_of_the_setting(policy):
-    engine = make_engine(policy, max_cached_tokens=20)
-    line = await refusal(ask(engine, "x" * 13, 1))
-    assert line.endswith("exceed the context of 20; shorten the prompt or raise inference.max_cached_tokens")
-    assert (await ask(engine, "x" * 12, 1)).completion_token_ids
+async def play(admission: Admission, model: ServedModel, prompt: list[int], drawn: list[int]) -> None:
+    one = request(model, prompt, len(drawn))
+    admission.add(one)
+    admission.admit([model])
+    assert one in model.active
+    end(admission, one, drawn)
 
 
-async def test_withdrawing_a_model_lets_waiting_requests_for_another_continue(policy):
-    engine = make_engine(policy, max_cached_tokens=64)
-    engine.publish(BASE, BASE, 0)
-    leaving = asyncio.create_task(ask(engine, "x" * 30, 1, max_tokens=30, model=BASE))
-    waiting = asyncio.create_task(ask(engine, "y" * 40, 1, max_tokens=20))
-    while engine.stats.forward_passes < 2:
-        await asyncio.sleep(0)
-    assert engine.running == 1
-    engine.withdraw(BASE)
-    assert (await asyncio.wait_for(waiting, timeout=60)).completion_token_ids
-    with pytest.raises(EpisodeError, match="no longer served"):
-        await leaving
+async def test_a_conversation_goes_on_before_requests_whose_prompts_are_unknown():
+    admission, model = Admission(ROOM), ServedModel("adapter", 0)
+    first = request(model, own_tokens(1, 300), 101)
+    blocking = request(model, own_tokens(2, 300), 201)
+    for one in (first, blocking):
+        admission.add(one)
+    admission.admit([model])
+    other = request(model, own_tokens(3, 300), 101)
+    admission.add(other)
+    answer = own_tokens(4, 101)
+    end(admission, first, answer)
+    later = request(model, [*first.prompt, *answer, 7], 20)
+    admission.add(later)
+    admission.admit([model])
+    assert model.active == [blocking, later]
+    assert model.cache.find(later.prompt)[1] == len(later.prompt)
+    end(admission, blocking, own_tokens(5, 2))
+    admission.admit([model])
+    assert model.active == [later, other]
+
+
+async def test_a_request_is_overtaken_a_limited_number_of_times():
+    admission, model = Admission(ROOM), ServedModel("adapter", 0)
+    await play(admission, model, own_tokens(1, 100), [7])
+    other = request(model, own_tokens(2, 10), 2)
+    admission.add(other)
+    for _ in range(2 * MOST_OVERTAKEN):
+        admission.add(request(model, own_tokens(1, 100), 2))
+    admission.admit([model])
+    assert model.active.index(other) == MOST_OVERTAKEN
+
+
+async def test_the_oldest_contexts_are_dropped_first_and_those_of_waiting_requests_last():
+    admission, model = Admission(ROOM), ServedModel("adapter", 0)
+    for number in range(3):
+        await play(admission, model, own_tokens(number, 300), [7])
+    blocking = request(model, own_tokens(3, 100), 200)
+    admission.add(blocking)
+    admission.admit([model])
+    matched = [model.cache.find(own_tokens(number, 300))[1] for number in range(3)]
+    assert matched == [0, 300, 300]
+    going_on = request(model, [*own_tokens(1, 300), 7], 500)
+    admission.add(going_on)
+    admission.admit([model])
+    assert model.active == [blocking]
+    assert model.cache.find(own_tokens(1, 300))[1] == 300
+    end(admission, blocking, [7])
+    admission.admit([model])
+    assert model.active == [going_on]
+    assert model.cache.find(own_tokens(2, 300))[1] == 0
+
+
+async def test_what_fits_only_without_any_other_context_is_admitted_in_the_end():
+    admission, model = Admission(ROOM), ServedModel("adapter", 0)
+    await play(admission, model, own_tokens(1, 600), [7])
+    known = request(model, own_tokens(1, 600), 300)
+    large = request(model, own_tokens(2, 500), 501)
+    admission.add(large)
+    admission.add(known)
+    admission.admit([model])
+    assert model.active == [known]
+    end(admission, known, own_tokens(3, 2))
+    admission.admit([model])
+    assert model.active == [large]
+    assert model.cache.find(own_tokens(1, 600))[1] == 0
+
+
+@pytest.mark.parametrize("conversations", [1, 12])
+async def test_a_conversation_is_computed_once_although_others_wait_for_room(conversations):
+    engine = make_engine(tiny_policy("qwen3"), max_tokens=4, max_cached_tokens=500)
+
+    async def converse(number: int) -> int:
+        messages = text_prompt(f"{number:02}" * 50)
+        for turn in range(3):
+            answer = await engine.complete(messages, seed=turn)
+            messages = [
+                *messages,
+                said("assistant", answer.text, answer.completion_token_ids),
+                *text_prompt("go"),
+            ]
+        return len(answer.prompt_token_ids) + len(answer.completion_token_ids)
+
+    lengths = await asyncio.gather(*(converse(number) for number in range(conversations)))
+    assert sum(lengths) > 500 * (conversations > 1)
+    assert engine.stats.most_cached_tokens <= 500
+    assert engine.stats.computed_tokens <= sum(lengths)

@@ -8,10 +8,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peft import LoraConfig
 
-from engine_requests import PROMPTS, answers, ask, ask_all, make_engine, refusal
-from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError, TransientError
+from engine_requests import (
+    PROMPTS,
+    answers,
+    ask,
+    ask_all,
+    assert_logprobs_are_the_learners,
+    learner_logprobs,
+    make_engine,
+    refusal,
+)
+from selfplay.core import EpisodeError, InputError, SelfplayError, TransientError
 from selfplay.core.errors import is_transient
 from selfplay.core.messages import said
 from selfplay.inference import next_tokens
@@ -30,24 +38,6 @@ def policy(request) -> PolicyModel:
 @functools.cache
 def shared_policy() -> PolicyModel:
     return tiny_policy("qwen3")
-
-
-def learner_logprobs(
-    policy: PolicyModel, responses: list[ModelResponse], name: str = TRAINED, temperature: float = 1.0
-) -> list[list[float]]:
-    plan = build_plan([r.prompt_token_ids for r in responses], [r.completion_token_ids for r in responses])
-    with torch.no_grad(), policy.adapter(name):
-        logprobs_C = plan_logprobs(policy, plan, temperature)
-    logprobs: list[list[float]] = [[] for _ in responses]
-    for sample, prediction in zip(plan.sample_S, plan.prediction_S, strict=True):
-        logprobs[sample].append(float(logprobs_C[prediction]))
-    return logprobs
-
-
-def assert_logprobs_are_the_learners(policy, responses, **options) -> None:
-    expected = learner_logprobs(policy, responses, **options)
-    for response, logprobs in zip(responses, expected, strict=True):
-        assert response.completion_logprobs == pytest.approx(logprobs, abs=2e-5)
 
 
 # Log-probabilities and sampling
@@ -528,69 +518,3 @@ def test_an_engine_outlives_an_event_loop(policy):
     asyncio.run(abandoned())
     response = asyncio.run(ask(engine, "abc", 1))
     assert answers([response]) == answers([asyncio.run(ask(make_engine(policy), "abc", 1))])
-
-
-async def test_adapters_in_one_forward_pass_answer_as_alone():
-    policy = tiny_policy("qwen3")
-    state = policy.adapter_state()
-    for number in range(3):
-        policy.load_adapter_state(
-            {key: (number - 1) * value for key, value in state.items()}, f"copy-{number}"
-        )
-    for name, lora in {"rank": LoraConfig(r=3), "scale": LoraConfig(r=2, lora_alpha=7)}.items():
-        lora.target_modules = ["q_proj", "up_proj"]
-        policy.add_adapter(name, lora)
-        for parameter in policy.adapter_parameters(name):
-            torch.nn.init.normal_(parameter)
-    names = [TRAINED, BASE, "copy-0", "copy-1", "copy-2", "rank", "scale"]
-
-    async def play(models: list[str]) -> tuple[dict[str, list[ModelResponse]], int]:
-        engine = EmbeddedEngine(policy, max_tokens=8)
-        for name in models:
-            engine.publish(name, name, 0)
-        asked = [
-            (name, ask(engine, text, seed, model=name))
-            for name in models
-            for text in PROMPTS
-            for seed in range(3)
-        ]
-        answers = await asyncio.gather(*(call for _, call in asked))
-        found = {
-            name: [one for (of, _), one in zip(asked, answers, strict=True) if of == name] for name in models
-        }
-        return found, engine.stats.forward_passes
-
-    together, passes = await play(names)
-    alone = [await play([name]) for name in names]
-    assert passes < 1.5 * max(count for _, count in alone)
-    for name, (found, _) in zip(names, alone, strict=True):
-        for one, other in zip(together[name], found[name], strict=True):
-            assert one.completion_token_ids == other.completion_token_ids
-            assert one.completion_logprobs == pytest.approx(other.completion_logprobs, abs=1e-5)
-        assert_logprobs_are_the_learners(policy, together[name], name=name)
-
-
-async def test_an_adapter_that_was_changed_or_replaced_plays_with_its_new_weights():
-    policy = tiny_policy("qwen3")
-    engine = make_engine(policy)
-    await ask_all(engine)
-    with torch.no_grad():
-        for parameter in policy.adapter_parameters(TRAINED):
-            parameter.mul_(1.5)
-    engine.publish(TRAINED, TRAINED, 1)
-    assert_logprobs_are_the_learners(policy, await ask_all(engine))
-    optimizer = torch.optim.AdamW(policy.adapter_parameters(TRAINED), lr=0.1)
-    for parameter in policy.adapter_parameters(TRAINED):
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    engine.publish(TRAINED, TRAINED, 2)
-    assert_logprobs_are_the_learners(policy, await ask_all(engine))
-    state = policy.adapter_state()
-    policy.load_adapter_state(state, "frozen")
-    engine.publish("frozen", "frozen", 0)
-    await ask_all(engine, model="frozen")
-    engine.withdraw("frozen")
-    policy.drop_adapter("frozen")
-    policy.load_adapter_state({key: -value for key, value in state.items()}, "frozen")
-    engine.publish("frozen", "frozen", 0)
-    assert_logprobs_are_the_learners(policy, await ask_all(engine, model="frozen"), name="frozen")

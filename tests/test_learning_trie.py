@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from selfplay.learning import trie
 from selfplay.learning.sections import sections_of
-from selfplay.learning.trie import TreePlan, ancestors, build_plan, cut_plan
+from selfplay.learning.trie import TreePlan, ancestors, build_plan, plans_of, samples_of
 
 token = st.integers(0, 2)
 samples = st.lists(
@@ -16,6 +16,10 @@ handy_tokens = st.sampled_from([1, 3, 512])
 
 def plan_of(pairs: list[tuple[list[int], list[int]]]) -> TreePlan:
     return build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs])
+
+
+def parts_of(pairs: list[tuple[list[int], list[int]]]) -> list[TreePlan]:
+    return plans_of(samples_of([prompt for prompt, _ in pairs], [completion for _, completion in pairs]))
 
 
 def context(plan: TreePlan, node: int) -> tuple[int, ...]:
@@ -93,9 +97,9 @@ def test_branches_start_where_a_node_does_not_continue_the_one_before_it(pairs):
 
 @settings(deadline=None)
 @given(samples, handy_tokens)
-def test_parts_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, handy):
+def test_parts_hold_every_prediction_exactly_once(pairs, handy):
     with patch.object(trie, "HANDY_TOKENS", handy):
-        parts = cut_plan(plan_of(pairs))
+        parts = parts_of(pairs)
     assert sum(len(part.prediction_S) for part in parts) == sum(len(completion) for _, completion in pairs)
     assert set().union(*map(predictions, parts)) == expected_predictions(pairs)
 
@@ -104,7 +108,7 @@ def test_parts_of_a_cut_plan_hold_every_prediction_exactly_once(pairs, handy):
 @given(samples, handy_tokens)
 def test_parts_are_trees_in_preorder_without_repeated_contexts(pairs, handy):
     with patch.object(trie, "HANDY_TOKENS", handy), patch.object(trie, "REPEAT_SHARE", 1):
-        parts = cut_plan(plan_of(pairs))
+        parts = parts_of(pairs)
     for part in parts:
         contexts = [context(part, node) for node in range(part.num_tokens)]
         assert len(contexts) == len(set(contexts))
@@ -150,10 +154,9 @@ def test_shared_prompts_and_repeated_answers_cost_only_their_distinct_tokens():
 
 
 def test_samples_that_share_nothing_are_separated_at_a_handy_size_but_others_are_not():
-    unshared = build_plan([[first] * trie.HANDY_TOKENS for first in range(3)], [[1, 2]] * 3)
-    assert [piece.num_tokens for piece in cut_plan(unshared)] == [trie.HANDY_TOKENS + 1] * 3
-    shared = build_plan([[0] * trie.HANDY_TOKENS] * 3, [[first, 7, 8] for first in range(3)])
-    assert len(cut_plan(shared)) == 1
+    unshared = parts_of([([first] * trie.HANDY_TOKENS, [1, 2]) for first in range(3)])
+    assert [plan.num_tokens for plan in unshared] == [trie.HANDY_TOKENS + 1] * 3
+    assert len(parts_of([([0] * trie.HANDY_TOKENS, [first, 7, 8]) for first in range(3)])) == 1
 
 
 def test_a_long_path_is_cut_in_the_middle():

@@ -47,10 +47,10 @@ class ServedModel:
         self.ended |= {request.node: request.number for request in self.active if request.future.done()}
         self.active = [request for request in self.active if not request.future.done()]
 
-    def keep(self, ended: Iterable[int]) -> None:
-        """Drop all contexts except those of active requests and the ``ended`` ones given."""
-        kept = set(ended)
-        new_id = self.cache.prune([*(request.node for request in self.active), *kept])
+    def keep(self, nodes: list[int]) -> None:
+        """Drop all contexts except those that end at ``nodes``, which include those of active requests."""
+        new_id = self.cache.prune(nodes)
+        kept = set(nodes)
         self.ended = {new_id[node]: number for node, number in self.ended.items() if node in kept}
         for request in self.active:
             request.node = new_id[request.node]
@@ -221,7 +221,7 @@ class _Kept:
         self._marks = {id(model): np.zeros(len(model.cache), dtype=bool) for model in models}
 
     def add(self, model: ServedModel, node: int, most: int | None = None) -> bool:
-        """Add a context, but not if there were more than ``most`` tokens then; return whether it was added."""
+        """Add a context if there are at most ``most`` tokens then; return whether it was added."""
         path, marked = model.cache.path(node), self._marks[id(model)]
         new = int((~marked[path]).sum())
         if most is not None and self.tokens + new > most:

@@ -12,7 +12,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.sequences import TOKEN, TokenSequence, bytes_of
-from selfplay.learning.trie import TreePlan, cut_plan, plan_of
+from selfplay.learning.trie import TreePlan, plans_of
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
@@ -119,14 +119,14 @@ class _Sequences:
         self.temperatures.append(temperature)
 
     def plans(self) -> list[TreePlan]:
-        """Return a plan for each temperature; samples have their numbers among all of them."""
+        """Return plans, each of one temperature; samples have their numbers among all of them."""
         first = np.cumsum([0, *(len(sequence.samples) for sequence in self.sequences)])
         plans = []
         for temperature in sorted(set(self.temperatures)):
             chosen = [n for n, one in enumerate(self.temperatures) if one == temperature]
-            plan = plan_of([self.sequences[n] for n in chosen])
             numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
-            plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
+            for plan in plans_of([self.sequences[n] for n in chosen]):
+                plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
         return plans
 
 
@@ -172,7 +172,7 @@ def pack(
         sequences.add(prompt + bytes_of(answer_ids), [range(begin, begin + len(answer_ids))], temperature)
     lengths = np.array([len(logprobs) for logprobs in behaviour], dtype=np.int64)
     return Batch(
-        plans=[piece for plan in sequences.plans() for piece in cut_plan(plan)],
+        plans=sequences.plans(),
         answers=legal,
         start_R=np.cumsum(lengths) - lengths,
         advantage_R=np.array([answer.advantage for answer in kept], dtype=np.float32),

@@ -16,7 +16,7 @@ from torch import Tensor
 from selfplay.learning.logprobs import PassLimits
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.trie import TreePlan, build_plan, cut_plan
+from selfplay.learning.trie import TreePlan, plans_of, samples_of
 
 Example = TypeVar("Example")
 
@@ -53,8 +53,7 @@ class PackedLoss(ABC, Generic[Example]):
 
     def plans(self, samples: Sequence[Sample]) -> list[TreePlan]:
         """Pack samples into plans that share almost nothing with each other."""
-        whole = build_plan([one.prompt for one in samples], [one.completion for one in samples])
-        return cut_plan(whole)
+        return plans_of(samples_of([one.prompt for one in samples], [one.completion for one in samples]))
 
     def tensor(self, array: np.ndarray) -> Tensor:
         """Return an array on the model's device."""
