@@ -66,7 +66,13 @@ def serve_on_ray(
                 await engines.load(name, directory, version_of(source, directory))
             engines.serve_base(models.base)
             base = BaseModel(
-                models.base, source.model.name, facts.path, facts.dtype, facts.device, facts.threads
+                models.base,
+                source.model.name,
+                facts.path,
+                facts.dtype,
+                facts.device,
+                facts.threads,
+                facts.quantization,
             )
             backend = Backend(engines, engines, engines, base, cluster.workers().start)
             server = server_of(build_application(backend, models, token, root, jobs, say))

@@ -165,6 +165,12 @@ class Config(Settings):
                 "only vLLM spreads a model over several GPUs",
                 'Set inference.engine = "vllm", or leave it out',
             )
+        if self.model.quantization != "none" and self.inference.engine == "vllm":
+            raise InputError(
+                "model.quantization",
+                "vLLM would answer with another base than the one that learns",
+                'Leave it out, or set inference.engine = "embedded"',
+            )
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError(
                 "ray",

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK
+from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 
 
@@ -19,6 +19,9 @@ class ModelSettings(Settings):
     directory, it is looked up beside that file, then in the working directory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
+    quantization: Quantization = "none"
+    """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). Adapters
+    fit the base without it, too."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
     threads: int | None = Field(default=None, ge=1)

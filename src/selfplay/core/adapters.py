@@ -1,5 +1,7 @@
 """Adapters, as learners, engines and pools know them: their names, layers and files."""
 
+from typing import Literal
+
 TRAINED = "default"
 """The policy that is trained if none is named."""
 BASE = "base"
@@ -11,6 +13,9 @@ LORA_ALPHA = 32
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """An adapter's shape and layers by default: the linear layers of Llama and similar models. Other models may
 not have all of them."""
+
+Quantization = Literal["none", "nf4"]
+"""How the base model's linear layers are kept: as they are, or in four bits."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"

@@ -82,7 +82,8 @@ def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:
         name: its name or directory, which is recorded with adapters.
     """
     dtype = str(policy.dtype).removeprefix("torch.")
-    return BaseModel(served, name, policy.model_name, dtype, str(policy.device), torch.get_num_threads())
+    threads = torch.get_num_threads()
+    return BaseModel(served, name, policy.model_name, dtype, str(policy.device), threads, policy.quantization)
 
 
 def _hash_and_effect(directory: Path) -> tuple[str, bool]:

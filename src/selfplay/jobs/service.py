@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay.core.adapters import Quantization
 from selfplay.inference.server_schema import ApiError, model_not_found
 from selfplay.jobs.files import FINE_TUNE, FileStore, new_id
 from selfplay.jobs.queue import JobQueue
@@ -31,6 +32,7 @@ class BaseModel:
         dtype: dtype of its weights, as torch names it.
         device: device of its weights.
         threads: threads of the computation.
+        quantization: ``none`` or ``nf4``; see ``model.quantization``.
     """
 
     served: str
@@ -39,6 +41,7 @@ class BaseModel:
     dtype: str
     device: str
     threads: int
+    quantization: Quantization = "none"
 
 
 class JobService:
@@ -147,6 +150,7 @@ class JobService:
             model=self.base.path,
             base_name=self.base.name,
             dtype=self.base.dtype,
+            quantization=self.base.quantization,
             device=self.base.device,
             threads=self.base.threads,
             settings=settings,

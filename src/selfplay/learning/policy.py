@@ -20,7 +20,16 @@ from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
-from selfplay.core.adapters import ALL_LINEAR, AVERAGE, BASE, LORA_ALPHA, LORA_RANK, TRAINED, average_of
+from selfplay.core.adapters import (
+    ALL_LINEAR,
+    AVERAGE,
+    BASE,
+    LORA_ALPHA,
+    LORA_RANK,
+    TRAINED,
+    Quantization,
+    average_of,
+)
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
@@ -55,6 +64,7 @@ class PolicyModel:
         lora: the adapter's shape.
         dtype: dtype of the frozen base. Adapter weights are always float32.
         device: device of all weights.
+        quantization: ``nf4`` keeps the base's linear layers in four bits (see ``quantised``).
         seed: seed of the initial weights. Those of a policy do not depend on the other policies.
         policies: names of the adapters that are trained, which consist of letters, digits, "-" and "_".
 
@@ -76,15 +86,17 @@ class PolicyModel:
         *,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        quantization: Quantization = "none",
         seed: int = 0,
         policies: Sequence[str] = (TRAINED,),
     ) -> None:
         _check_policy_names(policies)
         self.model_name = model_name
         self.lora = lora
+        self.quantization = quantization
         self.policies = tuple(policies)
         self.device = torch.device(device)
-        base = base_model.load_decoder(model_name, dtype).to(self.device).eval()
+        base = base_model.load_decoder(model_name, dtype, self.device, quantization).eval()
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)

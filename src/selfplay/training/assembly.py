@@ -58,6 +58,7 @@ def build_policy(
         LoraSettings(lora.rank, float(lora.alpha), list(lora.target_modules)),
         dtype=base_dtype(model.dtype, device),
         device=device,
+        quantization=model.quantization,
         seed=derive_seed(seed, "adapter"),
         policies=policies,
     )

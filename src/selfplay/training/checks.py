@@ -14,7 +14,7 @@ from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
-from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name
+from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check_quantization
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
@@ -30,6 +30,7 @@ def check_config(config: Config) -> list[str]:
     """
     with renaming({"model": "model.name"}):
         check_model_name(config.model.name)
+    check_quantization(config.model.quantization)
     if config.run.runtime == "local" and config.model.device.startswith("cuda"):
         from selfplay.training.devices import choose_device  # torch takes seconds to import: only if needed
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay.cluster.engines.host import AdapterFacts, AdapterRef, EmbeddedHost
+from selfplay.core.adapters import Quantization
 
 if TYPE_CHECKING:  # torch is imported by the process that starts a host, not by its clients
     from selfplay.inference.engine import EmbeddedEngine
@@ -20,6 +21,7 @@ class ModelFacts:
         dtype: dtype of its weights, as torch names it.
         device: device of its weights.
         threads: threads of the computation.
+        quantization: ``none`` or ``nf4``; see ``model.quantization``.
         max_context: maximum tokens of prompt and answer together.
     """
 
@@ -27,6 +29,7 @@ class ModelFacts:
     dtype: str
     device: str
     threads: int
+    quantization: Quantization
     max_context: int
 
 
@@ -40,7 +43,9 @@ class ServingHost(EmbeddedHost):
         policy, max_context = self._policy, self._running().max_context
         dtype = str(policy.dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
-        return ModelFacts(policy.model_name, dtype, policy.device.type, threads, max_context)
+        return ModelFacts(
+            policy.model_name, dtype, policy.device.type, threads, policy.quantization, max_context
+        )
 
     async def hold(self, adapter: AdapterRef) -> None:
         """Load an adapter, unless it is loaded.
