@@ -1,11 +1,12 @@
 import asyncio
+from unittest.mock import patch
 
 import pytest
 import torch
 from peft import LoraConfig
 
-from engine_requests import PROMPTS, ask, ask_all, assert_logprobs_are_the_learners, make_engine
-from selfplay.core import ModelResponse
+from engine_requests import PROMPTS, answers, ask, ask_all, assert_logprobs_are_the_learners, make_engine
+from selfplay.core import ModelResponse, pass_sizes
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.policy import BASE, TRAINED
 from tiny_models import tiny_policy
@@ -75,3 +76,15 @@ async def test_an_adapter_that_was_changed_or_replaced_plays_with_its_new_weight
     policy.load_adapter_state({key: -value for key, value in state.items()}, "frozen")
     engine.publish("frozen", "frozen", 0)
     assert_logprobs_are_the_learners(policy, await ask_all(engine, model="frozen"), name="frozen")
+
+
+async def test_an_engine_computes_the_same_without_masks_as_on_gpus():
+    policy = tiny_policy("qwen3")
+    expected = await ask_all(make_engine(policy))
+    alone = await ask(make_engine(policy), PROMPTS[-1], 1)
+    with patch.object(pass_sizes, "FLASH_DEVICES", {"cpu"}):
+        found = await ask_all(make_engine(policy))
+        found_alone = await ask(make_engine(policy), PROMPTS[-1], 1)
+    assert answers(found) == answers(expected)
+    assert answers([found_alone]) == answers([alone])
+    assert_logprobs_are_the_learners(policy, [*found, found_alone])

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfplay.core import pass_sizes
 from selfplay.learning import tree_attention
 from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.sections import whole
@@ -19,6 +20,7 @@ plans = st.lists(
 ).map(lambda pairs: build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs]))
 windows = st.none() | st.integers(1, 14)
 overheads = st.sampled_from([-(10**9), 0, 6, 6000])
+devices = st.sampled_from([frozenset(), frozenset({"cpu"})])
 
 
 def sees(plan: TreePlan, window: int | None = None) -> torch.Tensor:
@@ -50,15 +52,18 @@ def test_runs_cover_all_nodes_once_in_order(plan, overhead):
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans, overheads, windows)
-def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead, window):
+@given(plans, overheads, windows, devices)
+def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead, window, flash):
     torch.manual_seed(0)
     T = plan.num_tokens
     inputs = [torch.randn(heads, T, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
     weights = torch.randn(T, 4, 8, dtype=torch.float64)
-    with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
+    with (
+        patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead),
+        patch.object(pass_sizes, "FLASH_DEVICES", flash),
+    ):
         attend = RunAttention(plan, torch.float64, torch.device("cpu"))
-    output_THd = attend(0, *inputs, window, DotProduct(0.3))
+        output_THd = attend(0, *inputs, window, DotProduct(0.3))
     expected_THd = dense_attention(plan, *inputs, 0.3, window)
     torch.testing.assert_close(output_THd, expected_THd)
     gradients = torch.autograd.grad((output_THd * weights).sum(), inputs)
@@ -73,6 +78,18 @@ def test_each_long_unshared_sequence_is_a_run_without_a_mask():
     assert all(attend.mask(run, None) is None for run in attend.runs)
     assert all(attend.mask(run, 202) is None for run in attend.runs)
     assert all(attend.mask(run, 201) is not None for run in attend.runs)
+
+
+def test_on_gpus_an_answer_after_its_prompt_needs_no_mask():
+    plan = build_plan([[5] * 50] * 3, [[answer] + [7] * 80 for answer in range(3)])
+    with (
+        patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", 0),
+        patch.object(pass_sizes, "FLASH_DEVICES", {"cpu"}),
+    ):
+        attend = RunAttention(plan, torch.float32, torch.device("cpu"))
+        assert len(attend.runs) == 3
+        assert all(attend.mask(run, None) is None for run in attend.runs)
+        assert all(attend.mask(run, 60) is not None for run in attend.runs)
 
 
 def test_short_answers_and_their_shared_prompt_are_one_run():

@@ -13,13 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfplay.core import pass_sizes
 from selfplay.inference.tree_cache import IntArray, TreeCache
 
 # Cost of one more group in query-key pairs: roughly the cost of its kernel launches in a forward pass.
 GROUP_OVERHEAD_PAIRS = 1500
 
 DotProduct = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(query_HQd, key_GKd, value_GKe, mask_QK) -> output_HQe; the mask is added to the scores."""
+"""(query_HQd, key_GKd, value_GKe, mask_QK) -> output_HQe; the mask is added to the scores, and without one
+the queries are the last of the positions."""
 
 
 @dataclass
@@ -31,14 +33,18 @@ class _Chain:
 
 @dataclass
 class _Group:
-    """``sees_QK`` says whether a key is in a query's context; ``masks`` are added to scores, by window."""
+    """``sees_QK`` says whether a key is in a query's context; ``masks`` are added to scores, by window.
+
+    In a group that is a ``chain``, the queries are the last of the keys' positions, in order.
+    """
 
     queries_Q: Tensor
     slots_K: Tensor
     depth_Q: Tensor
     depth_K: Tensor
     sees_QK: Tensor
-    masks: dict[int | None, Tensor] = field(default_factory=dict)
+    chain: bool
+    masks: dict[int | None, Tensor | None] = field(default_factory=dict)
 
 
 class CachedAttention:
@@ -82,9 +88,12 @@ class CachedAttention:
             )
         return output_HTe.transpose(0, 1)
 
-    def _mask(self, group: _Group, window: int | None) -> Tensor:
+    def _mask(self, group: _Group, window: int | None) -> Tensor | None:
         """Return the mask_QK of a group; the first call with a window makes it."""
-        if window not in group.masks:
+        needless = group.chain and window is None and self.slots_T.device.type in pass_sizes.FLASH_DEVICES
+        if window not in group.masks and needless:
+            group.masks[window] = None
+        elif window not in group.masks:
             sees_QK = group.sees_QK
             if window is not None:
                 sees_QK = sees_QK & (group.depth_Q[:, None] - group.depth_K[None] < window)
@@ -180,6 +189,7 @@ def _group(chains: list[_Chain], device: torch.device) -> _Group:
         depth_Q=torch.from_numpy(depth_Q).to(device),
         depth_K=torch.from_numpy(depth_K).to(device),
         sees_QK=torch.from_numpy(sees_QK).to(device),
+        chain=len(chains) == 1,
     )
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from selfplay.core import InputError
+from selfplay.core import InputError, pass_sizes
 
 ATTENTION_NAME = "selfplay_tree"
 NO_MASK_SHAPE = (1, 1, 1, 1)
@@ -46,18 +47,26 @@ class DotProduct:
     def __call__(
         self, query_HQd: Tensor, key_GKd: Tensor, value_GKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
-        """Return output_HQe. ``mask_QK`` is added to the scores; ``None`` is causal attention with Q = K."""
-        if self.soft_cap is None and self.sinks_H is None:
-            return F.scaled_dot_product_attention(
-                query_HQd[None],
-                key_GKd[None],
-                value_GKe[None],
-                attn_mask=mask_QK,
-                is_causal=mask_QK is None,
-                scale=self.scale,
-                enable_gqa=True,
-            )[0]
-        return self._in_full(query_HQd, key_GKd, value_GKe, mask_QK)
+        """Return output_HQe. ``mask_QK`` is added to the scores.
+
+        ``None`` is causal attention, in which the queries are the last Q of the K positions.
+        """
+        if self.soft_cap is not None or self.sinks_H is not None:
+            return self._in_full(query_HQd, key_GKd, value_GKe, mask_QK)
+        if mask_QK is not None and query_HQd.device.type in pass_sizes.FLASH_DEVICES:
+            repeats = len(query_HQd) // len(key_GKd)
+            key_GKd, value_GKe = (one.repeat_interleave(repeats, dim=0) for one in (key_GKd, value_GKe))
+        queries, keys = query_HQd.shape[1], key_GKd.shape[1]
+        continues = mask_QK is None and 1 < queries < keys
+        return F.scaled_dot_product_attention(
+            query_HQd[None],
+            key_GKd[None],
+            value_GKe[None],
+            attn_mask=causal_lower_right(queries, keys) if continues else mask_QK,
+            is_causal=mask_QK is None and queries == keys,
+            scale=self.scale,
+            enable_gqa=len(query_HQd) != len(key_GKd),
+        )[0]
 
     def _in_full(
         self, query_HQd: Tensor, key_GKd: Tensor, value_GKe: Tensor, mask_QK: Tensor | None
@@ -70,7 +79,8 @@ class DotProduct:
         if self.soft_cap is not None:
             scores_HQK = self.soft_cap * torch.tanh(scores_HQK / self.soft_cap)
         if mask_QK is None:
-            mask_QK = torch.full_like(scores_HQK[0], float("-inf")).triu(1)
+            later = 1 + scores_HQK.shape[2] - scores_HQK.shape[1]
+            mask_QK = torch.full_like(scores_HQK[0], float("-inf")).triu(later)
         scores_HQK = scores_HQK + mask_QK
         keys = scores_HQK.shape[-1]
         if self.sinks_H is not None:

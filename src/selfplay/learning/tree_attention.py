@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfplay.core import pass_sizes
 from selfplay.learning.kept_keys import SectionKeys
 from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.sections import Section, whole
@@ -140,8 +141,10 @@ def _mask(
     plan: TreePlan, run: _Run, window: int | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
     start, stop = run.start, run.stop
+    no_mask_needed = device.type in pass_sizes.FLASH_DEVICES
     chain = bool((plan.parents_T[start + 1 : stop] == np.arange(start, stop - 1)).all())
-    if chain and not len(run.context_K) and (window is None or stop - start <= window):
+    seen = len(run.context_K) + stop - start
+    if chain and (window is None or seen <= window) and (seen == stop - start or no_mask_needed):
         return None
     query = torch.arange(start, stop)
     keys = torch.cat([torch.from_numpy(run.context_K), query])
