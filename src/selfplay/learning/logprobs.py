@@ -9,7 +9,7 @@ over their tokens and changes no bit of the gradient.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from selfplay.core.pass_sizes import ROWS_AT_ONCE
+from selfplay.learning.attention_choice import TreeAttention, choose_attention
 from selfplay.learning.kept_keys import KeptKeys
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
@@ -30,10 +31,16 @@ Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
 
 @dataclass(frozen=True)
 class PassLimits:
-    """The largest forward pass, in tokens, and the memory for activations."""
+    """The largest forward pass, in tokens, the memory for activations, and how attention is computed."""
 
     max_tokens: int
     memory: KeptMemory
+    attention: TreeAttention = RunAttention
+
+    @classmethod
+    def of(cls, policy: PolicyModel, adapter: str, max_tokens: int) -> Self:
+        """Return the limits of a learner of an adapter, with what is measured on the model's device."""
+        return cls(max_tokens, KeptMemory(policy, adapter), choose_attention(policy))
 
 
 def plan_logprobs(
@@ -116,7 +123,8 @@ class _PlanPass:
         tokens_T = torch.from_numpy(plan.tokens_T[own]).to(device)
         positions_T = torch.from_numpy(plan.depths_T[own]).to(device)
         keys = None if self.keys is None else self.keys.for_section(section)
-        attend = RunAttention(plan, policy.dtype, device, section, keys)
+        attention = RunAttention if self.limits is None else self.limits.attention
+        attend = attention(plan, policy.dtype, device, section, keys)
         recompute = (
             torch.is_grad_enabled()
             and self.limits is not None

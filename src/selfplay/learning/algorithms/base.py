@@ -16,7 +16,6 @@ from torch import Tensor
 from selfplay.core import TrainingRecord
 from selfplay.learning.batch import Batch, Tokens, pack
 from selfplay.learning.logprobs import PassLimits, plan_logprobs
-from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
 
@@ -70,7 +69,7 @@ class BaseAlgo(ABC):
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self.adapter = adapter
-        self.limits = PassLimits(max_batch_tokens, KeptMemory(policy, adapter))
+        self.limits = PassLimits.of(policy, adapter, max_batch_tokens)
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
