@@ -1,0 +1,234 @@
+"""Check and measure a CUDA GPU, and write a page of figures: scripts/test-gpu runs it.
+
+- Gradients of an adapter by every execution of attention, whole, in sections and computed again, in float32
+  and bfloat16, against float32 in runs on the CPU.
+- The engine's log-probabilities against the learner's, with several adapters in a forward pass.
+- Learning: tokens per second and peak memory of an update with 16,384 packed tokens on a random model of
+  Qwen3-0.6B's shape. prime-rl publishes 13,300 tokens/s and 5.1 GiB for that model, rank 16, on one H100.
+- Hand-over: from an optimizer's step to the first token with 8 adapters in one process.
+- Playing and learning: a few updates of the quickstart.
+
+Command:  scripts/test-gpu [--out gpu-report.md]
+Needs:    a CUDA GPU with 16 GB; 15 minutes. ``--device cpu --small`` runs everything at toy sizes.
+"""
+
+import argparse
+import asyncio
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import gpu_models
+from measuring import print_table
+from selfplay.config import load_config
+from selfplay.core import ModelResponse
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.attention_choice import TreeAttention, choose_attention
+from selfplay.learning.flex_attention import FlexAttention
+from selfplay.learning.logprobs import PassLimits, plan_logprobs
+from selfplay.learning.memory import KeptMemory
+from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.tree_attention import RunAttention
+from selfplay.learning.trie import TreePlan, build_plan
+from selfplay.training.single_process import train
+
+EXECUTIONS: dict[str, TreeAttention] = {"runs": RunAttention, "flex_attention": FlexAttention}
+LEAST_COSINE = {torch.float32: 0.9999, torch.bfloat16: 0.99}
+MOST_NATS = {torch.float32: 0.002, torch.bfloat16: 0.3}
+"""Largest difference of a token's log-probability between engine and learner."""
+ADAPTERS = 8
+SWAPS = 20
+Rows = list[list[str]]
+
+
+@contextmanager
+def section(title: str) -> Iterator[None]:
+    """Print a heading of the page, and how long the section took on the terminal."""
+    print(f"\n## {title}\n")
+    started = perf_counter()
+    yield
+    print(f"{title}: {perf_counter() - started:.0f} s", file=sys.stderr)
+
+
+def gradient(policy: PolicyModel, plan: TreePlan, limits: PassLimits) -> Tensor:
+    """Return the gradient of the mean log-probability over an adapter, in float32 on the CPU."""
+    policy.model.zero_grad()
+    plan_logprobs(policy, plan, limits=limits).mean().backward()
+    return torch.cat(
+        [one.grad.flatten().float().cpu() for one in policy.adapter_parameters() if one.grad is not None]
+    )
+
+
+def check_gradients(device: str) -> Rows:
+    """Compare all executions with float32 on the CPU; raise SystemExit if one differs."""
+    plan = gpu_models.tree(answers=6, prompt=150, length=60)
+    rows = []
+    for quantization in gpu_models.quantizations():
+        for dtype, least in LEAST_COSINE.items():
+            # Four bits of weights in bfloat16 are others than those of weights in float32.
+            exact = gpu_models.small_policy(
+                torch.float32 if quantization == "none" else dtype, "cpu", quantization
+            )
+            expected = gradient(exact, plan, PassLimits(1 << 20, KeptMemory(exact, TRAINED)))
+            policy = gpu_models.small_policy(dtype, device, quantization)
+            base = f"{dtype}, {quantization}".removesuffix(", none").removeprefix("torch.")
+            for name, how, limits in passes(policy):
+                found = gradient(policy, plan, limits)
+                cosine = float(torch.nn.functional.cosine_similarity(found, expected, dim=0))
+                error = float((found - expected).norm() / expected.norm())
+                rows.append([base, name, how, f"{cosine:.6f}", f"{error:.2g}"])
+                if cosine < least:
+                    raise SystemExit(f"{name}, {how}, {base}: the gradient's cosine is {cosine:.4f}")
+    return rows
+
+
+def passes(policy: PolicyModel) -> Iterator[tuple[str, str, PassLimits]]:
+    """Yield all ways of a pass: whole, computed again, and in sections; by every execution of attention."""
+    for name, attention in executions(policy.device.type).items():
+        for how, max_tokens in (("whole", 1 << 20), ("computed again", 1 << 20), ("in sections", 64)):
+            memory = KeptMemory(policy, TRAINED)
+            if how == "computed again":
+                memory.limit = 0.0
+            yield name, how, PassLimits(max_tokens, memory, attention)
+
+
+def executions(device: str) -> dict[str, TreeAttention]:
+    """Return the executions of attention that a learner may use; flex_attention cannot learn on CPUs."""
+    return {name: one for name, one in EXECUTIONS.items() if device != "cpu" or one is RunAttention}
+
+
+def check_engine(device: str) -> Rows:
+    """Compare the engine's log-probabilities with the learner's."""
+    rows = []
+    for dtype, most in MOST_NATS.items():
+        policy = gpu_models.small_policy(dtype, device)
+        names = gpu_models.add_copies(policy, 3)
+        largest = 0.0
+        for name, answer in asyncio.run(ask_all(gpu_models.engine(policy, names), names)):
+            drawn, told = answer.completion_token_ids or [], answer.completion_logprobs or []
+            with torch.no_grad(), policy.adapter(name):
+                logprobs = plan_logprobs(
+                    policy, build_plan([answer.prompt_token_ids or []], [drawn])
+                ).tolist()
+            largest = max(largest, *(abs(one - other) for one, other in zip(logprobs, told, strict=True)))
+        rows.append([str(dtype).removeprefix("torch."), str(len(names)), f"{largest:.2g}"])
+        if largest > most:
+            raise SystemExit(f"{dtype}: engine and learner differ by {largest:.2g} nats")
+    return rows
+
+
+async def ask_all(engine: EmbeddedEngine, names: list[str]) -> list[tuple[str, ModelResponse]]:
+    """Ask every adapter the same, all together."""
+    prompts = [gpu_models.prompt(f"{'rules ' * 20}{number}") for number in range(12)]
+    asked = [(name, engine.complete(prompt, seed=1, model=name)) for name in names for prompt in prompts]
+    answers = await asyncio.gather(*(call for _, call in asked))
+    return list(zip((name for name, _ in asked), answers, strict=True))
+
+
+def measure_learning(device: str, small: bool) -> Rows:
+    """Return tokens per second and peak memory of forward and backward passes."""
+    policy = gpu_models.large_policy(device, small)
+    tokens = 256 if small else 16_384
+    plans = {
+        "one sequence": gpu_models.tree(answers=1, prompt=tokens - 64, length=64),
+        "tree": gpu_models.tree(answers=16, prompt=tokens // 4, length=3 * tokens // 64),
+    }
+    chosen = choose_attention(policy)
+    rows = []
+    for shape, plan in plans.items():
+        for name, attention in executions(policy.device.type).items():
+            limits = PassLimits(tokens, KeptMemory(policy, TRAINED), attention)
+            seconds, peak = timed(partial(gradient, policy, plan, limits), device)
+            speed = f"{plan.num_tokens / seconds:,.0f}"
+            mark = " (chosen)" if attention is chosen else ""
+            rows.append([shape, name + mark, f"{plan.num_tokens:,}", speed, f"{peak:.1f}"])
+    return rows
+
+
+def timed(run: Callable[[], object], device: str, rounds: int = 3) -> tuple[float, float]:
+    """Return the median seconds of a run after a first one, and the peak GiB on the device (0 on a CPU)."""
+    run()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(rounds):
+        started = perf_counter()
+        run()  # ends with a copy to the CPU, so it has been computed
+        seconds.append(perf_counter() - started)
+    return median(seconds), 0.0 if device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
+
+
+def measure_handover(device: str, small: bool) -> Rows:
+    """Return milliseconds from the end of an optimizer's step to the first token of the new version."""
+    policy = gpu_models.large_policy(device, small)
+    names = gpu_models.add_copies(policy, ADAPTERS - 1)
+    engine = gpu_models.engine(policy, names)
+    optimizer = torch.optim.AdamW(policy.adapter_parameters(), lr=1e-5)
+    found = []
+    for version in range(1, 4 if small else SWAPS + 1):
+        for parameter in policy.adapter_parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        started = perf_counter()
+        engine.publish(TRAINED, TRAINED, version)
+        asyncio.run(engine.complete(gpu_models.prompt("rules " * 40), max_tokens=1, model=TRAINED))
+        found.append(1000 * (perf_counter() - started))
+    return [[str(ADAPTERS), f"{median(found):.0f}", f"{max(found):.0f}"]]
+
+
+def measure_quickstart(device: str, small: bool) -> Rows:
+    """Train a few updates of the quickstart, and return what its last metrics say."""
+    updates = "2" if small else "20"
+    changes = {"model.device": device, "learning.steps": updates, "evaluation.games": "2" if small else "400"}
+    if small:
+        changes |= {"model.name": str(gpu_models.small_model()), "collection.games_per_step": "4"}
+        changes |= {"inference.max_tokens": "4", "evaluation.every": "0"}
+    with tempfile.TemporaryDirectory() as directory:
+        started = perf_counter()
+        train(load_config("quickstart", changes), Path(directory) / "run", Console(file=io.StringIO()))
+        seconds = perf_counter() - started
+    return [[updates, f"{seconds:.0f}"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="toy sizes, to test this script")
+    arguments = parser.parse_args()
+    device, small = arguments.device, arguments.small
+    if device != "cpu" and not torch.cuda.is_available():
+        print(
+            "error: torch finds no CUDA device here. Run this where one is, or give --device cpu --small",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+    print(f"# selfplay on {gpu_models.describe(device)}, torch {torch.__version__}")
+    with section("Gradients against float32 on the CPU"):
+        print_table(["base", "attention", "pass", "cosine", "relative error"], check_gradients(device))
+    with section("Engine against learner"):
+        print_table(["base", "adapters in a pass", "largest difference, nats"], check_engine(device))
+    with section("Learning"):
+        print_table(
+            ["batch", "attention", "packed tokens", "tokens/s", "peak GiB"], measure_learning(device, small)
+        )
+        print("\nprime-rl publishes 13,300 tokens/s and 5.1 GiB: Qwen3-0.6B, rank 16, 16k packed, one H100.")
+    with section("From an optimizer's step to the first token"):
+        print_table(["adapters", "median ms", "most ms"], measure_handover(device, small))
+    with section("Quickstart"):
+        print_table(["updates", "seconds, with evaluation"], measure_quickstart(device, small))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The models, plans and engines of gpu_check.py."""
+
+import functools
+import importlib.util
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from memory_formulas import SHAPES
+from memory_model import save_random_model
+from selfplay.core import Messages
+from selfplay.core.adapters import Quantization
+from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.trie import TreePlan, build_plan
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from tiny_models import perturb_adapter, roomy_model, text_prompt
+
+VOCABULARY = 200
+"""Token ids of plans are below this: every model here has as many."""
+
+
+def describe(device: str) -> str:
+    """Return the name of a device."""
+    return "a CPU" if device == "cpu" else torch.cuda.get_device_name(torch.device(device))
+
+
+def small_model() -> Path:
+    """Return the directory of a tiny model."""
+    return roomy_model()
+
+
+def quantizations() -> list[Quantization]:
+    """Return the ways to keep a base for which the packages are installed."""
+    return ["none", "nf4"] if importlib.util.find_spec("bitsandbytes") else ["none"]
+
+
+def small_policy(dtype: torch.dtype, device: str, quantization: Quantization = "none") -> PolicyModel:
+    """Load the tiny model with an adapter that changes its answers."""
+    shape = LoraSettings(4, 8.0)
+    policy = PolicyModel(str(small_model()), shape, dtype=dtype, device=device, quantization=quantization)
+    perturb_adapter(policy)
+    return policy
+
+
+@functools.cache
+def large_policy(device: str, small: bool) -> PolicyModel:
+    """Load a random model of Qwen3-0.6B's shape in bfloat16 with an adapter of rank 16."""
+    if small:
+        return small_policy(torch.bfloat16, device)
+    with tempfile.TemporaryDirectory() as directory:
+        save_random_model(SHAPES["Qwen3-0.6B"], str(small_model()), Path(directory))
+        return PolicyModel(directory, LoraSettings(16, 32.0), dtype=torch.bfloat16, device=device)
+
+
+def tree(answers: int, prompt: int, length: int) -> TreePlan:
+    """Return a plan of answers of this length to a prompt of this length, in random tokens."""
+    draw = random.Random(0)
+    ids = [draw.choices(range(VOCABULARY), k=count) for count in (prompt, *[length] * answers)]
+    return build_plan([ids[0]] * answers, ids[1:])
+
+
+def add_copies(policy: PolicyModel, count: int) -> list[str]:
+    """Add frozen adapters of other weights; return the names of all adapters."""
+    names = [f"copy-{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        perturb_adapter(policy, name, seed=number + 2)
+    return [TRAINED, *names]
+
+
+def engine(policy: PolicyModel, names: list[str]) -> EmbeddedEngine:
+    """Return an engine that serves these adapters."""
+    serving = EmbeddedEngine(policy, max_tokens=16)
+    for name in names:
+        serving.publish(name, name, 0)
+    return serving
+
+
+def prompt(text: str) -> Messages:
+    """Return a prompt whose tokens are the bytes of ``text``."""
+    return text_prompt(text)
