@@ -42,6 +42,20 @@ class ModelResponse:
         """
         return self.completion[0].get("token_ids") if self.completion else None
 
+    def in_arena(self, policy_version: int | None, policy: str, temperature: float) -> "ModelResponse":
+        """Return a copy with these three fields; messages and tokens are shared."""
+        return ModelResponse(
+            self.text,
+            self.completion,
+            self.prompt_token_ids,
+            self.completion_token_ids,
+            self.completion_logprobs,
+            policy_version,
+            self.finish_reason,
+            policy,
+            temperature,
+        )
+
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
 

@@ -25,9 +25,10 @@ def as_messages(prompt: Messages | str) -> Messages:
 
 def as_text(messages: Messages) -> Messages:
     """Return the messages without token ids, for logs and for whoever reads only text."""
-    if not any("token_ids" in message for message in messages):
-        return messages
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+    for message in messages:
+        if "token_ids" in message:
+            return [{"role": one["role"], "content": one["content"]} for one in messages]
+    return messages
 
 
 def said(role: str, content: str, token_ids: list[int] | None = None) -> Message:

@@ -1,9 +1,8 @@
 """ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from selfplay.core.adapters import BASE, TRAINED
@@ -105,16 +104,19 @@ class ModelCaller:
         if not self._slots.take():
             await self._wait_for_slot()
         try:
-            with _client_failures():
-                response = await self.client.complete(
-                    messages,
-                    temperature=temperature,
-                    max_tokens=max_tokens,
-                    return_tokens=return_tokens,
-                    model=model,
-                    seed=seed,
-                    **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
-                )
+            response = await self.client.complete(
+                messages,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                return_tokens=return_tokens,
+                model=model,
+                seed=seed,
+                **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
+            )
+        except Exception as error:
+            if _is_foreign(error):
+                raise TransientError(f"the client failed: {reason_of(error)}") from error
+            raise
         finally:
             self._slots.release()
         if self._slots.contended:
@@ -122,7 +124,7 @@ class ModelCaller:
         version = response.policy_version
         if version is None and episode is not None:
             version = episode.meta.get("policy_version")
-        response = replace(response, policy_version=version, policy=policy, temperature=temperature)
+        response = response.in_arena(version, policy, temperature)
         if self.logger is not None:
             has_tokens = response.completion_token_ids is not None
             self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
@@ -138,8 +140,11 @@ class ModelCaller:
         if not self._slots.take():
             await self._wait_for_slot()
         try:
-            with _client_failures():
-                return await self.client.score(messages, completions, model=model or self.model_without_role)
+            return await self.client.score(messages, completions, model=model or self.model_without_role)
+        except Exception as error:
+            if _is_foreign(error):
+                raise TransientError(f"the client failed: {reason_of(error)}") from error
+            raise
         finally:
             self._slots.release()
 
@@ -152,15 +157,12 @@ class ModelCaller:
 
 def _first(*values: Any) -> Any:
     """Return the first value that is not ``None``."""
-    return next((value for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            return value
+    return None
 
 
-@contextmanager
-def _client_failures() -> Iterator[None]:
-    """Treat foreign errors of a client as transient; the class of our own errors says whether they are."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, SelfplayError) or is_transient(error):
-            raise
-        raise TransientError(f"the client failed: {reason_of(error)}") from error
+def _is_foreign(error: Exception) -> bool:
+    """Return whether an error of a client is neither this package's nor known to be transient."""
+    return not (isinstance(error, SelfplayError) or is_transient(error))
