@@ -10,7 +10,8 @@ without KL) in the same adapter on the same recorded batch, in one process on on
   micro-batches, without gradient checkpointing.
 
 First the gradients of all three must agree in float32. Then they are timed in turn, in the type that a run
-would choose. Tokens are counted as if no sequence shared anything ("separate").
+would choose; the cosine of the tree's gradient to that in float32 is given too. Tokens are counted as if no
+sequence shared anything ("separate").
 
 Command:  python benchmarks/learner_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
 Needs:    an environment with this package and trl==1.16.0 (without TRL its columns are left out). The default
@@ -187,6 +188,14 @@ def faster_micro_batch(model: Any, records: Records) -> int:
     return int(min(seconds, key=lambda size: min(seconds[size])))
 
 
+def cosine_to_float32(ours: Tensor, records: Records) -> float:
+    """Return the cosine of a gradient of ours and the same one in float32."""
+    policy, _ = load_both(torch.float32)
+    exact = Tree(policy, records)
+    run_from_zero(exact)
+    return float(torch.cosine_similarity(ours, gradient(exact), dim=0))
+
+
 def measure(policy: PolicyModel, model: Any, batch: str, records: Records, rounds: int) -> list[str]:
     """Time one batch; returns its row of the table."""
     tokens = sum(len(record.input_ids) for record in records)
@@ -201,6 +210,7 @@ def measure(policy: PolicyModel, model: Any, batch: str, records: Records, round
     seconds = interleave({name: partial(run_from_zero, one) for name, one in timed.items()}, rounds)
     ours = gradient(timed["tree"])
     row = [batch, str(len(records)), str(tokens), str(timed["tree"].packed_tokens), str(micro_batch)]
+    row.append(f"{cosine_to_float32(ours, records):.4f}")
     for name in ("tree", "bare", "TRL"):
         if name in timed:
             rate = tokens / median(seconds[name])
@@ -226,7 +236,16 @@ def main() -> None:
     policy, model = load_both(auto_dtype())
     others = ["bare", "TRL"] if importlib.util.find_spec("trl") is not None else ["bare"]
     print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; separate tokens/s (peak memory, GB)")
-    header = ["batch", "records", "separate tokens", "packed", "micro-batch", "tree", *others]
+    header = [
+        "batch",
+        "records",
+        "separate tokens",
+        "packed",
+        "micro-batch",
+        "cosine to float32",
+        "tree",
+        *others,
+    ]
     header += [f"tree / {name} (cosine of gradients)" for name in others]
     rows = [
         measure(policy, model, batch, load_batch(batch)[: arguments.records], arguments.rounds)
