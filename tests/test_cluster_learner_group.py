@@ -10,12 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+import torch
 
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.batch import Batch
+from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.trie import build_plan
 from tiny_models import make_record, tiny_policy
 
 RATE = 1e-3
@@ -68,8 +72,8 @@ class Mortal(Reinforce):
         return metrics
 
 
-def build_learners(fate: Fate) -> dict[str, Learner]:
-    policy, algorithm = tiny_policy(), Mortal(fate)
+def build_learners(fate: Fate, shard_base: bool = False) -> dict[str, Learner]:
+    policy, algorithm = tiny_policy(shard_base=shard_base), Mortal(fate)
     algorithm.initialize(policy, max_generation_len=4)
     learner = Learner(
         policy,
@@ -151,12 +155,23 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def pair(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=["whole base", "sharded base"])
+def pair(
+    cluster: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Pair]:
     fate, nobodys = (Fate(tmp_path_factory.mktemp("orders"), os.getpid()) for _ in range(2))
     group, alone = (
-        LearnerGroup(partial(build_learners, one), size, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
-        for one, size in ((fate, 2), (nobodys, 1))
+        LearnerGroup(
+            partial(build_learners, one, shard_base),
+            size,
+            cpus=1,
+            gpus=0,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        for one, size, shard_base in (
+            (fate, 2, request.param == "sharded base"),
+            (nobodys, 1, False),
+        )
     )
     group.start()
     alone.start()
@@ -202,6 +217,29 @@ def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
     version = pair.group.learners["default"].version
     with pytest.raises(SelfplayError, match="not finite"):
         pair.group.update([*batch_of(version), make_record([9], [4, 7], float("nan"))])
+    pair.update_both()
+
+
+def canary_of(learner: Learner) -> list[float]:
+    plan = build_plan([canary_tokens(learner.policy)], [[]])
+    with torch.no_grad(), learner.policy.adapter("default"):
+        return plan_logprobs(learner.policy, plan).tolist()
+
+
+def test_rank_0_computes_alone_also_after_a_worker_was_killed(pair):
+    ours, theirs = pair.group.learners["default"], pair.alone.learners["default"]
+    expected = canary_of(theirs)
+    assert pair.group.compute(partial(canary_of, ours)) == pytest.approx(expected, abs=1e-3)
+    killed = pair.other_process()
+    os.kill(killed, signal.SIGKILL)
+    assert pair.group.compute(partial(canary_of, ours)) == pytest.approx(expected, abs=1e-3)
+    pair.update_both()
+    assert pair.other_process() != killed
+
+
+def test_an_error_of_rank_0_alone_is_raised_and_the_group_continues(pair):
+    with pytest.raises(ZeroDivisionError):
+        pair.group.compute(lambda: 1 / 0)
     pair.update_both()
 
 

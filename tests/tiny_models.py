@@ -73,9 +73,15 @@ def tiny_policy(
     perturbed: bool = True,
     dtype: torch.dtype = torch.float32,
     rank: int = 4,
+    shard_base: bool = False,
 ) -> PolicyModel:
     """Load a tiny model with a LoRA adapter; ``perturbed``: with random, non-zero A and B."""
-    policy = PolicyModel(str(tiny_model(architecture, tied)), LoraSettings(rank, 2.0 * rank), dtype=dtype)
+    policy = PolicyModel(
+        str(tiny_model(architecture, tied)),
+        LoraSettings(rank, 2.0 * rank),
+        dtype=dtype,
+        shard_base=shard_base,
+    )
     if perturbed:
         perturb_adapter(policy)
     return policy

@@ -171,6 +171,12 @@ class Config(Settings):
                 "vLLM would answer with another base than the one that learns",
                 'Leave it out, or set inference.engine = "embedded"',
             )
+        if self.model.quantization != "none" and self.ray.shard_base:
+            raise InputError(
+                "model.quantization",
+                "a base of four bits cannot be shared among learners",
+                "Leave out model.quantization or ray.shard_base",
+            )
         if self.run.runtime == "local" and self._changed("ray"):
             raise InputError(
                 "ray",

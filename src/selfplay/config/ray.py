@@ -18,6 +18,9 @@ class RaySettings(Settings):
     for them. If not given, it waits for all."""
     learners: int = Field(default=1, ge=1)
     """Number of learners, which share every batch."""
+    shard_base: bool = False
+    """Whether each learner keeps only its part of the base model's linear layers, which are gathered from
+    all learners when they are used."""
     collectors: int = Field(default=1, ge=1)
     """Number of processes that play; they divide `collection.concurrency` among themselves."""
     cpus_per_engine: float = Field(default=1.0, ge=0)
@@ -40,6 +43,14 @@ class RaySettings(Settings):
     def least_engines(self) -> int:
         """Number of inference actors with which a run starts."""
         return self.min_engines or self.engines
+
+    @model_validator(mode="after")
+    def _several_learners_to_share(self) -> "RaySettings":
+        if self.shard_base and self.learners == 1:
+            raise InputError(
+                "ray.shard_base", "is for several learners", "Raise ray.learners, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _enough_engines(self) -> "RaySettings":

@@ -1,8 +1,9 @@
 """Data-parallel learning: several learners make one update together, each on its shard of the batch.
 
-Every learner holds the whole model and receives the whole batch. It trains on its own shard; then the
-learners combine the shards' gradients into the batch's gradient, and all make the same step. Losses are means
-over answers. If shard r keeps n_r of the batch's n answers (those that are not too long), then
+Every learner holds the model, or a part of it (``sharded_base``), and receives the whole batch. It trains on
+its own shard; then the learners combine the shards' gradients into the batch's gradient, and all make the
+same step. Losses are means over answers. If shard r keeps n_r of the batch's n answers (those that are not
+too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
@@ -21,6 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from selfplay.core import SelfplayError, TrainingRecord
@@ -28,6 +30,7 @@ from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
 from selfplay.learning.sequences import TOKEN, as_bytes, shared_prefixes
+from selfplay.learning.sharded_base import ShardedBase
 
 SUMS = ("packed_tokens", "separate_tokens")
 """Metrics that are sums. All others are means."""
@@ -194,6 +197,7 @@ class DataParallel:
         store: the group's store, which rank 0's process serves; a new group needs a new store.
         device: device of the gradients.
         timeout_seconds: maximum time that a learner waits for the others.
+        base: the base model if the learners share it.
 
     Raises:
         PeerLost: the other learners did not join in time.
@@ -207,6 +211,7 @@ class DataParallel:
         *,
         device: torch.device | str = "cpu",
         timeout_seconds: float,
+        base: ShardedBase | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -217,9 +222,14 @@ class DataParallel:
             self._gradients: Any = self._reports
             if torch.device(device).type == "cuda":
                 self._gradients = _nccl(PrefixStore("nccl", store), rank, size, timeout)
+        self._base = base
+        if base is not None:
+            base.join(self)
 
     def close(self) -> None:
         """Leave the group. Learners that still wait for this one get PeerLost at once."""
+        if self._base is not None:
+            self._base.leave()
         del self._gradients, self._reports, self._store
 
     def train(
@@ -245,9 +255,13 @@ class DataParallel:
             own = train(self.mine(records))
         except NoRecordFits:
             own = Share({}, Counts(0, 0, 0, 0))
+        except PeerLost:
+            raise
         except Exception as error:
+            self.serve()
             self._gather({"error": reason_of(error)})  # otherwise the others would wait for this rank
             raise
+        self.serve()
         reports = self._gather(asdict(own))
         for rank, report in enumerate(reports):
             if "error" in report:
@@ -256,6 +270,26 @@ class DataParallel:
         if whole.counts.answers == 0:
             raise NoRecordFits(NOTHING_FITS)
         self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
+        return whole
+
+    def serve(self) -> None:
+        """Give the other learners this one's parts of the base model until none of them needs any more."""
+        if self._base is not None:
+            self._base.serve()
+
+    def exchange(self, number: int) -> list[int]:
+        """Return each learner's number, by rank."""
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.rank] = number
+        with _others_answering():
+            self._reports.allreduce([numbers]).wait()
+        return numbers.tolist()
+
+    def gather_parts(self, part: Tensor) -> Tensor:
+        """Return the parts of all learners, which are equally long, one after the other."""
+        whole = part.new_empty(self.size * len(part))
+        with _others_answering():
+            self._gradients._allgather_base(whole.view(torch.uint8), part.view(torch.uint8)).wait()
         return whole
 
     def mine(self, records: list[TrainingRecord]) -> list[TrainingRecord]:

@@ -15,7 +15,7 @@ from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
 
-from selfplay.learning.quantised import weight_of
+from selfplay.learning.frozen_weights import weight_of
 
 SEVERAL = ""
 """Key of the weights of several adapters; no adapter has this name."""

@@ -37,6 +37,7 @@ from selfplay.learning.fused_lora import FusedLinear, rows_of
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend
+from selfplay.learning.sharded_base import ShardedBase
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
@@ -65,6 +66,8 @@ class PolicyModel:
         dtype: dtype of the frozen base. Adapter weights are always float32.
         device: device of all weights.
         quantization: ``nf4`` keeps the base's linear layers in four bits (see ``quantised``).
+        shard_base: keep the base's linear layers in parts, one with each learner of a group (see
+            ``sharded_base``); not with ``quantization``.
         seed: seed of the initial weights. Those of a policy do not depend on the other policies.
         policies: names of the adapters that are trained, which consist of letters, digits, "-" and "_".
 
@@ -77,6 +80,7 @@ class PolicyModel:
         mixes_adapters: whether one forward pass may use several adapters; not in a model that brings tokens
             to experts, in whose layers they have another order.
         notes: lines that the user should know about this model.
+        sharded: the sharded base, if it is one.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class PolicyModel:
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         quantization: Quantization = "none",
+        shard_base: bool = False,
         seed: int = 0,
         policies: Sequence[str] = (TRAINED,),
     ) -> None:
@@ -96,7 +101,8 @@ class PolicyModel:
         self.quantization = quantization
         self.policies = tuple(policies)
         self.device = torch.device(device)
-        base = base_model.load_decoder(model_name, dtype, self.device, quantization).eval()
+        place = torch.device("cpu") if shard_base else self.device
+        base = base_model.load_decoder(model_name, dtype, place, quantization).eval()
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)
@@ -112,6 +118,7 @@ class PolicyModel:
         first, *others = self.policies
         with _drawing_from(_initial_seed(seed, first)):
             self.model = _add_lora(base, config, first)
+        self.sharded = _shard_base(self.model, self.device) if shard_base else None
         self.model.to(self.device).eval()
         if len(self.adapter_parameters(first)) != sum(p.requires_grad for p in self.model.parameters()):
             raise InputError(
@@ -330,6 +337,11 @@ def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
             {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: no random numbers are drawn
         )
     return model
+
+
+def _shard_base(model: torch.nn.Module, device: torch.device) -> ShardedBase:
+    layers = [layer.base_layer for layer in model.modules() if isinstance(layer, FusedLinear)]
+    return ShardedBase(layers, device)
 
 
 def _load_tokenizer(model_name: str) -> Any:

@@ -20,20 +20,16 @@ def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
 def keep_layout(model: torch.nn.Module) -> None:
     """Have bitsandbytes leave quantised weights as they are.
 
-    On some CPUs it would reorder those of a layer at its first use, and ``weight_of`` could not read them.
+    On some CPUs it would reorder those of a layer at its first use, and ``dequantised`` could not read them.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 (not a tensor or module)
 
 
-def weight_of(layer: Any, dtype: torch.dtype) -> Tensor:
-    """Return weight_OI of a linear layer: its own parameter, or computed from four bits in ``dtype``."""
-    weight: Tensor = layer.weight
-    state = getattr(weight, "quant_state", None)
-    if state is None:
-        return weight
+def dequantised(weight: Any, dtype: torch.dtype) -> Tensor:
+    """Return weight_OI in ``dtype``, computed from four bits."""
     from bitsandbytes.functional import dequantize_4bit
 
-    computed: Tensor = dequantize_4bit(weight.data, state)
+    computed: Tensor = dequantize_4bit(weight.data, weight.quant_state)
     return computed.to(dtype)

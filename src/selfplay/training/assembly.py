@@ -40,6 +40,8 @@ def build_policy(
     seed: int,
     say: Callable[[str], None],
     policies: Sequence[str] = (TRAINED,),
+    *,
+    shard_base: bool = False,
 ) -> "PolicyModel":
     """Load the base model with a fresh adapter for each policy.
 
@@ -59,6 +61,7 @@ def build_policy(
         dtype=base_dtype(model.dtype, device),
         device=device,
         quantization=model.quantization,
+        shard_base=shard_base,
         seed=derive_seed(seed, "adapter"),
         policies=policies,
     )

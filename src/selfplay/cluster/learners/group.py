@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from selfplay.cluster.serialization import PackedRecords
 from selfplay.core import SelfplayError, TrainingRecord
@@ -86,12 +87,16 @@ class LearnerWorker:
         for policy, state in states.items():
             state.load_into(self._learners[policy])
         store = reach_store(address, port, timeout_seconds)
-        device = next(iter(self._learners.values())).policy.device
-        self._set_group(DataParallel(rank, size, store, device=device, timeout_seconds=timeout_seconds))
+        self._set_group(_group_of(self._learners, rank, size, store, timeout_seconds))
 
     def update(self, policy: str, records: PackedRecords) -> None:
         """Make this rank's part of an update of one policy; see ``Learner.update``."""
         self._learners[policy].update(records[policy])
+
+    def serve(self) -> None:
+        """Give rank 0 this rank's parts of a sharded base while it computes alone."""
+        if self._group is not None:
+            self._group.serve()
 
     def _set_group(self, group: DataParallel | None) -> None:
         if self._group is not None:
@@ -147,6 +152,15 @@ class LearnerGroup:
         if self.size > 1:
             self._insist(self._form)
 
+    def compute(self, work: Callable[[], Result]) -> Result:
+        """Do ``work`` here, which runs the model; the workers give their parts of a sharded base meanwhile.
+
+        Raises:
+            SelfplayError: workers were lost in three attempts.
+        """
+        base = next(iter(self.learners.values())).policy.sharded
+        return work() if base is None or base.is_whole else self._insist(partial(self._compute, work))
+
     def update(self, records: list[TrainingRecord], policy: str = TRAINED) -> dict[str, float]:
         """Make one update of one policy on all ranks; return rank 0's metrics. See ``Learner.update``.
 
@@ -195,8 +209,7 @@ class LearnerGroup:
             worker.join.remote(rank, self.size, address, store.port, self._timeout_seconds, states)
             for rank, worker in enumerate(self._workers, start=1)
         ]
-        device = next(iter(self.learners.values())).policy.device
-        self._group = DataParallel(0, self.size, store, device=device, timeout_seconds=self._timeout_seconds)
+        self._group = _group_of(self.learners, 0, self.size, store, self._timeout_seconds)
         self._wait(joins)
         for learner in self.learners.values():
             learner.group = self._group
@@ -213,6 +226,22 @@ class LearnerGroup:
             raise
         finally:
             self._settle(updates)
+
+    def _compute(self, work: Callable[[], Result]) -> Result:
+        if self._group is None:
+            self._form()
+        assert self._group is not None
+        serving = [worker.serve.remote() for worker in self._workers]
+        try:
+            try:
+                return work()
+            finally:
+                self._group.serve()
+        except PeerLost:
+            self._leave()
+            raise
+        finally:
+            self._settle(serving)
 
     def _settle(self, updates: list[Any]) -> None:
         """Wait for the workers. If one fails, rank 0's update is still valid: the others load its state."""
@@ -243,6 +272,16 @@ class LearnerGroup:
         if self._group is not None:
             self._group.close()
         self._group = None
+
+
+def _group_of(
+    learners: dict[str, Learner], rank: int, size: int, store: TCPStore, timeout_seconds: float
+) -> DataParallel:
+    """Join the group of the learners of all policies, which share one model."""
+    model = next(iter(learners.values())).policy
+    return DataParallel(
+        rank, size, store, device=model.device, timeout_seconds=timeout_seconds, base=model.sharded
+    )
 
 
 def _last_line(error: Exception | None) -> str:

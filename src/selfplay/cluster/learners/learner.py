@@ -223,7 +223,7 @@ class LearnerService:
 
         self._check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version
-        save_proven_adapter(place, self.model, self.base_name, adapter, version)
+        self.group.compute(lambda: save_proven_adapter(place, self.model, self.base_name, adapter, version))
 
     def _tidy(self, used: set[Path]) -> None:
         self._check_epoch()

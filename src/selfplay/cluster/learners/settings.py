@@ -25,6 +25,8 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
 
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
-    model = build_policy(settings, config.lora, config.seed, say_nothing, policies)
+    model = build_policy(
+        settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
+    )
     load_given(config, model, policies)
     return {policy: build_learner(config.learning, config, model, policy) for policy in policies}
