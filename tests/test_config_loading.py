@@ -311,6 +311,14 @@ def test_only_vllm_spreads_a_model_over_gpus():
     assert problem(spread).startswith("inference.tensor_parallel: only vLLM spreads a model")
 
 
+def test_a_base_is_shared_only_by_several_learners_and_not_in_four_bits():
+    shared = {"run.runtime": "ray", "ray.shard_base": True}
+    assert problem(shared).startswith("ray.shard_base: is for several learners")
+    shared["ray.learners"] = 2
+    assert load_config("quickstart", shared).ray.shard_base
+    assert problem(shared | {"model.quantization": "nf4"}).startswith("model.quantization: a base of four")
+
+
 def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
     assert load_config("quickstart", {}).uses_buffer
     for unused in ({}, {"buffer.log_batches": False}):
