@@ -36,7 +36,7 @@ class Inputs:
 
     def attend(self, cache: TreeCache, nodes: list[int], window: int | None = None) -> torch.Tensor:
         """Run every layer of one pass over ``nodes``; returns output_LTHd."""
-        attend = CachedAttention(cache, nodes, torch.float64, torch.device("cpu"))
+        attend = CachedAttention([(cache, nodes)], torch.float64, torch.device("cpu"))
         values = [self.of(tokens_of(cache, node)) for node in nodes]
         query_LHTd, key_LGTd, value_LGTd = (torch.stack([v[i] for v in values], dim=2) for i in range(3))
         return torch.stack(
@@ -96,7 +96,7 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_
     cache, inputs = TreeCache(), Inputs()
     for context in ids:
         cache.insert(context)
-    with patch.object(cached_attention, "GROUP_OVERHEAD_PAIRS", overhead):
+    with patch.object(cached_attention, "OVERHEAD_PAIRS", overhead):
         for first in range(0, len(cache), batch_size):
             nodes = list(range(first, min(first + batch_size, len(cache))))
             attended = inputs.attend(cache, nodes, window)
@@ -146,14 +146,14 @@ def test_questions_to_one_shared_context_are_answered_in_one_group():
     cache = TreeCache()
     prompt = cache.insert([1] * 50)
     ends = [cache.insert([answer], prompt) for answer in range(40)]
-    attend = CachedAttention(cache, ends, torch.float32, torch.device("cpu"))
+    attend = CachedAttention([(cache, ends)], torch.float32, torch.device("cpu"))
     assert len(attend.groups) == 1
 
 
 def test_long_contexts_that_share_nothing_are_separate_groups():
     cache = TreeCache()
     nodes = [cache.insert([first] * 200) for first in range(3)]
-    attend = CachedAttention(cache, list(range(len(cache))), torch.float32, torch.device("cpu"))
+    attend = CachedAttention([(cache, list(range(len(cache))))], torch.float32, torch.device("cpu"))
     assert len(attend.groups) == len(nodes)
 
 

@@ -1,27 +1,29 @@
-"""Attention of new tokens over a TreeCache.
+"""Attention of new tokens over the contexts in TreeCaches.
 
 New tokens form chains, each the continuation of a known context. Chains whose contexts overlap are put into
-one group, which reads the union of their contexts once; other chains are computed separately. If a layer has
-a sliding window, a token does not see tokens that are ``window`` or more positions before it.
+one group, which reads the union of their contexts once; other chains are computed separately. Groups of like
+size, also of different caches, are computed in one batch, in which the smaller ones are filled up. If a layer
+has a sliding window, a token does not see tokens that are ``window`` or more positions before it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import pass_sizes
 from selfplay.inference.tree_cache import IntArray, TreeCache
 
-# Cost of one more group in query-key pairs: roughly the cost of its kernel launches in a forward pass.
-GROUP_OVERHEAD_PAIRS = 1500
+# Cost of one more group or batch in query-key pairs: roughly the cost of its kernel launches in a pass.
+OVERHEAD_PAIRS = 1500
 
 DotProduct = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(query_HQd, key_GKd, value_GKe, mask_QK) -> output_HQe; the mask is added to the scores, and without one
-the queries are the last of the positions."""
+"""(query_BHQd, key_BGKd, value_BGKe, mask_B1QK) -> output_BHQe; the mask is added to the scores, and without
+one the queries are the last of the positions."""
 
 
 @dataclass
@@ -33,38 +35,61 @@ class _Chain:
 
 @dataclass
 class _Group:
-    """``sees_QK`` says whether a key is in a query's context; ``masks`` are added to scores, by window.
+    """``sees_QK`` says whether a key is in a query's context.
 
     In a group that is a ``chain``, the queries are the last of the keys' positions, in order.
     """
 
-    queries_Q: Tensor
-    slots_K: Tensor
-    depth_Q: Tensor
-    depth_K: Tensor
-    sees_QK: Tensor
+    queries_Q: IntArray
+    slots_K: IntArray
+    depth_Q: IntArray
+    depth_K: IntArray
+    sees_QK: NDArray[np.bool_]
+    chain: bool
+
+
+@dataclass
+class _Batch:
+    """Groups that are computed together, filled up to one size; ``masks`` are those of windows."""
+
+    queries_BQ: Tensor
+    slots_BK: Tensor
+    depth_BQ: Tensor
+    depth_BK: Tensor
+    sees_BQK: Tensor
     chain: bool
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)
 
 
 class CachedAttention:
-    """Attention that writes the new tokens' keys and values into the cache and attends over it.
+    """Attention that writes the new tokens' keys and values into the store and attends over it.
 
     Args:
-        cache: the cache of contexts.
-        nodes: the T new tokens, parents before children.
+        parts: caches with one store, each with its new tokens, parents before children. Together they are
+            the T tokens of a pass.
         dtype: dtype of queries and keys.
         device: device of queries and keys.
     """
 
-    def __init__(self, cache: TreeCache, nodes: list[int], dtype: torch.dtype, device: torch.device) -> None:
-        self.cache = cache
-        self.dtype = dtype
-        self.slots_T = torch.tensor(nodes, device=device)
-        cache.begin_pass()
-        chains = _chains(cache, nodes)
-        self.groups = [_group(members, device) for members in _partition(chains)]
-        self._longest = max(len(chain.path) for chain in chains)
+    def __init__(
+        self, parts: Sequence[tuple[TreeCache, list[int]]], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._dtype = dtype
+        self._store = parts[0][0].store
+        self.groups: list[_Group] = []
+        slots: list[IntArray] = []
+        first = self._longest = 0
+        for cache, nodes in parts:
+            cache.begin_pass()
+            chains = _chains(cache, nodes, first)
+            self.groups += [_group(cache, members) for members in _partition(chains)]
+            self._longest = max([self._longest, *(len(chain.path) for chain in chains)])
+            slots.append(cache.slots_of(np.array(nodes)))
+            first += len(nodes)
+        self._slots_T = torch.from_numpy(np.concatenate(slots)).to(device)
+        batches = _batches(self.groups)
+        self.batches = [_batch(groups, device) for groups in batches]
+        self._places_T = torch.from_numpy(_places(batches, first)).to(device)
 
     def __call__(
         self,
@@ -76,70 +101,40 @@ class CachedAttention:
         dot_product: DotProduct,
     ) -> Tensor:
         """Return output_THe."""
-        self.cache.write(layer, self.slots_T, key_GTd, value_GTe)
+        self._store.write(layer, self._slots_T, key_GTd, value_GTe)
         if window is not None and window >= self._longest:
             window = None  # it reaches back to the first token from everywhere
-        output_HTe = query_HTd.new_empty(*query_HTd.shape[:2], value_GTe.shape[2])
-        for group in self.groups:
-            key_GKd, value_GKe = self.cache.read(layer, group.slots_K)
-            mask_QK = self._mask(group, window)
-            output_HTe[:, group.queries_Q] = dot_product(
-                query_HTd[:, group.queries_Q], key_GKd, value_GKe, mask_QK
-            )
-        return output_HTe.transpose(0, 1)
-
-    def _mask(self, group: _Group, window: int | None) -> Tensor | None:
-        """Return the mask_QK of a group; the first call with a window makes it."""
-        needless = group.chain and window is None and self.slots_T.device.type in pass_sizes.FLASH_DEVICES
-        if window not in group.masks and needless:
-            group.masks[window] = None
-        elif window not in group.masks:
-            sees_QK = group.sees_QK
-            if window is not None:
-                sees_QK = sees_QK & (group.depth_Q[:, None] - group.depth_K[None] < window)
-            mask_QK = torch.zeros(sees_QK.shape, dtype=self.dtype, device=sees_QK.device)
-            group.masks[window] = mask_QK.masked_fill_(~sees_QK, float("-inf"))
-        return group.masks[window]
-
-
-Attend = Callable[[int, Tensor, Tensor, Tensor, int | None, DotProduct], Tensor]
-"""(layer, query_HTd, key_GTd, value_GTe, window, dot_product) -> output_THe"""
-
-
-def attention_over(
-    parts: Sequence[tuple[TreeCache, list[int]]], dtype: torch.dtype, device: torch.device
-) -> Attend:
-    """Return the attention of a pass over new tokens of several caches, one cache after the other."""
-    first, *others = [CachedAttention(cache, nodes, dtype, device) for cache, nodes in parts]
-    if not others:
-        return first
-    stops = list(accumulate(len(nodes) for _, nodes in parts))
-
-    def attend(
-        layer: int,
-        query_HTd: Tensor,
-        key_GTd: Tensor,
-        value_GTe: Tensor,
-        window: int | None,
-        dot_product: DotProduct,
-    ) -> Tensor:
+        query_THd = query_HTd.transpose(0, 1)
         outputs = []
-        for own, (start, stop) in zip([first, *others], pairwise([0, *stops]), strict=True):
-            mine = slice(start, stop)
-            tensors = (query_HTd[:, mine], key_GTd[:, mine], value_GTe[:, mine])
-            outputs.append(own(layer, *tensors, window, dot_product))
-        return torch.cat(outputs)
+        for batch in self.batches:
+            key_BGKd, value_BGKe = self._store.read(layer, batch.slots_BK)
+            query_BHQd = query_THd[batch.queries_BQ].transpose(1, 2)
+            output_BHQe = dot_product(query_BHQd, key_BGKd, value_BGKe, self._mask(batch, window))
+            outputs.append(output_BHQe.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs)[self._places_T]
 
-    return attend
+    def _mask(self, batch: _Batch, window: int | None) -> Tensor | None:
+        """Return the mask_B1QK of a batch; the first call with a window makes it."""
+        needless = batch.chain and window is None and self._slots_T.device.type in pass_sizes.FLASH_DEVICES
+        if window not in batch.masks and needless:
+            batch.masks[window] = None
+        elif window not in batch.masks:
+            sees_BQK = batch.sees_BQK
+            if window is not None:
+                sees_BQK = sees_BQK & (batch.depth_BQ[:, :, None] - batch.depth_BK[:, None] < window)
+            mask_BQK = torch.zeros(sees_BQK.shape, dtype=self._dtype, device=sees_BQK.device)
+            batch.masks[window] = mask_BQK.masked_fill_(~sees_BQK, float("-inf"))[:, None]
+        return batch.masks[window]
 
 
-def _chains(cache: TreeCache, nodes: list[int]) -> list[_Chain]:
+def _chains(cache: TreeCache, nodes: list[int], offset: int) -> list[_Chain]:
+    """Return the chains among new tokens, of which the first is number ``offset`` of the pass."""
     chains: list[_Chain] = []
     first = 0
     for index in range(1, len(nodes) + 1):
         if index < len(nodes) and cache.parents[nodes[index]] == nodes[index - 1]:
             continue
-        chains.append(_Chain(first, index - first, cache.path(nodes[index - 1])))
+        chains.append(_Chain(offset + first, index - first, cache.path(nodes[index - 1])))
         first = index
     return sorted(chains, key=lambda chain: chain.path.astype(">u4").tobytes())  # depth-first
 
@@ -153,7 +148,7 @@ def _partition(chains: list[_Chain]) -> list[list[_Chain]]:
             added = len(chain.path) - _common_prefix(groups[-1][-1].path, chain.path)
             together = (queries + chain.length) * (keys + added)
             apart = queries * keys + chain.length * len(chain.path)
-            if together - apart <= GROUP_OVERHEAD_PAIRS:
+            if together - apart <= OVERHEAD_PAIRS:
                 groups[-1].append(chain)
                 queries, keys = queries + chain.length, keys + added
                 continue
@@ -168,12 +163,12 @@ def _common_prefix(left: IntArray, right: IntArray) -> int:
     return int(different[0]) if len(different) else length
 
 
-def _group(chains: list[_Chain], device: torch.device) -> _Group:
-    slots, columns_of = _union([chain.path for chain in chains])
+def _group(cache: TreeCache, chains: list[_Chain]) -> _Group:
+    nodes, columns_of = _union([chain.path for chain in chains])
     queries = np.concatenate([np.arange(chain.first, chain.first + chain.length) for chain in chains])
     depth_Q = np.empty(len(queries), dtype=np.int64)
-    depth_K = np.empty(len(slots), dtype=np.int64)
-    sees_QK = np.zeros((len(queries), len(slots)), dtype=bool)
+    depth_K = np.empty(len(nodes), dtype=np.int64)
+    sees_QK = np.zeros((len(queries), len(nodes)), dtype=bool)
     row = 0
     for chain, columns in zip(chains, columns_of, strict=True):
         rows = slice(row, row + chain.length)
@@ -183,14 +178,62 @@ def _group(chains: list[_Chain], device: torch.device) -> _Group:
         depth_K[columns] = np.arange(len(chain.path))
         depth_Q[rows] = np.arange(context, len(chain.path))
         row += chain.length
-    return _Group(
-        queries_Q=torch.from_numpy(queries).to(device),
-        slots_K=torch.from_numpy(slots).to(device),
-        depth_Q=torch.from_numpy(depth_Q).to(device),
-        depth_K=torch.from_numpy(depth_K).to(device),
-        sees_QK=torch.from_numpy(sees_QK).to(device),
-        chain=len(chains) == 1,
+    return _Group(queries, cache.slots_of(nodes), depth_Q, depth_K, sees_QK, chain=len(chains) == 1)
+
+
+def _batches(groups: list[_Group]) -> list[list[_Group]]:
+    """Put groups of like size together where filling them up costs less than one more batch."""
+    batches: list[list[_Group]] = []
+    queries = keys = 0
+    for group in sorted(groups, key=lambda group: (len(group.slots_K), len(group.queries_Q)), reverse=True):
+        own_queries, own_keys = len(group.queries_Q), len(group.slots_K)
+        if batches:
+            count, most = len(batches[-1]), max(queries, own_queries)
+            together = (count + 1) * most * keys
+            apart = count * queries * keys + own_queries * own_keys
+            if together - apart <= OVERHEAD_PAIRS:
+                batches[-1].append(group)
+                queries = most
+                continue
+        batches.append([group])
+        queries, keys = own_queries, own_keys
+    return batches
+
+
+def _batch(groups: list[_Group], device: torch.device) -> _Batch:
+    """Fill groups up to one size. What is added is not seen, and sees the first key."""
+    most_queries = max(len(group.queries_Q) for group in groups)
+    most_keys = max(len(group.slots_K) for group in groups)
+    queries_BQ, depth_BQ = (np.zeros((len(groups), most_queries), dtype=np.int64) for _ in range(2))
+    slots_BK, depth_BK = (np.zeros((len(groups), most_keys), dtype=np.int64) for _ in range(2))
+    sees_BQK = np.zeros((len(groups), most_queries, most_keys), dtype=bool)
+    for row, group in enumerate(groups):
+        queries, keys = len(group.queries_Q), len(group.slots_K)
+        queries_BQ[row, :queries], depth_BQ[row, :queries] = group.queries_Q, group.depth_Q
+        slots_BK[row] = group.slots_K[0]
+        slots_BK[row, :keys], depth_BK[row, :keys] = group.slots_K, group.depth_K
+        sees_BQK[row, :queries, :keys] = group.sees_QK
+        sees_BQK[row, queries:, 0] = True
+    return _Batch(
+        queries_BQ=torch.from_numpy(queries_BQ).to(device),
+        slots_BK=torch.from_numpy(slots_BK).to(device),
+        depth_BQ=torch.from_numpy(depth_BQ).to(device),
+        depth_BK=torch.from_numpy(depth_BK).to(device),
+        sees_BQK=torch.from_numpy(sees_BQK).to(device),
+        chain=len(groups) == 1 and groups[0].chain,
     )
+
+
+def _places(batches: list[list[_Group]], tokens: int) -> IntArray:
+    """Return for each of the T new tokens its row in the outputs of all batches, one after the other."""
+    places_T = np.empty(tokens, dtype=np.int64)
+    start = 0
+    for groups in batches:
+        size = max(len(group.queries_Q) for group in groups)
+        for group in groups:
+            places_T[group.queries_Q] = np.arange(start, start + len(group.queries_Q))
+            start += size
+    return places_T
 
 
 def _union(paths: list[IntArray]) -> tuple[IntArray, list[IntArray]]:

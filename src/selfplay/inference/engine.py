@@ -25,7 +25,9 @@ from selfplay.core.messages import said
 from selfplay.inference.admission import Admission, Request, ServedModel
 from selfplay.inference.answering import Answering
 from selfplay.inference.generation import Decoder, EngineStats, TreeModel
+from selfplay.inference.key_store import KeyStore
 from selfplay.inference.request_checks import check_sampling, find_model
+from selfplay.inference.tree_cache import TreeCache
 
 
 class EmbeddedEngine(Answering):
@@ -59,6 +61,7 @@ class EmbeddedEngine(Answering):
         self.max_context = min(max_context or model.context_length, model.context_length, max_cached_tokens)
         self.max_queue = max_queue
         self.max_cached_tokens = max_cached_tokens
+        self._keys = KeyStore()
         self._served: dict[str, ServedModel] = {}
         self._admission = Admission(max_cached_tokens)
         self._decoder = Decoder(model, max_batch_tokens)
@@ -70,7 +73,7 @@ class EmbeddedEngine(Answering):
         Known contexts are dropped. Requests in progress continue with the new version, but are tagged with
         the version that they began with.
         """
-        served = self._served.setdefault(name, ServedModel(adapter, version))
+        served = self._served.setdefault(name, ServedModel(adapter, version, TreeCache(self._keys)))
         served.adapter, served.version = adapter, version
         served.forget_contexts()
 

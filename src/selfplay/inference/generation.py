@@ -14,7 +14,7 @@ from selfplay.core import Messages
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
 from selfplay.inference.admission import Request, ServedModel
-from selfplay.inference.cached_attention import attention_over
+from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.next_tokens import NextToken, StoredLogits
 from selfplay.inference.sampling import FloatArray, uniforms
 from selfplay.inference.tree_cache import TreeCache
@@ -206,7 +206,7 @@ class Decoder:
         places = [place for place, (_, node) in enumerate(nodes) if node in wanted[place]]
         with torch.inference_mode(), self._adapters(parts):
             caches = [(part.cache, part.batch) for part in parts]
-            attend = attention_over(caches, self.model.dtype, self.model.device)
+            attend = CachedAttention(caches, self.model.dtype, self.model.device)
             tokens_T = torch.tensor([cache.tokens[node] for cache, node in nodes], device=self.model.device)
             positions_T = torch.tensor(
                 [cache.depths[node] for cache, node in nodes], device=self.model.device
@@ -220,7 +220,7 @@ class Decoder:
         self.stats.forward_passes += 1
 
     def _adapters(self, parts: list[_Part]) -> AbstractContextManager[None]:
-        if len(parts) == 1:
+        if not self.model.mixes_adapters:
             return self.model.adapter(parts[0].adapter)
         return self.model.adapters([(part.adapter, len(part.batch)) for part in parts])
 

@@ -1,16 +1,15 @@
 """TreeCache: keys and values of all tokens computed under one adapter version, with each context once.
 
-Nodes are tokens in their context; node ids are also slots in the key and value store. A node is *pending*
-until a forward pass has filled its slot.
+Nodes are tokens in their context, each with a slot in a store that the caches of an engine share. A node is
+*pending* until a forward pass has filled its slot.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from selfplay.inference.key_store import KeyStore
 from selfplay.inference.next_tokens import NextToken
 
 IntArray = NDArray[np.int64]
@@ -19,8 +18,9 @@ ROOT = -1
 
 @dataclass
 class TreeCache:
-    """The cache of one adapter version, with a [G, capacity, d] tensor per layer that grows by doubling."""
+    """The cache of one adapter version, whose keys and values are in ``store``."""
 
+    store: KeyStore = field(default_factory=KeyStore)
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
@@ -29,8 +29,7 @@ class TreeCache:
     next_tokens: dict[int, NextToken] = field(default_factory=dict)
     _paths: dict[int, IntArray] = field(default_factory=dict)
     _older_paths: dict[int, IntArray] = field(default_factory=dict)
-    _keys: list[Tensor] = field(default_factory=list)
-    _values: list[Tensor] = field(default_factory=list)
+    _slots: IntArray = field(default_factory=lambda: np.empty(64, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,6 +53,9 @@ class TreeCache:
             self.parents.append(node)
             self.depths.append(self.depths[node] + 1 if node != ROOT else 0)
             self.pending.append(child)
+            if child == len(self._slots):
+                self._slots = np.concatenate([self._slots, np.empty_like(self._slots)])
+            self._slots[child] = self.store.take()
             node = child
         return node
 
@@ -77,23 +79,9 @@ class TreeCache:
         """Forget the paths that were asked for before the last forward pass."""
         self._older_paths, self._paths = self._paths, {}
 
-    def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTd: Tensor) -> None:
-        """Fill slots of one layer."""
-        if layer == len(self._keys):
-            self._keys.append(key_GTd.new_empty(key_GTd.shape[0], 0, key_GTd.shape[2]))
-            self._values.append(value_GTd.new_empty(value_GTd.shape[0], 0, value_GTd.shape[2]))
-        for store, new_GTd in ((self._keys, key_GTd), (self._values, value_GTd)):
-            if store[layer].shape[1] < len(self):
-                grown = new_GTd.new_empty(
-                    new_GTd.shape[0], max(len(self), 2 * store[layer].shape[1]), new_GTd.shape[2]
-                )
-                grown[:, : store[layer].shape[1]] = store[layer]
-                store[layer] = grown
-            store[layer][:, slots_T] = new_GTd
-
-    def read(self, layer: int, slots_K: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (key_GKd, value_GKd) of one layer."""
-        return self._keys[layer][:, slots_K], self._values[layer][:, slots_K]
+    def slots_of(self, nodes: IntArray) -> IntArray:
+        """Return the nodes' slots in the store."""
+        return self._slots[nodes]
 
     def prune(self, nodes: list[int]) -> dict[int, int]:
         """Keep only ``nodes`` and their ancestors; return new ids by old ids."""
@@ -101,8 +89,9 @@ class TreeCache:
         self._paths, self._older_paths = {}, {}
         keep = np.unique(np.concatenate(paths)) if paths else np.empty(0, dtype=np.int64)
         new_id = {ROOT: ROOT} | {int(old): new for new, old in enumerate(keep)}
-        _keep_slots(self._keys, keep)
-        _keep_slots(self._values, keep)
+        slots = self._slots[: len(self)]
+        self._slots = np.concatenate([slots[keep], np.empty(max(64, len(keep)), dtype=np.int64)])
+        self.store.give_back(np.delete(slots, keep).tolist())
         self.tokens = [self.tokens[old] for old in keep]
         self.depths = [self.depths[old] for old in keep]
         self.parents = [new_id[self.parents[old]] for old in keep]
@@ -116,12 +105,3 @@ class TreeCache:
     def clear(self) -> None:
         """Drop all nodes, for example because the adapter changed."""
         self.prune([])
-
-
-def _keep_slots(stores: list[Tensor], keep: IntArray) -> None:
-    """Move the slots ``keep`` (ascending) to the front, one layer at a time to save memory."""
-    if not len(keep):
-        stores.clear()
-    for layer, store in enumerate(stores):
-        filled = torch.from_numpy(keep[keep < store.shape[1]])  # pending nodes may have none yet
-        stores[layer] = store[:, filled]

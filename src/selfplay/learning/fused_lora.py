@@ -6,7 +6,7 @@ adapter's weights are converted, which are small. They stay float32 themselves, 
 the optimizer's moments. With float32 inputs the two are equal up to rounding.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -23,51 +23,94 @@ SEVERAL = ""
 FEW_TOKENS = 16
 """Adapters with at most this many tokens in a pass are multiplied together: tiny products take longer."""
 
+MOST_IDLE = 4
+"""How many times as many adapters may be multiplied together as have tokens."""
+
 
 class Rows(NamedTuple):
     """Consecutive tokens of a forward pass, and the adapters that are added to them.
 
-    ``own_TN`` has a 1 where a token has an adapter; ``None`` if all tokens have the only one.
+    ``own_TN`` has a 1 where a token has an adapter; ``None`` if all tokens have the only one. ``states`` are
+    other numbers when an adapter's weights have changed.
     """
 
     adapters: tuple[str, ...]
+    states: tuple[int, ...]
     start: int
     stop: int
     own_TN: Tensor | None = None
 
 
-def rows_of(
-    parts: Sequence[tuple[str, int]],
-    shape_of: Callable[[str], Hashable],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Rows, ...]:
-    """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
+class AdapterRows:
+    """The rows of passes with several adapters.
 
-    ``shape_of`` tells which adapters fit into one product, and is ``None`` for the base model; of those, all
-    neighbours with few tokens share rows.
+    Args:
+        layers: the adapted layers.
+        dtype: type of their inputs.
+        device: device of their inputs.
     """
-    rows: list[Rows] = []
-    start = 0
-    for (shape, together), group in groupby(parts, lambda part: (shape_of(part[0]), part[1] <= FEW_TOKENS)):
-        members = list(group)
-        stop = start + sum(count for _, count in members)
-        if shape is not None and together:
-            names = tuple(dict.fromkeys(name for name, _ in members))
-            owners = [name for name, count in members for _ in range(count)]
-            own = [[name == owner for name in names] for owner in owners]
-            rows.append(Rows(names, start, stop, torch.tensor(own, dtype=dtype, device=device)))
-        elif shape is not None:
-            ends = accumulate((count for _, count in members), initial=start)
-            rows += [Rows((name,), *ends) for (name, _), ends in zip(members, pairwise(ends), strict=True)]
-        start = stop
-    return tuple(rows)
+
+    def __init__(self, layers: Sequence["FusedLinear"], dtype: torch.dtype, device: torch.device) -> None:
+        self._layers = layers
+        self._dtype = dtype
+        self._device = device
+        self._shapes: dict[str, tuple[Any, ...]] = {}
+        self._weights: dict[str, list[Tensor]] = {}
+        self._together: tuple[str, ...] = ()
+
+    def of(self, parts: Sequence[tuple[str, int]]) -> tuple[Rows, ...]:
+        """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
+
+        Neighbours with few tokens and equal shapes share rows. Adapters that shared rows in the pass before
+        stay among them, also without tokens, because it takes longer to put other weights side by side.
+        """
+        rows: list[Rows] = []
+        start = 0
+        for (shape, few), group in groupby(parts, lambda part: (self._shape(part[0]), part[1] <= FEW_TOKENS)):
+            members = list(group)
+            stop = start + sum(count for _, count in members)
+            if any(shape) and few:
+                rows.append(self._shared(members, start, stop))
+            elif any(shape):
+                ends = accumulate((count for _, count in members), initial=start)
+                for (name, _), places in zip(members, pairwise(ends), strict=True):
+                    rows.append(Rows((name,), (self._state(name),), *places))
+            start = stop
+        return tuple(rows)
+
+    def _shared(self, members: list[tuple[str, int]], start: int, stop: int) -> Rows:
+        needed = tuple(dict.fromkeys(name for name, _ in members))
+        all_of_them = tuple(dict.fromkeys([*self._together, *needed]))
+        alike = len({self._shape(name) for name in all_of_them}) == 1
+        names = all_of_them if alike and len(all_of_them) <= MOST_IDLE * len(needed) else needed
+        self._together = names
+        owners = [name for name, count in members for _ in range(count)]
+        own = [[name == owner for name in names] for owner in owners]
+        own_TN = torch.tensor(own, dtype=self._dtype, device=self._device)
+        return Rows(names, tuple(map(self._state, names)), start, stop, own_TN)
+
+    def _shape(self, name: str) -> tuple[Any, ...]:
+        """Return the rank and the scale of an adapter in each layer, ``None`` where it has none."""
+        if name not in self._shapes:
+            self._shapes[name] = tuple(
+                (one.r[name], one.scaling[name]) if name in one.lora_A else None for one in self._layers
+            )
+        return self._shapes[name]
+
+    def _state(self, name: str) -> int:
+        """Return a number that is another one when the adapter's weights have changed."""
+        if name not in self._weights:
+            adapted = [one for one in self._layers if name in one.lora_A]
+            self._weights[name] = [
+                weights[name].weight for one in adapted for weights in (one.lora_A, one.lora_B)
+            ]
+        return sum(weight._version for weight in self._weights[name])
 
 
 class _Converted(NamedTuple):
     """Weights of adapters in the type of the inputs, side by side, and what they were made of."""
 
-    made_of: tuple[Any, ...]
+    made_of: tuple[tuple[str, ...], tuple[int, ...], torch.dtype]
     a_RI: Tensor
     b_OR: Tensor
 
@@ -93,7 +136,10 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         (name,) = names
         if not torch.is_grad_enabled():
             output_TO = _output(x, self.base_layer)
-            self._add(output_TO.view(-1, output_TO.shape[-1]), x.reshape(-1, x.shape[-1]), (name,), None)
+            low_R = linear(x, self.lora_A[name].weight.to(x.dtype))
+            rows_TO = output_TO.view(-1, output_TO.shape[-1])
+            added_OR = self.lora_B[name].weight.to(x.dtype)
+            rows_TO.addmm_(low_R.view(-1, low_R.shape[-1]), added_OR.t(), alpha=self.scaling[name])
             return output_TO
         fused: Tensor = _LoraStep.apply(  # type: ignore[no-untyped-call]
             x,
@@ -113,36 +159,41 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         """Return the outputs of a pass in which tokens have different adapters."""
         output = _output(x, self.base_layer)
         x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
-        for names, start, stop, own_TN in rows:
-            if names[0] in self.lora_A:
-                self._add(output_TO[start:stop], x_TI[start:stop], names, own_TN)
+        for one in rows:
+            if one.adapters[0] in self.lora_A:
+                self._add(output_TO[one.start : one.stop], x_TI[one.start : one.stop], one)
         return output
 
-    def _add(self, output_TO: Tensor, x_TI: Tensor, names: tuple[str, ...], own_TN: Tensor | None) -> None:
+    def _add(self, output_TO: Tensor, x_TI: Tensor, rows: Rows) -> None:
         """Add each token's adapter to the outputs, in place; several have the same rank and scale."""
-        _, a_RI, b_OR = self._converted(names, x_TI.dtype)
+        _, a_RI, b_OR = self._converted(rows.adapters, rows.states, x_TI.dtype)
         low_TR = linear(x_TI, a_RI)
-        if own_TN is not None:
-            low_TR.view(len(low_TR), len(names), -1).mul_(own_TN[:, :, None])
-        output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[names[0]])
+        if rows.own_TN is not None:
+            low_TR.view(len(low_TR), len(rows.adapters), -1).mul_(rows.own_TN[:, :, None])
+        output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[rows.adapters[0]])
 
-    def _converted(self, names: tuple[str, ...], dtype: torch.dtype) -> _Converted:
+    def _converted(self, names: tuple[str, ...], states: tuple[int, ...], dtype: torch.dtype) -> _Converted:
         """Return adapters' weights in another type; they are converted again when they have changed.
 
         Each adapter's own are kept, and those of the last set of several adapters.
         """
-        weights = [(self.lora_A[name].weight, self.lora_B[name].weight) for name in names]
-        made_of = (names, dtype, *((one.data_ptr(), one._version) for pair in weights for one in pair))
+        made_of = (names, states, dtype)
         known: dict[str, _Converted] = self.__dict__.setdefault("_conversions", {})
         key = names[0] if len(names) == 1 else SEVERAL
         if key not in known or known[key].made_of != made_of:
-            if len(names) > 1:
-                weights = [
-                    (one.a_RI, one.b_OR) for one in (self._converted((name,), dtype) for name in names)
-                ]
-            a_RI, b_OR = torch.cat([a for a, _ in weights]), torch.cat([b for _, b in weights], dim=1)
-            known[key] = _Converted(made_of, a_RI.detach().to(dtype), b_OR.detach().to(dtype))
+            known[key] = self._convert(made_of)
         return known[key]
+
+    def _convert(self, made_of: tuple[tuple[str, ...], tuple[int, ...], torch.dtype]) -> _Converted:
+        names, states, dtype = made_of
+        if len(names) == 1:
+            (name,) = names
+            a_RI, b_OR = self.lora_A[name].weight.detach(), self.lora_B[name].weight.detach()
+            return _Converted(made_of, a_RI.to(dtype), b_OR.to(dtype))
+        own = [self._converted((name,), (state,), dtype) for name, state in zip(names, states, strict=True)]
+        return _Converted(
+            made_of, torch.cat([one.a_RI for one in own]), torch.cat([one.b_OR for one in own], dim=1)
+        )
 
 
 def _output(x: Tensor, base_layer: Any) -> Tensor:

@@ -22,6 +22,8 @@ from selfplay.core import InputError, pass_sizes
 ATTENTION_NAME = "selfplay_tree"
 NO_MASK_SHAPE = (1, 1, 1, 1)
 """Shape of the mask given to a forward pass: models pass on a mask of four dimensions and make none."""
+FEW_QUERIES = 16
+"""Up to so many queries, torch's attention on CPUs takes up to six times as long if every head reads keys."""
 IGNORED = {
     # Queries and keys contain positions already, ``attend`` is causal, and dropout and extra outputs are off.
     *("dropout", "is_causal", "position_ids", "cache_position", "use_cache"),
@@ -47,44 +49,60 @@ class DotProduct:
     def __call__(
         self, query_HQd: Tensor, key_GKd: Tensor, value_GKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
-        """Return output_HQe. ``mask_QK`` is added to the scores.
+        """Return output_HQe. ``mask_QK`` is added to the scores. All may begin with dimensions of a batch.
 
         ``None`` is causal attention, in which the queries are the last Q of the K positions.
         """
-        if self.soft_cap is not None or self.sinks_H is not None:
+        repeats = query_HQd.shape[-3] // key_GKd.shape[-3]
+        in_full = self.soft_cap is not None or self.sinks_H is not None
+        masked_flash = mask_QK is not None and query_HQd.device.type in pass_sizes.FLASH_DEVICES
+        if repeats > 1 and (in_full or masked_flash):
+            key_GKd, value_GKe = (one.repeat_interleave(repeats, dim=-3) for one in (key_GKd, value_GKe))
+            repeats = 1
+        if in_full:
             return self._in_full(query_HQd, key_GKd, value_GKe, mask_QK)
-        if mask_QK is not None and query_HQd.device.type in pass_sizes.FLASH_DEVICES:
-            repeats = len(query_HQd) // len(key_GKd)
-            key_GKd, value_GKe = (one.repeat_interleave(repeats, dim=0) for one in (key_GKd, value_GKe))
-        queries, keys = query_HQd.shape[1], key_GKd.shape[1]
+        queries, keys = query_HQd.shape[-2], key_GKd.shape[-2]
         continues = mask_QK is None and 1 < queries < keys
-        return F.scaled_dot_product_attention(
-            query_HQd[None],
-            key_GKd[None],
-            value_GKe[None],
+        batched = query_HQd.dim() > 3
+        if repeats > 1 and mask_QK is not None and batched and queries <= FEW_QUERIES:
+            return self._folded(query_HQd, key_GKd, value_GKe, mask_QK)
+        if not batched:  # torch's fused kernels are for batches only
+            query_HQd, key_GKd, value_GKe = query_HQd[None], key_GKd[None], value_GKe[None]
+        output = F.scaled_dot_product_attention(
+            query_HQd,
+            key_GKd,
+            value_GKe,
             attn_mask=causal_lower_right(queries, keys) if continues else mask_QK,
             is_causal=mask_QK is None and queries == keys,
             scale=self.scale,
-            enable_gqa=len(query_HQd) != len(key_GKd),
-        )[0]
+            enable_gqa=repeats > 1,
+        )
+        return output if batched else output[0]
+
+    def _folded(self, query_BHQd: Tensor, key_BGKd: Tensor, value_BGKe: Tensor, mask_B1QK: Tensor) -> Tensor:
+        """Treat the query heads of a key head as more queries of one head, so that its keys are read once."""
+        batch, heads, queries, size = query_BHQd.shape
+        repeats = heads // key_BGKd.shape[1]
+        query_BGqd = query_BHQd.reshape(batch, heads // repeats, repeats * queries, size)
+        mask_B1qK = mask_B1QK.repeat(1, 1, repeats, 1)
+        output_BGqe = F.scaled_dot_product_attention(
+            query_BGqd, key_BGKd, value_BGKe, attn_mask=mask_B1qK, scale=self.scale
+        )
+        return output_BGqe.reshape(batch, heads, queries, -1)
 
     def _in_full(
-        self, query_HQd: Tensor, key_GKd: Tensor, value_GKe: Tensor, mask_QK: Tensor | None
+        self, query_HQd: Tensor, key_HKd: Tensor, value_HKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
         """Keep all scores in memory, because torch's fused kernels support neither soft caps nor sinks."""
-        repeats = len(query_HQd) // len(key_GKd)
-        key_HKd = key_GKd.repeat_interleave(repeats, dim=0)
-        value_HKe = value_GKe.repeat_interleave(repeats, dim=0)
-        scores_HQK = query_HQd @ key_HKd.transpose(1, 2) * self.scale
+        scores_HQK = query_HQd @ key_HKd.transpose(-2, -1) * self.scale
         if self.soft_cap is not None:
             scores_HQK = self.soft_cap * torch.tanh(scores_HQK / self.soft_cap)
+        queries, keys = scores_HQK.shape[-2:]
         if mask_QK is None:
-            later = 1 + scores_HQK.shape[2] - scores_HQK.shape[1]
-            mask_QK = torch.full_like(scores_HQK[0], float("-inf")).triu(later)
+            mask_QK = scores_HQK.new_full((queries, keys), float("-inf")).triu(1 + keys - queries)
         scores_HQK = scores_HQK + mask_QK
-        keys = scores_HQK.shape[-1]
         if self.sinks_H is not None:
-            sinks_HQ1 = self.sinks_H.to(scores_HQK.dtype)[:, None, None].expand(-1, scores_HQK.shape[1], 1)
+            sinks_HQ1 = self.sinks_H.to(scores_HQK.dtype)[:, None, None].expand(*scores_HQK.shape[:-1], 1)
             scores_HQK = torch.cat([scores_HQK, sinks_HQ1], dim=-1)
         weights_HQK = torch.softmax(scores_HQK, dim=-1, dtype=torch.float32)[..., :keys]
         return weights_HQK.to(value_HKe.dtype) @ value_HKe

@@ -33,7 +33,7 @@ from selfplay.core.adapters import (
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
-from selfplay.learning.fused_lora import FusedLinear, rows_of
+from selfplay.learning.fused_lora import AdapterRows, FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend
@@ -191,7 +191,7 @@ class PolicyModel:
         Args:
             parts: adapters (or ``base``), each with its number of tokens; ``mixes_adapters`` must be true.
         """
-        rows = rows_of(parts, self._shapes.get, self.dtype, self.device)
+        rows = self._rows.of(parts)
         for layer in self._fused:
             layer.rows = rows
         try:
@@ -205,10 +205,7 @@ class PolicyModel:
         self._fused = [one for one in adapted.values() if isinstance(one, FusedLinear)]
         reorders = any("expert" in name for name in adapted)
         self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
-        self._shapes = {  # the rank and the scale of an adapter in each layer
-            name: tuple((one.r.get(name), one.scaling.get(name)) for one in self._fused)
-            for name in self.model.peft_config
-        }
+        self._rows = AdapterRows(self._fused, self.dtype, self.device)
 
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """Return a copy of an adapter's weights under PEFT's names."""
@@ -278,6 +275,7 @@ class PolicyModel:
         """Delete a frozen adapter."""
         with self.adapter(self.policies[0]):
             self.model.delete_adapter(name)
+        self._find_adapted_layers()
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt; see :class:`selfplay.core.chat_tokens.ChatTokens`."""
