@@ -1,3 +1,4 @@
+from itertools import zip_longest
 from unittest.mock import patch
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from selfplay.inference import cached_attention
 from selfplay.inference.cached_attention import CachedAttention
+from selfplay.inference.key_store import KeyStore
 from selfplay.inference.tree_cache import ROOT, TreeCache
 from selfplay.learning.model_attention import DotProduct
 
@@ -36,8 +38,12 @@ class Inputs:
 
     def attend(self, cache: TreeCache, nodes: list[int], window: int | None = None) -> torch.Tensor:
         """Run every layer of one pass over ``nodes``; returns output_LTHd."""
-        attend = CachedAttention([(cache, nodes)], torch.float64, torch.device("cpu"))
-        values = [self.of(tokens_of(cache, node)) for node in nodes]
+        return self.attend_all([(cache, nodes)], window)
+
+    def attend_all(self, parts: list[tuple[TreeCache, list[int]]], window: int | None = None) -> torch.Tensor:
+        """Run every layer of one pass over nodes of several caches; returns output_LTHd."""
+        attend = CachedAttention(parts, torch.float64, torch.device("cpu"))
+        values = [self.of(tokens_of(cache, node)) for cache, nodes in parts for node in nodes]
         query_LHTd, key_LGTd, value_LGTd = (torch.stack([v[i] for v in values], dim=2) for i in range(3))
         return torch.stack(
             [
@@ -101,6 +107,42 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_
             nodes = list(range(first, min(first + batch_size, len(cache))))
             attended = inputs.attend(cache, nodes, window)
             torch.testing.assert_close(attended, inputs.expected(cache, nodes, window))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(contexts, min_size=2, max_size=5), st.sampled_from([-(10**9), 0, 60, 1500]), st.data())
+def test_caches_that_share_a_store_do_not_see_each_other(ids_of_each, overhead, data):
+    store, inputs = KeyStore(), Inputs()
+    caches = [TreeCache(store) for _ in ids_of_each]
+    for ids in zip_longest(*ids_of_each):  # by turns, so that their slots are mixed
+        for cache, context in zip(caches, ids, strict=True):
+            cache.insert(context or [])
+    window = data.draw(st.none() | st.integers(1, 8))
+    expected = [inputs.expected(cache, cache.pending, window) for cache in caches]
+    with patch.object(cached_attention, "OVERHEAD_PAIRS", overhead):
+        attended = inputs.attend_all([(cache, cache.pending) for cache in caches], window)
+    torch.testing.assert_close(attended, torch.cat(expected, dim=1))
+
+    first, *others = caches
+    first.clear()
+    first.insert([2, 1, 0, 2])
+    parts = [(cache, [node]) for cache in others for node in range(len(cache))]
+    parts.append((first, first.pending))
+    for part in parts:
+        torch.testing.assert_close(inputs.attend_all([part]), inputs.expected(*part))
+
+
+def test_a_store_without_contexts_holds_no_memory():
+    store, inputs = KeyStore(), Inputs()
+    caches = [TreeCache(store), TreeCache(store)]
+    for cache in caches:
+        cache.insert([1, 2, 0])
+        inputs.attend(cache, cache.pending)
+    assert store.nbytes > 0
+    caches[0].clear()
+    assert store.nbytes > 0
+    caches[1].clear()
+    assert store.nbytes == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,3 +214,26 @@ def test_a_path_is_that_of_the_parents_whatever_was_asked_before(steps, rng):
                 expected.insert(0, node)
                 node = cache.parents[node]
             assert cache.path(expected[-1]).tolist() == expected
+
+
+def test_questions_of_several_caches_are_one_batch():
+    store = KeyStore()
+    parts = []
+    for length in range(20, 30):
+        cache = TreeCache(store)
+        parts.append((cache, [cache.insert([1] * length)]))
+    attend = CachedAttention(parts, torch.float32, torch.device("cpu"))
+    assert len(attend.groups) == 10
+    assert len(attend.batches) == 1
+
+
+@pytest.mark.parametrize("queries", [1, 16, 17])
+@pytest.mark.parametrize("product", [DotProduct(SCALE), DotProduct(SCALE, 2.0, torch.randn(HEADS))])
+def test_a_batch_of_dot_products_is_that_of_each_alone(product, queries):
+    query_BHQd = torch.randn(3, HEADS, queries, SIZE)
+    key_BGKd, value_BGKe = torch.randn(3, GROUPS, 20, SIZE), torch.randn(3, GROUPS, 20, SIZE + 1)
+    mask_B1QK = torch.randn(3, 1, queries, 20)
+    together = product(query_BHQd, key_BGKd, value_BGKe, mask_B1QK)
+    for b in range(3):
+        alone = product(query_BHQd[b], key_BGKd[b], value_BGKe[b], mask_B1QK[b, 0])
+        torch.testing.assert_close(together[b], alone)

@@ -18,6 +18,11 @@ class KeyStore:
         self._rows: list[Tensor] = []  # rows_SGf of each layer; f are a key's d and a value's e numbers
         self._key_sizes: list[int] = []
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(rows.nbytes for rows in self._rows)
+
     def take(self) -> int:
         """Return a slot that is not taken."""
         if self._free:
