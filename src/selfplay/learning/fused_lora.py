@@ -23,9 +23,6 @@ SEVERAL = ""
 FEW_TOKENS = 16
 """Adapters with at most this many tokens in a pass are multiplied together: tiny products take longer."""
 
-MOST_IDLE = 4
-"""How many times as many adapters may be multiplied together as have tokens."""
-
 
 class Rows(NamedTuple):
     """Consecutive tokens of a forward pass, and the adapters that are added to them.
@@ -56,13 +53,11 @@ class AdapterRows:
         self._device = device
         self._shapes: dict[str, tuple[Any, ...]] = {}
         self._weights: dict[str, list[Tensor]] = {}
-        self._together: tuple[str, ...] = ()
 
     def of(self, parts: Sequence[tuple[str, int]]) -> tuple[Rows, ...]:
         """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
 
-        Neighbours with few tokens and equal shapes share rows. Adapters that shared rows in the pass before
-        stay among them, also without tokens, because it takes longer to put other weights side by side.
+        Neighbours with few tokens and equal shapes share rows.
         """
         rows: list[Rows] = []
         start = 0
@@ -79,11 +74,7 @@ class AdapterRows:
         return tuple(rows)
 
     def _shared(self, members: list[tuple[str, int]], start: int, stop: int) -> Rows:
-        needed = tuple(dict.fromkeys(name for name, _ in members))
-        all_of_them = tuple(dict.fromkeys([*self._together, *needed]))
-        alike = len({self._shape(name) for name in all_of_them}) == 1
-        names = all_of_them if alike and len(all_of_them) <= MOST_IDLE * len(needed) else needed
-        self._together = names
+        names = tuple(dict.fromkeys(name for name, _ in members))
         owners = [name for name, count in members for _ in range(count)]
         own = [[name == owner for name in names] for owner in owners]
         own_TN = torch.tensor(own, dtype=self._dtype, device=self._device)
