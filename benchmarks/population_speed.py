@@ -7,7 +7,8 @@ has a new version in every round, and the engine keeps what it knows of the froz
 first is not timed.
 
 Versions: all adapters answer long requests while the policy makes optimizer steps; the clock runs from the
-end of a step to the first token of the new version.
+end of a step to the first token of the new version. Beside it stands the plain forward pass over the same
+prompt with the new weights, which no engine can do without, because the new version knows no context.
 
 First, log-probabilities from shared passes must be the learner's up to rounding.
 
@@ -37,6 +38,8 @@ from selfplay.learning.trie import build_plan
 
 SWAPS = 20
 LONG = 64
+FIRST = [said("user", "Check?")]
+"""What a new version is asked first."""
 TOLERANCE = 0.5
 """Nats; in bfloat16, rounding alone reaches 0.3."""
 
@@ -135,7 +138,7 @@ async def swaps(policy: PolicyModel, engine: EmbeddedEngine, names: list[str]) -
         optimizer.step()
         started = perf_counter()
         engine.publish(TRAINED, TRAINED, version)
-        response = await engine.complete([said("user", "Check?")], max_tokens=1, seed=version)
+        response = await engine.complete(FIRST, max_tokens=1, seed=version)
         found.append(1000 * (perf_counter() - started))
         assert response.policy_version == version
     for task in others:
@@ -143,6 +146,18 @@ async def swaps(policy: PolicyModel, engine: EmbeddedEngine, names: list[str]) -
     engine.close()
     await asyncio.gather(*others, return_exceptions=True)
     return found
+
+
+def plain_pass(policy: PolicyModel) -> float:
+    """Return the median milliseconds of a plain forward pass over the prompt of :func:`swaps`."""
+    plan = build_plan([policy.render(FIRST)], [[0]])
+    found = []
+    for _ in range(SWAPS):
+        started = perf_counter()
+        with torch.no_grad(), policy.adapter(TRAINED):
+            plan_logprobs(policy, plan)
+        found.append(1000 * (perf_counter() - started))
+    return float(np.median(found))
 
 
 def row(policy: PolicyModel, game: str, names: list[str], games: int, rounds: int) -> list[str]:
@@ -201,9 +216,10 @@ def main() -> None:
         with one_at_a_time(engine):
             apart = asyncio.run(swaps(policy, engine, busy))
         cells = (f"{np.percentile(one, 50):.0f}, {np.percentile(one, 95):.0f}" for one in (shared, apart))
-        table.append([str(options.resident), label, *cells])
+        table.append([str(options.resident), label, *cells, f"{plain_pass(policy):.0f}"])
     print()
-    print_table(["adapters", "the others", "p50, p95 ms", "a pass for each: p50, p95 ms"], table)
+    heads = ["adapters", "the others", "p50, p95 ms", "a pass for each: p50, p95 ms", "the prompt alone, ms"]
+    print_table(heads, table)
 
 
 if __name__ == "__main__":

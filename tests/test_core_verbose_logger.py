@@ -112,7 +112,7 @@ def test_summaries(log):
         "propose: 1 episodes, 0 failed; mean rewards: P +1.000",
         "solve: 1 episodes, 0 failed; mean rewards: S +0.250",
         "broken: 1 episodes, 1 failed; mean rewards: none",
-        "6 records, 12 sampled tokens",
+        "6 records, 6 answers, 12 sampled tokens",
     ]
 
 

@@ -263,8 +263,11 @@ def test_messages_that_cannot_fit_are_rejected_before_they_are_rendered():
     with running(create_app(engine, token=TOKEN), engine) as live:
         render, policy.render = policy.render, None  # rendering now fails
 
-        def status(content: str, messages: int = 1) -> tuple[int, str | None]:
-            body = {"model": "tiny", "messages": [{"role": "user", "content": content}] * messages}
+        def status(content: str, messages: int = 1, ids: int = 0) -> tuple[int, str | None]:
+            asked: list[dict[str, object]] = [{"role": "user", "content": content}] * messages
+            if ids:
+                asked.append({"role": "assistant", "content": "", "token_ids": [1] * ids})
+            body = {"model": "tiny", "messages": asked}
             response = live.post("/v1/chat/completions", json=body)
             return response.status_code, response.json()["error"]["code"]
 
@@ -275,6 +278,8 @@ def test_messages_that_cannot_fit_are_rejected_before_they_are_rendered():
         assert status(" " * 2_000_000) == (400, "context_length_exceeded")
         assert status("", CONTEXT_LENGTH + 1) == (400, "context_length_exceeded")
         assert status("", CONTEXT_LENGTH) == (500, None)
+        assert status("", ids=CONTEXT_LENGTH + 1) == (400, "context_length_exceeded")
+        assert status("", ids=CONTEXT_LENGTH) == (500, None)
         policy.render = render
         assert status("x" * (most // 2)) == (400, "context_length_exceeded")
 

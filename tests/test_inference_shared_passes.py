@@ -8,6 +8,7 @@ from peft import LoraConfig
 from engine_requests import PROMPTS, answers, ask, ask_all, assert_logprobs_are_the_learners, make_engine
 from selfplay.core import ModelResponse, pass_sizes
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.next_tokens import Logits
 from selfplay.learning.policy import BASE, TRAINED
 from tiny_models import tiny_policy
 
@@ -88,3 +89,21 @@ async def test_an_engine_computes_the_same_without_masks_as_on_gpus():
     assert answers(found) == answers(expected)
     assert answers([found_alone]) == answers([alone])
     assert_logprobs_are_the_learners(policy, [*found, found_alone])
+
+
+async def test_what_is_known_of_the_next_token_holds_no_more_memory_than_its_own():
+    engine = make_engine(tiny_policy())
+    await ask_all(engine)
+    known = [one for served in engine._served.values() for one in served.cache.next_tokens.values()]
+    assert known
+    for one in known:
+        assert one.hidden_D.untyped_storage().nbytes() == one.hidden_D.nbytes
+
+
+def test_distributions_at_ever_new_temperatures_are_dropped():
+    logits = Logits([], torch.randn(2, 700))
+    first = logits.at(1.0)
+    assert logits.at(1.0) is first
+    for number in range(20):
+        logits.at(2.0 + number)
+    assert logits.at(1.0) is not first

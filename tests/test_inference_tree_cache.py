@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfplay.core import pass_sizes
 from selfplay.inference import cached_attention
 from selfplay.inference.cached_attention import CachedAttention
 from selfplay.inference.key_store import KeyStore
@@ -97,12 +98,23 @@ def test_find_returns_the_longest_known_prefix(known, asked):
 
 
 @settings(max_examples=60, deadline=None)
-@given(contexts, st.integers(1, 5), st.sampled_from([-(10**9), 0, 5, 1500]), st.none() | st.integers(1, 8))
-def test_attention_in_any_batches_and_groups_equals_each_token_alone(ids, batch_size, overhead, window):
+@given(
+    contexts,
+    st.integers(1, 5),
+    st.sampled_from([-(10**9), 0, 5, 1500]),
+    st.sampled_from([1, 12, 10**9]),
+    st.none() | st.integers(1, 8),
+)
+def test_attention_in_any_batches_and_groups_equals_each_token_alone(
+    ids, batch_size, overhead, read_keys, window
+):
     cache, inputs = TreeCache(), Inputs()
     for context in ids:
         cache.insert(context)
-    with patch.object(cached_attention, "OVERHEAD_PAIRS", overhead):
+    with (
+        patch.object(cached_attention, "OVERHEAD_PAIRS", overhead),
+        patch.object(pass_sizes, "READ_KEYS", read_keys),
+    ):
         for first in range(0, len(cache), batch_size):
             nodes = list(range(first, min(first + batch_size, len(cache))))
             attended = inputs.attend(cache, nodes, window)
@@ -237,3 +249,17 @@ def test_a_batch_of_dot_products_is_that_of_each_alone(product, queries):
     for b in range(3):
         alone = product(query_BHQd[b], key_BGKd[b], value_BGKe[b], mask_B1QK[b, 0])
         torch.testing.assert_close(together[b], alone)
+
+
+@pytest.mark.parametrize("read_keys", [1, 1000, 10**9])
+def test_a_batch_of_groups_reads_a_bounded_number_of_keys(read_keys):
+    cache = TreeCache()
+    ends = [cache.insert([first] * 200) for first in range(12)]
+    with (
+        patch.object(pass_sizes, "READ_KEYS", read_keys),
+        patch.object(cached_attention, "OVERHEAD_PAIRS", 100),
+    ):
+        attend = CachedAttention([(cache, ends)], torch.float32, torch.device("cpu"))
+    assert len(attend.groups) == len(ends)
+    assert all(len(batch.slots_BK) == 1 or batch.slots_BK.numel() <= read_keys for batch in attend.batches)
+    assert len(attend.batches) == {1: 12, 1000: 3, 10**9: 1}[read_keys]

@@ -58,7 +58,7 @@ def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
         assert min(p.abs().max().item() for n, p in loaded.named_parameters() if "lora_B" in n) > 0
         assert f"checkpoints/step-000004/{policy}" in said
     assert "48 started = 48 finished + 0 failed" in said
-    assert "trained on: 48 records" in said
+    assert "trained on: 48 answers" in said
     assert "odd letters" in said
 
 

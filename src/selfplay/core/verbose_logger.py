@@ -107,9 +107,9 @@ class VerboseLogger:
             self._write(f"{episode_type}: {counts}; mean rewards: {', '.join(means) or 'none'}")
 
     def log_training_records(self, records: list[TrainingRecord]) -> None:
-        """Log the number of training records and sampled tokens."""
-        tokens = sum(len(answer.completion_token_ids) for record in records for answer in record.answers)
-        self._write(f"{len(records)} records, {tokens} sampled tokens")
+        """Log the numbers of training records, of their answers and of sampled tokens."""
+        lengths = [len(answer.completion_token_ids) for record in records for answer in record.answers]
+        self._write(f"{len(records)} records, {len(lengths)} answers, {sum(lengths)} sampled tokens")
 
     def _write(self, headline: str, text: str = "", depth: int = 0) -> None:
         indent = "    " * depth

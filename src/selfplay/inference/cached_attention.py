@@ -182,7 +182,10 @@ def _group(cache: TreeCache, chains: list[_Chain]) -> _Group:
 
 
 def _batches(groups: list[_Group]) -> list[list[_Group]]:
-    """Put groups of like size together where filling them up costs less than one more batch."""
+    """Put groups of like size together where filling them up costs less than one more batch.
+
+    A batch of several groups reads at most ``READ_KEYS`` keys, those that fill it up included.
+    """
     batches: list[list[_Group]] = []
     queries = keys = 0
     for group in sorted(groups, key=lambda group: (len(group.slots_K), len(group.queries_Q)), reverse=True):
@@ -191,7 +194,8 @@ def _batches(groups: list[_Group]) -> list[list[_Group]]:
             count, most = len(batches[-1]), max(queries, own_queries)
             together = (count + 1) * most * keys
             apart = count * queries * keys + own_queries * own_keys
-            if together - apart <= OVERHEAD_PAIRS:
+            fits = (count + 1) * keys <= pass_sizes.READ_KEYS
+            if fits and together - apart <= OVERHEAD_PAIRS:
                 batches[-1].append(group)
                 queries = most
                 continue

@@ -136,7 +136,7 @@ class EmbeddedEngine(Answering):
         """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
         call.
 
-        All answers to a prompt share the returned list ``prompt_token_ids``; do not change it.
+        Answers may share the returned list ``prompt_token_ids``; do not change it.
 
         Raises:
             InputError: the model is unknown, or the temperature or token limit is invalid.
@@ -223,7 +223,7 @@ class EmbeddedEngine(Answering):
         return self._decoder.logprobs(served.adapter, ids)
 
     def render(self, messages: Messages) -> list[int]:
-        """Return the token ids of a prompt. The same messages give the same list, so do not change it.
+        """Return the token ids of a prompt, in a list that other prompts may share: do not change it.
 
         Raises:
             InputError: the model cannot render these messages, or the prompt is empty.

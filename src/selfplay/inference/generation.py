@@ -214,7 +214,7 @@ class Decoder:
             hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
             for place, hidden_D in zip(places, hidden_TD[places], strict=True):
                 cache, node = nodes[place]
-                cache.next_tokens[node] = NextToken(hidden_D)
+                cache.next_tokens[node] = NextToken(hidden_D.clone())  # a view would keep the whole pass
         self.stats.seconds += perf_counter() - started
         self.stats.computed_tokens += len(nodes)
         self.stats.forward_passes += 1

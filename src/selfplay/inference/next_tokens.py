@@ -23,9 +23,13 @@ class NextToken:
     row: int = 0
 
 
+TEMPERATURES = 4
+"""Temperatures of which a row of logits keeps distributions."""
+
+
 @dataclass(eq=False)
 class Logits:
-    """The logits after N contexts, and their distributions at the temperatures that were asked for."""
+    """The logits after N contexts, and their distributions at the temperatures that were asked for last."""
 
     contexts: Sequence[NextToken]
     logits_NV: Tensor
@@ -34,6 +38,8 @@ class Logits:
     def at(self, temperature: float) -> Distributions:
         """Return the distributions at a temperature."""
         if temperature not in self._distributions:
+            if len(self._distributions) == TEMPERATURES:
+                del self._distributions[next(iter(self._distributions))]
             self._distributions[temperature] = Distributions(self.logits_NV, temperature)
         return self._distributions[temperature]
 

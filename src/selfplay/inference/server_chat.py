@@ -135,7 +135,7 @@ class Chat:
 
     async def _tokens_of(self, messages: Messages) -> int:
         """Return the number of tokens of a prompt. The engine then finds it rendered in the cache."""
-        if _characters(messages) > LONG_PROMPT:
+        if _characters(messages) + _token_ids(messages) > LONG_PROMPT:
             return len(await asyncio.to_thread(self.engine.render, messages))
         return len(self.engine.render(messages))
 
@@ -150,13 +150,17 @@ class Chat:
 
     def _check_length(self, messages: Messages) -> None:
         """Reject messages that cannot fit into the context without rendering them, which takes seconds."""
-        limit, characters = self.engine.max_context, _characters(messages)
-        if len(messages) > limit or characters > limit * self._most_characters:
-            raise prompt_too_long(limit, len(messages), characters)
+        limit, characters, ids = self.engine.max_context, _characters(messages), _token_ids(messages)
+        if max(len(messages), ids) > limit or characters > limit * self._most_characters:
+            raise prompt_too_long(limit, len(messages), characters, ids)
 
 
 def _characters(messages: Messages) -> int:
     return sum(len(message["content"]) for message in messages)
+
+
+def _token_ids(messages: Messages) -> int:
+    return sum(len(message.get("token_ids", ())) for message in messages)
 
 
 def _unavailable(error: SelfplayError) -> ApiError:

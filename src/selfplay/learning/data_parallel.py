@@ -14,7 +14,7 @@ before gradients, so that none of them continues alone.
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from ipaddress import ip_address
@@ -258,8 +258,9 @@ class DataParallel:
         except PeerLost:
             raise
         except Exception as error:
-            self.serve()
-            self._gather({"error": reason_of(error)})  # otherwise the others would wait for this rank
+            with suppress(PeerLost):  # this rank's own error says more
+                self.serve()
+                self._gather({"error": reason_of(error)})  # otherwise the others would wait for this rank
             raise
         self.serve()
         reports = self._gather(asdict(own))

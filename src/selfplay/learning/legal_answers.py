@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 @dataclass
 class LegalAnswers:
-    """A answers to P distinct prompts. In plans, they are the samples after the records.
+    """A answers to P distinct prompts. In plans, they are the samples after the answers that were drawn.
 
     ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's answers
     to each prompt. ``temperatures`` are those of the answers. A prompt that was answered at two
@@ -88,14 +88,14 @@ class LegalAnswers:
         return share_A
 
     def token_weights(self, plan: TreePlan, reference_A: FloatArray, first_sample: int) -> FloatArray:
-        """Return weight_S, the weights of a plan's tokens in the cross-entropy; 0 for records' tokens."""
+        """Return weight_S, the weights of a plan's tokens in the cross-entropy; 0 for drawn tokens."""
         weight_A = reference_A * self.visits_P[self.prompt_of_A]
         padded = np.concatenate([np.zeros(first_sample), weight_A])
         weight_S: FloatArray = padded[plan.sample_S]
         return weight_S
 
     def metrics(self, logprob_A: FloatArray) -> dict[str, float]:
-        """Return the probability of legal answers and the entropy (nats) over them, means over records."""
+        """Return the probability of legal answers and the entropy (nats) over them, means over answers."""
         mass_P = np.bincount(self.prompt_of_A, np.exp(logprob_A))
         share_A = self.normalised(logprob_A)
         entropy_P = np.bincount(self.prompt_of_A, -share_A * np.log(np.maximum(share_A, 1e-300)))

@@ -33,7 +33,8 @@ from selfplay.core.adapters import (
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
-from selfplay.learning.fused_lora import AdapterRows, FusedLinear
+from selfplay.learning.adapter_rows import AdapterRows
+from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend

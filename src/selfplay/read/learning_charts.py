@@ -83,7 +83,7 @@ def learning_charts(run: RunView) -> list[Chart | None]:
         with_wide_axis(mismatch),
         chart("Learning rate", _of_learner(run, "learning_rate"), "Of each step.", bounds=FROM_ZERO),
         share_chart(
-            "Age of trained records",
+            "Age of trained answers",
             lines_of(by_age) if any(ages) else [],
             "Share of the records, by the number of versions between play and learning.",
         ),
@@ -121,6 +121,6 @@ def _exact_masses(run: RunView) -> list[Line]:
 
 
 def staleness(run: RunView) -> dict[int, Series]:
-    """Return the share of the trained records by their age in versions, in order of age."""
+    """Return the share of the trained answers by their age in versions, in order of age."""
     found = {int(age): one for age, one in run.under("overlap/staleness_").items() if age.isdecimal()}
     return dict(sorted(found.items()))

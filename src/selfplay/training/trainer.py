@@ -179,7 +179,7 @@ class Trainer:
         print_ending(
             self.console,
             await self.source.ending(),
-            [*await self.source.account_lines(), f"trained on: {self.saved.trained_records} records"],
+            [*await self.source.account_lines(), f"trained on: {self.saved.trained_records} answers"],
             adapters=adapter_paths(self.directory.checkpoint(step), list(self.saved.versions)),
             report=build_report(self.directory.path),
             next_command=self.source.next_command(),

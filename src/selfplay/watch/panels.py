@@ -40,14 +40,14 @@ IDLE = (
     ("overlap/engine_idle_share", "engines idle"),
 )
 MANY_VERSIONS = 4
-"""Records of at least this age in versions share one bar."""
+"""Answers of at least this age in versions share one bar."""
 ALWAYS = ("failed", "playing", "stored")
 """Counts that are shown even if they are 0."""
 WORK = (
     ("inference/generated_tokens", "generated tok"),
     ("inference/computed_tokens", "computed tok"),
     ("inference/forward_passes", "forward passes"),
-    ("records", "trained records"),
+    ("records", "trained answers"),
     ("separate_tokens", "separate tok"),
     ("packed_tokens", "packed tok"),
 )
@@ -203,7 +203,7 @@ def work_panel(view: RunView, room: Size) -> Content:
 
 
 def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:
-    """Return a histogram of the trained records' age in policy versions."""
+    """Return a histogram of the trained answers' age in policy versions."""
     ages = staleness(view)
     newest = max((one.steps[-1] for one in ages.values()), default=0.0)
     shares = {age: one.values[-1] for age, one in ages.items() if one.steps[-1] == newest}
