@@ -14,6 +14,10 @@ from selfplay.core import (
     EpisodicRewardCredit,
     GRPOCredit,
     RAECredit,
+    ReinforcePPBaselineCredit,
+    ReinforcePPCredit,
+    RLOOCredit,
+    SPOCredit,
     apply_credit,
 )
 from selfplay.core.credit import equal_group_share
@@ -237,7 +241,10 @@ def test_all_assigners_weigh_exactly_the_trained_steps(results):
         for rollout in group
         for index in range(len(rollout.steps))
     }
-    for credit in (GRPOCredit(), ConstantCredit(), EpisodicRewardCredit(), RAECredit()):
+    credits = [GRPOCredit(), ConstantCredit(), EpisodicRewardCredit(), RAECredit(), RLOOCredit()]
+    credits += [ReinforcePPCredit(), ReinforcePPBaselineCredit(), SPOCredit(), GRPOCredit(group="prompt")]
+    credits += [RLOOCredit(group="prompt"), ReinforcePPBaselineCredit(group="prompt")]
+    for credit in credits:
         assert set(credit.compute(results)) == trained
 
 

@@ -5,11 +5,25 @@ import json
 import pytest
 
 from selfplay.config import load_config
-from selfplay.core import GenerateResult, GRPOCredit, InputError, RAECredit, Rollout, Step
+from selfplay.config.rewards import CreditSettings
+from selfplay.core import (
+    EpisodicRewardCredit,
+    GenerateResult,
+    GRPOCredit,
+    InputError,
+    RAECredit,
+    ReinforcePPBaselineCredit,
+    ReinforcePPCredit,
+    RLOOCredit,
+    Rollout,
+    SPOCredit,
+    Step,
+)
 from selfplay.core.credit import apply_credit
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
 from selfplay.replay.credit_transform import CreditTransform, trajectories_of_roles
+from selfplay.training.rewards import build_credit
 from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from test_training_programs import configure as configure_program
@@ -39,6 +53,89 @@ def test_credit_with_a_memory_is_saved_with_the_buffer():
     again = CreditTransform(RAECredit(decay=0.5))
     again.load_state_dict(credit.state_dict())
     assert [one.reward for one in again([step("a", "y", 1.0)])] == [0.5]
+
+
+def game_batch():
+    """Two games: ``a`` moves at [1], ``b`` answers at [1, 2], and in the first game ``a`` moves again."""
+
+    def move(role, rollout_id, reward, prompt, logprob=-0.5):
+        one = step(role, rollout_id, reward)
+        one.prompt_token_ids, one.completion_logprobs = prompt, [logprob]
+        return one
+
+    return [
+        move("a", "x", 1.0, [1]),
+        move("b", "x", -1.0, [1, 2]),
+        move("a", "x", 1.0, [1, 2, 3]),
+        move("a", "y", 0.0, [1]),
+        move("b", "y", 2.0, [1, 2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("credit", "wanted"),
+    [
+        (GRPOCredit(group="prompt"), [0.5, -1.5, 0.0, -0.5, 1.5]),
+        (RLOOCredit(group="prompt"), [1.0, -3.0, 0.0, -1.0, 3.0]),
+        (RLOOCredit(), [1.0, -3.0, 1.0, -1.0, 3.0]),
+        # Differences 1/2, -3/2, 0, -1/2, 3/2: deviation 1.
+        (ReinforcePPBaselineCredit(group="prompt"), [0.5, -1.5, 0.0, -0.5, 1.5]),
+        # Rewards 1, -1, 0, 2, one for each seat of a game: mean 1/2, deviation sqrt(5)/2.
+        (ReinforcePPCredit(), [one / 5**0.5 for one in (1, -3, 1, -1, 3)]),
+        # The other game's rewards are 0, 2, 0, 1, -1: advantages 1, -3, 1, -1, 3, of deviation sqrt(21/5).
+        (SPOCredit(), [one / 4.2**0.5 for one in (1, -3, 1, -1, 3)]),
+    ],
+)
+def test_games_get_the_advantages_of_their_moves(credit, wanted):
+    rewards = [one.reward for one in CreditTransform(credit)(game_batch())]
+    assert rewards == pytest.approx(wanted)
+
+
+def test_games_that_meet_a_position_again_use_its_tracked_baseline():
+    credit = CreditTransform(SPOCredit())
+    credit(game_batch())
+    restored = CreditTransform(SPOCredit())
+    restored.load_state_dict(json.loads(json.dumps(credit.state_dict())))
+    # The values are 1/2 at [1], 1/2 at [1, 2], and 1 at [1, 2, 3]: 1/2, -3/2, 0, -1/2, 3/2, of deviation 1.
+    wanted = pytest.approx([0.5, -1.5, 0.0, -0.5, 1.5])
+    assert [one.reward for one in credit(game_batch())] == wanted
+    assert [one.reward for one in restored(game_batch())] == wanted
+    assert restored.state_dict() == credit.state_dict()
+
+
+def test_a_step_transform_s_difference_remains_beside_an_advantage_of_a_step():
+    steps = game_batch()
+    steps[0].reward, steps[2].reward = 1.5, 0.5  # the role's reward in the game is still 1
+    rewards = [one.reward for one in CreditTransform(GRPOCredit(group="prompt"))(steps)]
+    assert rewards == [1.0, -1.5, -0.5, -0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, GRPOCredit()),
+        ({"normalize": True, "group": "prompt"}, GRPOCredit(normalize=True, group="prompt")),
+        ({"type": "rloo"}, RLOOCredit()),
+        ({"type": "rloo", "group": "prompt"}, RLOOCredit("prompt")),
+        ({"type": "reinforce_pp_baseline", "group": "prompt"}, ReinforcePPBaselineCredit("prompt")),
+        ({"type": "rae", "decay": 0.5}, RAECredit(0.5)),
+        ({"type": "spo", "half_life": 0.25}, SPOCredit(0.25)),
+    ],
+)
+def test_a_configuration_names_a_credit_assigner(fields, wanted):
+    assert build_credit(CreditSettings(**fields)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("reinforce_pp", ReinforcePPCredit), ("episodic", EpisodicRewardCredit)]
+)
+def test_a_configuration_names_a_credit_assigner_without_settings(name, wanted):
+    assert type(build_credit(CreditSettings(type=name))) is wanted
+
+
+def test_a_half_life_is_positive():
+    with pytest.raises(InputError, match=r"credit\.half_life: must be greater than 0"):
+        load_config("quickstart", {"credit.type": "spo", "credit.half_life": "0"})
 
 
 def test_a_buffer_stores_the_roles_of_a_program_that_are_trained():
@@ -76,7 +173,21 @@ def proposing(rollout_id, reward, solved, group):
     return GenerateResult(rollout, [solving(f"{rollout_id}.{n}", one) for n, one in enumerate(solved)])
 
 
-@pytest.mark.parametrize("credit", [GRPOCredit, lambda: GRPOCredit(normalize=True), RAECredit])
+@pytest.mark.parametrize(
+    "credit",
+    [
+        GRPOCredit,
+        lambda: GRPOCredit(normalize=True),
+        lambda: GRPOCredit(group="prompt"),
+        RLOOCredit,
+        lambda: RLOOCredit(group="prompt"),
+        ReinforcePPCredit,
+        ReinforcePPBaselineCredit,
+        lambda: ReinforcePPBaselineCredit(group="prompt"),
+        RAECredit,
+        SPOCredit,
+    ],
+)
 @pytest.mark.parametrize("updates", [1, 3])
 def test_the_advantages_of_nested_episodes_are_the_same_with_and_without_a_buffer(credit, updates):
     direct, through = credit(), credit()

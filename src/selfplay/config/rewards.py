@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from selfplay.config.base import Settings
+from selfplay.core.credit import Grouping
 
 
 class WinDrawLoss(Settings):
@@ -99,12 +100,20 @@ class BufferSettings(Settings):
 class CreditSettings(Settings):
     """How the rewards of the episodes of a program or game become advantages."""
 
-    type: Literal["grpo", "rae", "episodic"] = "grpo"
-    """What is subtracted from a reward: its group's mean (`grpo`), a moving baseline of its role (`rae`), or
-    nothing (`episodic`)."""
+    type: Literal["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic"] = "grpo"
+    """What is subtracted from a reward: its group's mean (`grpo`), the mean of the other rewards of its group
+    (`rloo`), a moving baseline of its role (`rae`), a tracked baseline of its prompt (`spo`), or nothing
+    (`episodic`). `reinforce_pp` subtracts the mean of the whole batch and divides by its standard deviation;
+    `reinforce_pp_baseline` first subtracts the group's mean."""
+    group: Grouping = "seat"
+    """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
+    episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
     normalize: bool = False
-    """For GRPO: divide by the group's standard deviation."""
+    """For `grpo`: divide by the group's standard deviation."""
     positive_only: bool = False
-    """For GRPO: set negative advantages to 0."""
+    """For `grpo`: set negative advantages to 0."""
     decay: float = Field(default=0.95, ge=0, lt=1)
-    """For RAE: the factor by which an episode multiplies the old baseline."""
+    """For `rae`: the factor by which an episode multiplies the old baseline."""
+    half_life: float = Field(default=0.06, gt=0)
+    """For `spo`: how far the policy moves at a prompt, as a KL divergence in nats, until half of what its
+    baseline remembers is forgotten."""

@@ -17,6 +17,8 @@ from selfplay.core import (
     GenerateResult,
     GRPOCredit,
     InferenceClient,
+    ReinforcePPBaselineCredit,
+    RLOOCredit,
     SelfplayError,
     TrainingBatch,
     TrainingRecord,
@@ -197,9 +199,11 @@ class ProgramSource:
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
-        share = equal_group_share(results)
-        if share is not None and self.buffer is None and isinstance(self.arena.credit_assigner, GRPOCredit):
-            self.metrics.log({"program/equal_group_share": share})
+        credit = self.arena.credit_assigner
+        if self.buffer is None and isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
+            share = equal_group_share(results, credit.group)
+            if share is not None:
+                self.metrics.log({"program/equal_group_share": share})
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         acted = {step.role_id for rollout in rollouts for step in rollout.steps}
         rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)

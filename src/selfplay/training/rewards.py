@@ -2,7 +2,18 @@
 
 from selfplay.config import Config
 from selfplay.config.rewards import CreditSettings, RewardSettings
-from selfplay.core import CreditAssigner, EpisodicRewardCredit, GRPOCredit, RAECredit, Step, derive_seed
+from selfplay.core import (
+    CreditAssigner,
+    EpisodicRewardCredit,
+    GRPOCredit,
+    RAECredit,
+    ReinforcePPBaselineCredit,
+    ReinforcePPCredit,
+    RLOOCredit,
+    SPOCredit,
+    Step,
+    derive_seed,
+)
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
 from selfplay.replay.credit_transform import CreditTransform
@@ -31,9 +42,17 @@ from selfplay.replay.transforms_step import (
 def build_credit(settings: CreditSettings) -> CreditAssigner:
     """Build the credit assigner that the configuration describes."""
     if settings.type == "grpo":
-        return GRPOCredit(settings.normalize, settings.positive_only)
+        return GRPOCredit(settings.normalize, settings.positive_only, settings.group)
+    if settings.type == "rloo":
+        return RLOOCredit(settings.group)
+    if settings.type == "reinforce_pp":
+        return ReinforcePPCredit()
+    if settings.type == "reinforce_pp_baseline":
+        return ReinforcePPBaselineCredit(settings.group)
     if settings.type == "rae":
         return RAECredit(settings.decay)
+    if settings.type == "spo":
+        return SPOCredit(settings.half_life)
     return EpisodicRewardCredit()
 
 

@@ -1,0 +1,26 @@
+"""Credit assignment: turns rewards into the advantage of every step."""
+
+from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, apply_credit
+from selfplay.core.credit.groups import Grouping, equal_group_share
+from selfplay.core.credit.grpo import GRPOCredit
+from selfplay.core.credit.rae import RAECredit
+from selfplay.core.credit.reinforce_pp import ReinforcePPBaselineCredit, ReinforcePPCredit
+from selfplay.core.credit.rloo import RLOOCredit
+from selfplay.core.credit.spo import SPOCredit
+from selfplay.core.credit.without_baseline import ConstantCredit, EpisodicRewardCredit
+
+__all__ = [
+    "ConstantCredit",
+    "CreditAssigner",
+    "EpisodicRewardCredit",
+    "GRPOCredit",
+    "Grouping",
+    "RAECredit",
+    "RLOOCredit",
+    "ReinforcePPBaselineCredit",
+    "ReinforcePPCredit",
+    "RolloutStepKey",
+    "SPOCredit",
+    "apply_credit",
+    "equal_group_share",
+]

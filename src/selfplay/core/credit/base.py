@@ -1,0 +1,52 @@
+"""What every credit assigner is, and how its advantages reach the steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from selfplay.core.types import GenerateResult, Rollout
+
+RolloutStepKey = tuple[str, int]
+
+
+class CreditAssigner(ABC):
+    """Computes an advantage for every step of every trainable rollout."""
+
+    @abstractmethod
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return advantages keyed by (rollout id, step index)."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the JSON-able state that a checkpoint must keep."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most assigners have no state
+        """Continue from :meth:`state_dict`."""
+
+
+def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:
+    """Write ``weights`` into ``step.advantage``, in place. Steps without a weight keep their advantage.
+
+    ``rollout.advantages`` becomes the mean over the steps of each role.
+    """
+    for rollout in trained_rollouts(results):
+        by_role: dict[str, list[float]] = {}
+        for index, step in enumerate(rollout.steps):
+            step.advantage = weights.get((rollout.id, index), step.advantage)
+            by_role.setdefault(step.role_id, []).append(step.advantage)
+        rollout.advantages = {role: sum(values) / len(values) for role, values in by_role.items()}
+
+
+def trained_rollouts(results: list[GenerateResult]) -> Iterable[Rollout]:
+    """Yield the trainable rollouts of all levels, parents first."""
+    return (rollout for result in results for rollout in result.trainable_rollouts())
+
+
+def trained_roles(rollout: Rollout) -> Iterable[str]:
+    """Return the roles that a policy is trained on, in order of their first step."""
+    return dict.fromkeys(step.role_id for step in rollout.steps if step.policy)
+
+
+def steps_of_role(rollout: Rollout, role_id: str) -> list[RolloutStepKey]:
+    """Return the keys of the role's steps."""
+    return [(rollout.id, index) for index, step in enumerate(rollout.steps) if step.role_id == role_id]
