@@ -45,6 +45,9 @@ def test_a_step_keeps_the_difference_that_a_step_transform_made():
     steps = [step("a", "x", 1.0), step("a", "x", 0.0), step("a", "y", -0.5)]
     rewards = [one.reward for one in CreditTransform(GRPOCredit())(steps)]
     assert rewards == [1.0, 0.0, -0.5], "means 0.5 and -0.5 over both episodes, and half a point apart"
+    steps = [step("a", "x", 1.0), step("a", "x", 0.0), step("a", "y", -0.5)]
+    rewards = [one.reward for one in CreditTransform(EpisodicRewardCredit())(steps)]
+    assert rewards == [1.0, 0.0, -0.5], "rewards are advantages as they are, and the difference counts once"
 
 
 def test_credit_with_a_memory_is_saved_with_the_buffer():

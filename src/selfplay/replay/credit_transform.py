@@ -32,12 +32,16 @@ class CreditTransform(SamplingRewardTransform):
                 meta = {"group": (step.info.get("parent_id"), step.info.get("group"))}
                 rollouts[rollout_id] = Rollout(episode_type=step.env_id, id=rollout_id, meta=meta)
             rollouts[rollout_id].steps.append(step)
+        own: dict[tuple[str, int], float] = {}
         for rollout in rollouts.values():
             rollout.rewards = _mean_rewards(rollout)
+            for index, step in enumerate(rollout.steps):
+                own[rollout.id, index] = step.reward - rollout.rewards[step.role_id]
+                step.reward = rollout.rewards[step.role_id]
         advantages = self.credit.compute([GenerateResult(rollout) for rollout in rollouts.values()])
         for rollout in rollouts.values():
             for index, step in enumerate(rollout.steps):
-                step.reward += advantages.get((rollout.id, index), 0.0) - rollout.rewards[step.role_id]
+                step.reward = advantages.get((rollout.id, index), 0.0) + own[rollout.id, index]
         return steps
 
     def state_dict(self) -> dict[str, object]:
