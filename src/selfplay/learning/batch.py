@@ -41,12 +41,17 @@ class Tokens:
 
     ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
     over tokens are means over answers. ``behaviour_S`` is the log-probability with which each token was
-    drawn. ``stale_S`` marks tokens that an older policy version drew.
+    drawn. ``stale_S`` marks tokens that an older policy version drew. ``answer_S`` is the number of each
+    token's answer among those of the plan, and ``length_S`` the length of that answer. An answer's tokens
+    are all in one plan. ``num_answers`` is the number of answers of the batch.
     """
 
     advantage_S: Tensor
     behaviour_S: Tensor
     stale_S: Tensor
+    answer_S: Tensor
+    length_S: Tensor
+    num_answers: int
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
         """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
@@ -100,10 +105,14 @@ class Batch:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
         own = plan.sample_S < self.num_answers
         sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
+        _, answer_S, lengths = np.unique(sample_S, return_inverse=True, return_counts=True)
         return Tokens(
             torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device),
             torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
             torch.from_numpy(self.stale_R[sample_S]).to(device),
+            torch.from_numpy(answer_S).to(device),
+            torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
+            self.num_answers,
         )
 
 
