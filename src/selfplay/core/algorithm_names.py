@@ -6,10 +6,13 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
 """How the losses of tokens become the loss of a batch; see ``learning.aggregation``."""
 
 Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
-"""What is done where engine and learner give a token different probabilities; see ``learning.corrections``."""
+"""What happens where engine and learner disagree about a token; see ``learning.corrections``."""
 
 Level = Literal["token", "sequence"]
 """Whether a correction looks at each token or at whole answers."""
 
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """An estimator of a KL divergence from sampled tokens; see ``learning.divergences``."""
+
+KLPlace = Literal["loss", "reward"]
+"""Whether a KL divergence is a term of the loss or is subtracted from the advantage of each token."""

@@ -5,8 +5,12 @@ With x = log pi(token) - log reference(token):
 - ``k1``: x. Unbiased, of either sign. As a term of the loss its gradient is zero in the mean, so it belongs
   in the reward;
 - ``k2``: x^2 / 2. Biased, never negative; its mean gradient is that of KL(pi || reference);
-- ``k3``: exp(-x) - 1 + x. Unbiased, never negative; its mean gradient is that of KL(reference || pi);
+- ``k3``: exp(-x) - 1 + x. Unbiased, never negative; its mean gradient is that of KL(reference || pi), as in
+  every trainer that adds it to the loss. It grows without bound where pi makes a token unlikely, so -x is
+  bounded by ``MAX_LOG_RATIO``;
 - ``k3+``: the value of k3 and the gradient of k2 (straight-through, as in verl), so both are right.
+
+All of this holds for tokens that pi drew; terms of other tokens need an importance weight.
 """
 
 import torch
