@@ -198,7 +198,7 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ),
         (
             {"learning.algorithm": '{type = "ppo", dual_clip = 1}'},
-            "learning.algorithm.dual_clip: must be more than 1 (got 1).",
+            "learning.algorithm.dual_clip: must be greater than 1 (got 1).",
         ),
         (
             {"learning.algorithm.correction": "ais"},

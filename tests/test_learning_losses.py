@@ -61,7 +61,7 @@ def test_ppo_clips_the_ratio_in_the_direction_of_the_advantage(options, expected
 
 
 def test_gspo_clips_the_geometric_mean_of_an_answers_ratios():
-    # The answers' means are 1.0002, which no bound touches, 2 and 2.
+    # The means of the answers are 1.0004, which no bound touches, 2 and 2.
     ratios = [1.0004 * 4, 1.0004 / 4, 1.0, 4.0, 2.0]
     advantages = [1.0, 1.0, 1.0, 1.0, -1.0]
     algorithm = Gspo(clip_low=3e-4, clip_high=5e-4)
