@@ -182,7 +182,8 @@ def plain_answer_loss(
         "seq-mean-token-sum-norm": loss_T.sum() / M,
     }[options.get("aggregation", default)]
     if options.get("kl_in") != "reward":
-        bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=options.get("max_importance_weight", 2.0))
+        maximum = options.get("max_importance_weight", 20.0 if case.kind is Dppo else 2.0)
+        bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=maximum)
         loss = loss + weight * (bounded_T * plain_divergence(case, pi_T, base_T)).sum() / M
     loss = loss - options.get("entropy_weight", 0.0) * entropy_T.sum() / M
     if options.get("regulariser") == "uniform":
