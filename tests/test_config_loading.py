@@ -189,8 +189,24 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ),
         ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
-            {"learning.algorithm.type": "ppo"},
-            'learning.algorithm.type: "ppo" is not a valid type. Use one of "reinforce", "python"',
+            {"learning.algorithm.type": "pro"},
+            'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "ppo", "gspo"',
+        ),
+        (
+            {"learning.algorithm": '{type = "ppo", clip_high = -0.1}'},
+            "learning.algorithm.clip_high: must be at least 0 (got -0.1).",
+        ),
+        (
+            {"learning.algorithm": '{type = "ppo", dual_clip = 1}'},
+            "learning.algorithm.dual_clip: must be greater than 1 (got 1).",
+        ),
+        (
+            {"learning.algorithm.correction": "ais"},
+            'learning.algorithm.correction: "ais" is not a valid value. Use "none", "tis", "mis"',
+        ),
+        (
+            {"learning.algorithm": '{type = "dppo", correction = "tis"}'},
+            'learning.algorithm.correction: there is no such field. It belongs to type "reinforce"',
         ),
     ],
 )

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
 from selfplay.learning.batch import Counts
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.minibatches import minibatches_of
 from selfplay.learning.policy import AVERAGE
 from tiny_models import make_record, tiny_policy
 
@@ -39,6 +41,10 @@ class Case:
     average_decay: float = 0.0
     max_train_len: int | None = None
     max_mismatch: float = 100.0
+    kind: type[TokenLoss] = Reinforce
+    options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 1
+    minibatches: int = 1
 
 
 @dataclass
@@ -55,7 +61,7 @@ class Outcome:
 
 def make_learner(case: Case) -> Learner:
     policy = tiny_policy()
-    algorithm = Reinforce(case.regulariser, case.kl_weight)
+    algorithm = case.kind(regulariser=case.regulariser, kl_weight=case.kl_weight, **case.options)
     algorithm.initialize(policy, max_generation_len=4, max_train_len=case.max_train_len, max_batch_tokens=48)
     return Learner(
         policy,
@@ -64,6 +70,8 @@ def make_learner(case: Case) -> Learner:
         regulariser_weight=Schedule(0.3, 0.1, 10),
         grad_clip=0.5,
         average_decay=case.average_decay,
+        epochs=case.epochs,
+        minibatches=case.minibatches,
         max_mismatch=case.max_mismatch,
     )
 
@@ -191,6 +199,20 @@ CASES = {
     "too long on one shard only": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], regulariser="uniform", max_train_len=11
     ),
+    "token-mean": Case(batches(8, 5), options={"aggregation": "token-mean", "entropy_weight": 0.1}),
+    "mini-batches": Case(
+        batches(9, 7),
+        regulariser="uniform",
+        average_decay=0.5,
+        kind=Ppo,
+        options={"aggregation": "token-mean", "correction": "mis"},
+        epochs=2,
+        minibatches=3,
+    ),
+    "mini-batches without a record on one shard": Case(batches(4, 3), kl_weight=0.3, kind=Ppo, minibatches=3),
+    "mini-batches that are too long on one shard": Case(
+        [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, kind=Ppo, epochs=2, minibatches=2
+    ),
     "cut completions": Case(batches(8, 8), regulariser="uniform", max_train_len=8),
 }
 
@@ -275,6 +297,21 @@ def test_a_failure_of_one_learner_is_reported_to_the_others(other):
     assert of_rank_1.errors[0].startswith("IndexError: ")
     assert outcome.errors[0].startswith("SelfplayError: learner 1 failed: IndexError(")
     assert outcome.version == of_rank_1.version == 1
+
+
+def test_a_failure_of_one_learner_between_steps_undoes_the_steps_of_all(other):
+    """Only a step finds a loss that is not finite; the mismatch is measured before the first one."""
+    good, bad = self_play_batch(0, 6, 0), [make_record([30, 1], [2], math.inf)]
+    case = Case([[*good, *bad]], kind=Ppo, epochs=2, minibatches=3, average_decay=0.5)
+    assert bad[0] not in minibatches_of(case.batches[0], 3, 0, None)[0].records
+    outcome, of_rank_1 = train_together(other, case)
+    assert "not finite" in outcome.errors[0]
+    assert outcome.errors == of_rank_1.errors
+    before = make_learner(case)
+    for name, tensor in before.tensors().items():
+        assert np.array_equal(outcome.tensors[name], tensor.numpy())
+    assert_identical(outcome, of_rank_1)
+    assert outcome.version == 0
 
 
 def test_a_learner_whose_peer_has_left_reports_it_and_keeps_its_weights(other):

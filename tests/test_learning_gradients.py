@@ -37,6 +37,7 @@ class Case:
     regulariser: str = "none"
     regulariser_weight: float = 0.0
     kl_weight: float = 0.0
+    entropy_weight: float = 0.0
     max_batch_tokens: int = 2048
     run_overhead: int = 6000
     rows_at_once: int = 256
@@ -66,6 +67,13 @@ def plain_logprobs(model: Any, prompt: list[int], completion: list[int], tempera
     return logprobs_TV.gather(1, torch.tensor(completion)[:, None])[:, 0]
 
 
+def plain_entropy(model: Any, record: TrainingRecord) -> torch.Tensor:
+    """Return the sum of the entropies over the vocabulary at the record's drawn tokens."""
+    prompt, completion = record.prompt_token_ids, record.completion_token_ids
+    logits_TV = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    return torch.distributions.Categorical(logits=logits_TV / record.temperature).entropy().sum()
+
+
 def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case) -> torch.Tensor:
     """Return one record's share of the loss, by the formulas in the documentation."""
     prompt, completion = record.prompt_token_ids, record.completion_token_ids
@@ -78,6 +86,8 @@ def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case)
             base_t = plain_logprobs(model, prompt, completion, record.temperature)
         ratio_t = torch.exp(torch.minimum(base_t - logprobs_t, torch.tensor(2.6)))
         loss = loss + case.kl_weight * (weights_t * (ratio_t - 1 - torch.log(ratio_t))).sum()
+    if case.entropy_weight:
+        loss = loss - case.entropy_weight * plain_entropy(model, record)
     if case.regulariser != "none" and record.alternatives:
         answer_A = [plain_logprobs(model, prompt, a, record.temperature).sum() for a in record.alternatives]
         reference_A = torch.full((len(answer_A),), 1 / len(answer_A))
@@ -120,7 +130,9 @@ def train_plainly(model: Any, records: Records, case: Case) -> PlainResult:
 def train_as_tree(
     policy: Any, records: Records, case: Case
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    algorithm = Reinforce(case.regulariser, case.kl_weight, MAX_IMPORTANCE_WEIGHT)
+    algorithm = Reinforce(
+        case.regulariser, case.kl_weight, MAX_IMPORTANCE_WEIGHT, entropy_weight=case.entropy_weight
+    )
     algorithm.initialize(
         policy,
         MAX_GENERATION_LEN,
@@ -188,6 +200,7 @@ cases = st.builds(
     regulariser=st.sampled_from(["none", "uniform", "base"]),
     regulariser_weight=st.sampled_from([0.1, 1.0]),
     kl_weight=st.sampled_from([0.0, 0.3]),
+    entropy_weight=st.sampled_from([0.0, 0.4]),
     max_batch_tokens=st.sampled_from([1, 6, 12, 2048]),
     run_overhead=st.sampled_from([0, 6000]),
     rows_at_once=st.sampled_from([2, 256]),
@@ -271,6 +284,14 @@ def test_metrics_include_loss_kl_and_the_mass_and_entropy_of_legal_answers():
     assert metrics["kl_to_base"] == pytest.approx(kl, rel=1e-4)
     assert metrics["separate_tokens"] == 3 * 3 + 3
     assert metrics["packed_tokens"] == 3 + 2  # 1 2 4, and 9 1
+
+
+def test_the_entropy_is_reported_as_a_mean_over_drawn_tokens():
+    records = [make_record([1, 2], [3, 4], alternatives=[[5]]), make_record([9], [1])]
+    metrics, _ = train_as_tree(policy_of("llama"), records, Case("uniform", entropy_weight=0.1))
+    with torch.no_grad():
+        total = sum(float(plain_entropy(plain_model("llama"), record)) for record in records)
+    assert metrics["entropy"] == pytest.approx(total / 3, rel=1e-4)
 
 
 def test_a_reference_over_very_unlikely_answers_is_a_distribution():

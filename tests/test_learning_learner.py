@@ -146,7 +146,14 @@ def test_a_mismatch_that_was_not_measured_is_not_reported():
 def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens():
     behaviour_S = torch.log(torch.tensor([0.5, 0.1, 0.4, 0.4]))
     logprobs_S = torch.log(torch.tensor([0.25, 0.4, 0.1, 0.4])).requires_grad_()
-    tokens = Tokens(torch.ones(4), behaviour_S, torch.tensor([True, True, False, False]))
+    tokens = Tokens(
+        advantage_S=torch.ones(4),
+        behaviour_S=behaviour_S,
+        stale_S=torch.tensor([True, True, False, False]),
+        answer_S=torch.arange(4),
+        length_S=torch.ones(4),
+        mean_length=1.0,
+    )
     weights_S = tokens.importance_weights(logprobs_S, maximum=2.0)
     torch.testing.assert_close(weights_S, torch.tensor([0.5, 2.0, 0.25, 1.0]))
     assert not weights_S.requires_grad

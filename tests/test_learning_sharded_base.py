@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
 from selfplay.learning.batch import Batch
 from selfplay.learning.data_parallel import DataParallel, host_store, reach_store
 from selfplay.learning.learner import Learner, Schedule
@@ -25,11 +25,15 @@ class FailsAtAnyLoss(Reinforce):
         raise ArithmeticError("no loss is good enough")
 
 
-def make_learner(shard_base: bool, algorithm: Reinforce, architecture: str, dtype: torch.dtype) -> Learner:
+def make_learner(
+    shard_base: bool, algorithm: TokenLoss, architecture: str, dtype: torch.dtype, **options: int
+) -> Learner:
     policy = tiny_policy(architecture, dtype=dtype, shard_base=shard_base)
     algorithm.initialize(policy, max_generation_len=4, max_batch_tokens=48)
     rate = Schedule(1e-3, 1e-3, 10)
-    return Learner(policy, algorithm, learning_rate=rate, regulariser_weight=rate, max_mismatch=100.0)
+    return Learner(
+        policy, algorithm, learning_rate=rate, regulariser_weight=rate, max_mismatch=100.0, **options
+    )
 
 
 def records_of(update: int, long: int = 0) -> list[TrainingRecord]:
@@ -77,6 +81,20 @@ def test_learners_with_parts_make_the_updates_of_learners_with_the_whole_base(si
     parts, wholes = (
         train_together(
             batches, [make_learner(sharded, Reinforce(), architecture, dtype) for _ in range(size)]
+        )
+        for sharded in (True, False)
+    )
+    for (part, errors), (whole, _) in zip(parts, wholes, strict=True):
+        assert errors == []
+        assert_equal(part, whole)
+
+
+def test_learners_with_parts_make_all_steps_of_an_update():
+    batches = [records_of(0), records_of(1, long=4)]
+    parts, wholes = (
+        train_together(
+            batches,
+            [make_learner(sharded, Ppo(), "llama", torch.float32, epochs=2, minibatches=2) for _ in range(2)],
         )
         for sharded in (True, False)
     )

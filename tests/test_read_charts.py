@@ -130,6 +130,11 @@ def test_entropy_and_divergence_are_recognised_by_whole_words():
     assert charts == {"Entropy": ["legal entropy"], "Divergence": ["kl to base"]}
 
 
+def test_a_chart_shows_the_tokens_that_are_clipped_and_left_out():
+    charts = charts_of(view_of("learner/clip_fraction", "learner/correction_masked"))
+    assert charts == {"Clipped and left-out tokens": ["clip fraction", "correction masked"]}
+
+
 def test_the_axis_of_a_mismatch_is_logarithmic_if_it_spans_more_than_a_decade():
     def axis(*values):
         (found,) = chart_sections(view_of("learner/mismatch", values=values))["Learning"]

@@ -1,50 +1,11 @@
-"""The learner and its algorithm."""
+"""The learner."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from selfplay.config.base import ClassPath, Settings
-
-
-class AlgorithmSettings(Settings):
-    """Base of all algorithms: what the learner does with the algorithm's regulariser."""
-
-    type: str
-    """Names the algorithm."""
-    regulariser_weight: float = Field(default=0.2, ge=0)
-    """Weight of the regulariser at the first update, in units of reward."""
-    regulariser_weight_end: float = Field(default=0.02, ge=0)
-    """Weight of the regulariser at the last update; it changes geometrically in between."""
-
-
-class ReinforceSettings(AlgorithmSettings):
-    """REINFORCE with Dr.GRPO's constant normaliser."""
-
-    type: Literal["reinforce"] = "reinforce"
-    """Names this algorithm."""
-    regulariser: Literal["none", "uniform", "base"] = "uniform"
-    """The cross-entropy from a reference distribution over the legal answers to the policy is added to the
-    loss. The reference is uniform, or the untrained model's distribution."""
-    kl_weight: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the untrained model on the sampled tokens."""
-    max_importance_weight: float = Field(default=2.0, gt=0)
-    """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
-
-
-class PythonAlgorithm(AlgorithmSettings):
-    """An algorithm of your own: a subclass of BaseAlgo in a file."""
-
-    type: Literal["python"] = "python"
-    """Names this kind of algorithm."""
-    path: ClassPath
-    """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
-    configuration file and, on the command line, to the working directory."""
-    options: dict[str, Any] = {}
-    """Keyword arguments for the class."""
-
-
-Algorithm = Annotated[ReinforceSettings | PythonAlgorithm, Field(discriminator="type")]
+from selfplay.config.algorithms import Algorithm, ReinforceSettings
+from selfplay.config.base import Settings
 
 
 class LearningSettings(Settings):
@@ -65,6 +26,11 @@ class LearningSettings(Settings):
     """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum global L2 norm of the gradient."""
+    epochs: int = Field(default=1, ge=1)
+    """Number of times that an update goes through its records."""
+    minibatches: int = Field(default=1, ge=1)
+    """Number of parts into which the records of an update are divided at random, with an optimizer step for
+    each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""

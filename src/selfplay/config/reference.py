@@ -103,8 +103,9 @@ def _default(info: FieldInfo) -> str:
 def _toml(value: Any) -> str:
     """Return a default as TOML writes it."""
     if isinstance(value, BaseModel):
-        fields = ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in type(value).model_fields)
-        return f"{{{fields}}}"
+        given = {name: getattr(value, name) for name in type(value).model_fields}
+        fields = (f"{name} = {_toml(one)}" for name, one in given.items() if one is not None)
+        return f"{{{', '.join(fields)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(entry) for entry in value)}]"
     return str(value) if isinstance(value, float) else json.dumps(value)

@@ -16,6 +16,9 @@ from selfplay.learning.trie import TreePlan, plans_of
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
+NO_LIMIT = 1 << 60
+"""A number of tokens that no record has."""
+
 
 class NoRecordFits(SelfplayError):
     """The batch is empty, or all of its records are too long to train on."""
@@ -34,6 +37,11 @@ class Counts:
     stale_tokens: int
     regularised: int
 
+    @property
+    def tokens(self) -> int:
+        """Number of drawn tokens."""
+        return self.fresh_tokens + self.stale_tokens
+
 
 @dataclass
 class Tokens:
@@ -41,12 +49,19 @@ class Tokens:
 
     ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
     over tokens are means over answers. ``behaviour_S`` is the log-probability with which each token was
-    drawn. ``stale_S`` marks tokens that an older policy version drew.
+    drawn. ``stale_S`` marks tokens that an older policy version drew. ``answer_S`` is the number of each
+    token's answer among those of the plan, and ``length_S`` the length of that answer; an answer's tokens
+    are all in one plan. ``mean_length`` is the mean length of the answers of the whole update. ``old_S`` is
+    the log-probability that each token had before the update's first step; ``None`` if there is only one.
     """
 
     advantage_S: Tensor
     behaviour_S: Tensor
     stale_S: Tensor
+    answer_S: Tensor
+    length_S: Tensor
+    mean_length: float
+    old_S: Tensor | None = None
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
         """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
@@ -64,7 +79,10 @@ class Tokens:
 class Batch:
     """R answers that were drawn, and legal answers to the same prompts, as plans.
 
-    Samples 0..R-1 of the plans are the answers of the records, in their order.
+    Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
+    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` and ``base``
+    are logprobs_C of each plan, before the update's first step and of the untrained model; the algorithm
+    fills them as far as it needs them.
     """
 
     plans: list[TreePlan]
@@ -74,6 +92,9 @@ class Batch:
     stale_R: NDArray[np.bool_]
     behaviour: NDArray[np.float32]
     separate_tokens: int
+    mean_length: float
+    old: list[Tensor] = field(default_factory=list)
+    base: list[NDArray[np.float64]] = field(default_factory=list)
 
     @property
     def num_answers(self) -> int:
@@ -100,10 +121,14 @@ class Batch:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
         own = plan.sample_S < self.num_answers
         sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
+        _, answer_S, lengths = np.unique(sample_S, return_inverse=True, return_counts=True)
         return Tokens(
             torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device),
             torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
             torch.from_numpy(self.stale_R[sample_S]).to(device),
+            torch.from_numpy(answer_S).to(device),
+            torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
+            self.mean_length,
         )
 
 
@@ -148,7 +173,7 @@ def pack(
     behaviour = list[NDArray[np.float32]]()
     heads = dict[int, bytes]()  # many records have one prompt object
     for record in records:
-        answers = _fitting(record, max_train_len or 1 << 60)
+        answers = _fitting(record, max_train_len or NO_LIMIT)
         if not answers:
             continue
         head = record.prompt_token_ids
@@ -179,7 +204,19 @@ def pack(
         stale_R=np.array([version is not None and answer.policy_version < version for answer in kept]),
         behaviour=np.concatenate(behaviour),
         separate_tokens=separate_tokens,
+        mean_length=float(lengths.mean()),
     )
+
+
+def fits(record: TrainingRecord, max_train_len: int | None) -> bool:
+    """Return whether any answer of a record can be trained on."""
+    return bool(_fitting(record, max_train_len or NO_LIMIT))
+
+
+def mean_answer_length(records: list[TrainingRecord], max_train_len: int | None) -> float:
+    """Return the mean number of tokens that are trained on in an answer; 1 if there is no such answer."""
+    bounds = [bound for record in records for bound in _fitting(record, max_train_len or NO_LIMIT)]
+    return sum(stop - start for _, start, stop in bounds) / len(bounds) if bounds else 1.0
 
 
 def _ids_after(head: list[int], answer: Answer) -> list[list[int]]:

@@ -39,6 +39,10 @@ MEANS_OVER = {
     "stale_mismatch": "stale_tokens",
     "legal_mass": "regularised",
     "legal_entropy": "regularised",
+    "entropy": "tokens",
+    "clip_fraction": "tokens",
+    "correction_mean": "tokens",
+    "correction_masked": "tokens",
 }
 """The field of Counts over which a metric is a mean; ``answers`` for all metrics that are not listed."""
 
@@ -251,8 +255,22 @@ class DataParallel:
             NoRecordFits: no rank kept a record.
             PeerLost: some rank died or does not answer.
         """
+        own, whole = self._shares(records, train)
+        self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
+        return whole
+
+    def measure(
+        self, records: list[TrainingRecord], measure: Callable[[list[TrainingRecord]], Share]
+    ) -> Share:
+        """Return the batch's share, as :meth:`train` does, where ``measure`` makes no gradients."""
+        return self._shares(records, measure)[1]
+
+    def _shares(
+        self, records: list[TrainingRecord], work: Callable[[list[TrainingRecord]], Share]
+    ) -> tuple[Share, Share]:
+        """Return the shares of this rank and of all; see :meth:`train`."""
         try:
-            own = train(self.mine(records))
+            own = work(self.mine(records))
         except NoRecordFits:
             own = Share({}, Counts(0, 0, 0, 0))
         except PeerLost:
@@ -270,8 +288,7 @@ class DataParallel:
         whole = combine([Share(report["metrics"], Counts(**report["counts"])) for report in reports])
         if whole.counts.answers == 0:
             raise NoRecordFits(NOTHING_FITS)
-        self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
-        return whole
+        return own, whole
 
     def serve(self) -> None:
         """Give the other learners this one's parts of the base model until none of them needs any more."""

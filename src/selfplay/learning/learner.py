@@ -1,6 +1,8 @@
 """Learner: train an adapter on batches of records, and stop if engine and learner disagree about them."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -10,7 +12,9 @@ from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.data_parallel import DataParallel, Share
+from selfplay.learning.batch import Batch
+from selfplay.learning.data_parallel import DataParallel, Share, combine
+from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
@@ -55,6 +59,8 @@ class Learner:
         learning_rate: learning rate of AdamW (betas 0 and 0.99, no weight decay) by update.
         regulariser_weight: weight of the algorithm's regulariser by update.
         grad_clip: maximum global L2 norm of the gradient.
+        epochs: number of times that an update goes through its records.
+        minibatches: number of optimizer steps in each epoch, each on a part of the records.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
         max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
@@ -75,6 +81,8 @@ class Learner:
         learning_rate: Schedule,
         regulariser_weight: Schedule,
         grad_clip: float = 1.0,
+        epochs: int = 1,
+        minibatches: int = 1,
         average_decay: float = 0.0,
         max_mismatch: float = 0.2,
         group: DataParallel | None = None,
@@ -95,6 +103,8 @@ class Learner:
         self.learning_rate = learning_rate
         self.regulariser_weight = regulariser_weight
         self.grad_clip = grad_clip
+        self.epochs = epochs
+        self.minibatches = minibatches
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
         self.group = group
@@ -112,10 +122,12 @@ class Learner:
         return average_of(self.adapter) if self.average_decay else self.adapter
 
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
-        """Make one optimizer step on ``records``, which raises the version by 1, and return metrics.
+        """Learn from ``records`` in ``epochs`` * ``minibatches`` optimizer steps, and return metrics.
 
-        In a group, every learner receives the whole batch, trains on its shard and makes the same step. If
-        this method raises, weights, optimizer and version remain unchanged.
+        The version rises by 1, whatever the number of steps. Metrics of several steps are means over them;
+        numbers of tokens are sums. In a group, every learner receives the whole batch, trains on its shard
+        of each mini-batch and makes the same steps. If this method raises, weights, optimizer and version
+        remain unchanged.
 
         Raises:
             SelfplayError: the loss is not finite, or engine and learner differ by more than ``max_mismatch``.
@@ -126,16 +138,14 @@ class Learner:
         regulariser_weight = self.regulariser_weight.at(self.version)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.zero_grad(set_to_none=True)
-        parameters = self.policy.adapter_parameters(self.adapter)
-        train = partial(self._train, regulariser_weight=regulariser_weight)
-        share = train(records) if self.group is None else self.group.train(records, train, parameters)
+        self.algorithm.begin(records)
+        limit = self.algorithm.max_train_len
+        minibatches = minibatches_of(records, self.minibatches, self.version, limit)
+        if self.epochs * len(minibatches) == 1:
+            share, norm = self._step(minibatches[0], regulariser_weight)
+        else:
+            share, norm = self._steps(minibatches, regulariser_weight)
         metrics, trained = share.metrics, share.counts.answers
-        self._check_mismatch(metrics)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
-        if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-            raise SelfplayError(f"the loss ({metrics['loss']}) or gradient norm ({norm}) is not finite")
-        self.optimizer.step()
         self.version += 1
         if self.average_decay:
             self._average()
@@ -153,10 +163,60 @@ class Learner:
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
 
-    def _train(self, records: list[TrainingRecord], regulariser_weight: float) -> Share:
-        """Accumulate the gradients of ``records`` into the adapter."""
-        batch = self.algorithm.prepare_batch(records, self.version)
-        return Share(self.algorithm.update(batch, regulariser_weight), batch.counts)
+    def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
+        """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
+        with self._unchanged_by_failure():
+            measured = combine([self._measure(one) for one in minibatches])
+            self._check_mismatch(measured.metrics)
+            steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
+        metrics = combine([share for share, _ in steps]).metrics
+        norm = sum(norm for _, norm in steps) / len(steps)
+        return Share(metrics | measured.metrics, measured.counts), norm
+
+    def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
+        """Make one optimizer step; return its share and the gradient's norm before clipping."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parameters = self.policy.adapter_parameters(self.adapter)
+        work = partial(self._work, minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
+        if self.group is None:
+            share = work(minibatch.records)
+        else:
+            share = self.group.train(minibatch.records, work, parameters)
+        self._check_mismatch(share.metrics)
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
+        loss = share.metrics["loss"]
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise SelfplayError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
+        self.optimizer.step()
+        return share, norm
+
+    def _measure(self, minibatch: MiniBatch) -> Share:
+        """Keep the log-probabilities before the first step, and return the mismatch."""
+        work = partial(self._work, minibatch, self.algorithm.keep_logprobs)
+        if self.group is None:
+            return work(minibatch.records)
+        return self.group.measure(minibatch.records, work)
+
+    def _work(
+        self,
+        minibatch: MiniBatch,
+        work: Callable[[Batch], dict[str, float]],
+        records: list[TrainingRecord],
+    ) -> Share:
+        """Do some work on a mini-batch, of which ``records`` are this learner's shard; pack them once."""
+        if minibatch.packed is None:
+            minibatch.packed = self.algorithm.prepare_batch(records, self.version)
+        return Share(work(minibatch.packed), minibatch.packed.counts)
+
+    @contextmanager
+    def _unchanged_by_failure(self) -> Iterator[None]:
+        """Undo the steps that were made if a later one fails."""
+        before = self.tensors()
+        try:
+            yield
+        except BaseException:  # an interrupt must not leave half an update behind either
+            load_training_tensors(self.policy, self.adapter, self.optimizer, before)
+            raise
 
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
         """Reject records whose log-probabilities this model cannot have given.

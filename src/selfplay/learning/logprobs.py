@@ -69,6 +69,18 @@ def plan_scores(
     return logprobs_C, hits_C.detach()
 
 
+def plan_entropies(
+    policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return logprobs_C as :func:`plan_logprobs` does, and entropy_C.
+
+    The latter is the entropy, in nats, of the distribution over the vocabulary from which each prediction's
+    token is drawn; it has a gradient too.
+    """
+    logprobs_C, entropy_C = _PlanPass(policy, plan, _entropies, plan.temperature, limits)()
+    return logprobs_C, entropy_C
+
+
 class _PlanPass:
     """A forward pass over a plan, section by section, that a backward pass can follow."""
 
@@ -199,3 +211,11 @@ def _scores(
     normaliser_N = torch.logsumexp(logits_NV, dim=-1)
     hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
     return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
+
+
+def _entropies(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    logprobs_NV = torch.log_softmax(policy.logits(hidden_ND) / temperature, dim=-1)
+    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])

@@ -81,6 +81,12 @@ def learning_charts(run: RunView) -> list[Chart | None]:
             SMALL,
         ),
         with_wide_axis(mismatch),
+        share_chart(
+            "Clipped and left-out tokens",
+            [*_of_learner(run, "clip_fraction"), *_of_learner(run, "correction_masked")],
+            "Share of the tokens that the loss clips, and that its correction leaves out.",
+            SMALL,
+        ),
         chart("Learning rate", _of_learner(run, "learning_rate"), "Of each step.", bounds=FROM_ZERO),
         share_chart(
             "Age of trained answers",

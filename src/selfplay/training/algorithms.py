@@ -2,11 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from selfplay.config.learning import Algorithm, PythonAlgorithm
+from selfplay.config.algorithms import (
+    Algorithm,
+    CispoSettings,
+    DppoSettings,
+    GspoSettings,
+    PpoSettings,
+    PythonAlgorithm,
+    ReinforceSettings,
+    SapoSettings,
+)
 from selfplay.core.own_classes import build_own, own_class
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo
+
+OF_LEARNER = {"type", "regulariser_weight", "regulariser_weight_end"}
+"""The fields that are not arguments of the algorithm; all others have the names of its arguments."""
 
 
 def build_algorithm(settings: Algorithm) -> "BaseAlgo":
@@ -15,9 +27,22 @@ def build_algorithm(settings: Algorithm) -> "BaseAlgo":
     Raises:
         InputError: an algorithm of the user's own cannot be built.
     """
-    from selfplay.learning.algorithms import BaseAlgo, Reinforce
+    from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo
 
-    if isinstance(settings, PythonAlgorithm):
-        kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, "learning.algorithm.path")
-        return build_own(kind, "learning.algorithm", settings.options)
-    return Reinforce(settings.regulariser, settings.kl_weight, settings.max_importance_weight)
+    options = settings.model_dump(exclude=OF_LEARNER)
+    match settings:
+        case ReinforceSettings():
+            return Reinforce(**options)
+        case PpoSettings():
+            return Ppo(**options)
+        case GspoSettings():
+            return Gspo(**options)
+        case CispoSettings():
+            return Cispo(**options)
+        case SapoSettings():
+            return Sapo(**options)
+        case DppoSettings():
+            return Dppo(**options)
+        case PythonAlgorithm():
+            kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, "learning.algorithm.path")
+            return build_own(kind, "learning.algorithm", settings.options)

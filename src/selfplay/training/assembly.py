@@ -113,6 +113,8 @@ def build_learner(
             settings.regulariser_weight, settings.regulariser_weight_end, learning.steps, geometric=True
         ),
         grad_clip=learning.grad_clip,
+        epochs=learning.epochs,
+        minibatches=learning.minibatches,
         average_decay=learning.average_decay,
         max_mismatch=learning.max_mismatch,
     )

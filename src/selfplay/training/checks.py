@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selfplay.config import Config
-from selfplay.config.learning import Algorithm, PythonAlgorithm
+from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.config.play import EnvSettings
 from selfplay.config.run import TrackingSettings
 from selfplay.core import Arena, InputError

@@ -1,8 +1,14 @@
 """Algorithms, each in a file of its own: policy gradients on sampled tokens, and losses on given answers."""
 
 from selfplay.learning.algorithms.base import BaseAlgo
+from selfplay.learning.algorithms.cispo import Cispo
 from selfplay.learning.algorithms.dpo import Dpo
+from selfplay.learning.algorithms.dppo import Dppo
+from selfplay.learning.algorithms.gspo import Gspo
+from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.algorithms.reinforce import Reinforce
+from selfplay.learning.algorithms.sapo import Sapo
 from selfplay.learning.algorithms.sft import Sft
+from selfplay.learning.algorithms.token_loss import TokenLoss
 
-__all__ = ["BaseAlgo", "Dpo", "Reinforce", "Sft"]
+__all__ = ["BaseAlgo", "Cispo", "Dpo", "Dppo", "Gspo", "Ppo", "Reinforce", "Sapo", "Sft", "TokenLoss"]

@@ -7,46 +7,62 @@ contain it.
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import TrainingRecord
-from selfplay.learning.batch import Batch, Tokens, pack
-from selfplay.learning.logprobs import PassLimits, plan_logprobs
+from selfplay.core.algorithm_names import KLEstimator, KLPlace
+from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.divergences import divergence
+from selfplay.learning.logprobs import PassLimits, plan_entropies, plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
 
-MAX_LOG_RATIO = 2.6
-"""Above this a token's KL estimate stays at 9.9. verl bounds it at 10 (``low_var_kl``, ``core_algos.py``)."""
+FloatArray = NDArray[np.float64]
 
 
 class BaseAlgo(ABC):
     """Abstract interface of policy-gradient algorithms.
 
-    The regulariser and the KL divergence are means over answers and, like the loss, divided by the constant
-    normaliser.
+    The regulariser, the KL divergence in the loss and the entropy are means over answers of sums over tokens,
+    divided by the constant normaliser M.
 
     Args:
         regulariser: ``none``, ``uniform`` or ``base``: cross-entropy from the uniform distribution, or from
             the untrained model's, over legal answers (see ``legal_answers``).
-        kl_weight: weight of KL(pi || untrained model) on the sampled tokens, with the estimator
-            r - 1 - log r where r = base / pi (Schulman 2020), which is unbiased and never negative. Its mean
-            gradient is that of KL(untrained model || pi), as in every trainer that adds it to the loss.
-            Both statements hold for tokens that pi drew; the terms of other tokens carry the same importance
-            weight as their loss. The estimate grows with r without bound, so log r is clamped to
-            ``MAX_LOG_RATIO``.
-        max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``.
+        kl_weight: weight of KL(pi || untrained model) on the sampled tokens.
+        max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
+            terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
+            drew.
+        kl_estimator: how the divergence is estimated; see ``divergences``.
+        kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts each token's estimate, times the
+            weight, from the token's own advantage, without a gradient.
+        entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
+            from the loss.
     """
 
     def __init__(
-        self, regulariser: str = "none", kl_weight: float = 0.0, max_importance_weight: float = 2.0
+        self,
+        regulariser: str = "none",
+        kl_weight: float = 0.0,
+        max_importance_weight: float = 2.0,
+        *,
+        kl_estimator: KLEstimator = "k3",
+        kl_in: KLPlace = "loss",
+        entropy_weight: float = 0.0,
     ) -> None:
         self.regulariser = regulariser
         self.kl_weight = kl_weight
         self.max_importance_weight = max_importance_weight
+        self.kl_estimator = kl_estimator
+        self.kl_in = kl_in
+        self.entropy_weight = entropy_weight
+        self._sums = defaultdict[str, float](float)
+        self._token_sums = defaultdict[str, float](float)
 
     def initialize(
         self,
@@ -70,19 +86,44 @@ class BaseAlgo(ABC):
         self.max_train_len = max_train_len
         self.adapter = adapter
         self.limits = PassLimits.of(policy, adapter, max_batch_tokens)
+        self.mean_length: float | None = None
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return one plan's part of the loss; the parts of all plans add up to the batch's loss."""
 
+    def begin(self, records: list[TrainingRecord]) -> None:
+        """Learn what an update needs to know of all its records, before learners and steps divide them."""
+        self.mean_length = mean_answer_length(records, self.max_train_len)
+
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
         """Pack records. ``version`` is the policy version that learns; ``None`` treats all as on-policy."""
-        return pack(
+        batch = pack(
             records,
             version=version,
             max_train_len=self.max_train_len,
             with_answers=self.regulariser != "none",
         )
+        if self.mean_length is not None:
+            batch.mean_length = self.mean_length
+        return batch
+
+    def keep_logprobs(self, batch: Batch) -> dict[str, float]:
+        """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
+
+        An update of several steps calls this before the first of them, because later ones change the policy.
+        :meth:`update` then does not measure the mismatch.
+        """
+        self._sums.clear()
+        old = []
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            for plan in batch.plans:
+                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+                drawn_S = logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
+                self._add_mismatch(drawn_S, batch.tokens(plan, self.policy.device))
+                old.append(logprobs_C)
+        batch.old = old
+        return self._mismatch_metrics(batch)
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the whole batch into the adapter and return metrics.
@@ -92,72 +133,122 @@ class BaseAlgo(ABC):
         same for tokens of older versions, so it includes the effect of the updates since. Each is
         missing if the batch has no such tokens.
         """
-        base = self._base_logprobs(batch)
-        reference_A = self._reference(batch, base)
-        sums, seen = defaultdict[str, float](float), []
+        self._sums.clear()
+        self._token_sums.clear()
+        self._compute_base(batch)
+        reference_A = self._reference(batch)
+        seen = []
         with self.policy.adapter(self.adapter):
-            for index, plan in enumerate(batch.plans):
-                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
-                logprobs_S = logprobs_C[self._tensor(plan.prediction_S)]
-                own_S = self._tensor(plan.sample_S < batch.num_answers)
-                tokens = batch.tokens(plan, self.policy.device)
-                loss = self.loss(logprobs_S[own_S], tokens)
-                if len(batch.answers):
-                    weight_S = batch.answers.token_weights(plan, reference_A, batch.num_answers)
-                    cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
-                    loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
-                if self.kl_weight:
-                    base_S = self._tensor(base[index][plan.prediction_S].astype(np.float32))
-                    kl = self._kl(logprobs_S[own_S], base_S[own_S], tokens) / batch.num_answers
-                    loss = loss + self.kl_weight * kl
-                    sums["kl_to_base"] += float(kl.detach())
+            for index in range(len(batch.plans)):
+                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, reference_A)
                 torch.autograd.backward(loss)
-                sums["loss"] += float(loss.detach())
-                difference_S = (logprobs_S[own_S].detach() - tokens.behaviour_S).abs()
-                sums["mismatch"] += float(difference_S[~tokens.stale_S].sum())
-                sums["stale_mismatch"] += float(difference_S[tokens.stale_S].sum())
+                self._sums["loss"] += float(loss.detach())
                 seen.append(logprobs_C.detach().double().cpu().numpy())
-        return self._metrics(batch, sums, seen)
+        return self._metrics(batch, seen)
 
-    def _metrics(self, batch: Batch, sums: Mapping[str, float], seen: list[np.ndarray]) -> dict[str, float]:
-        """Return the metrics, from sums over all plans and the logprobs_C of each plan."""
+    def add_metric(self, name: str, values_S: Tensor) -> None:
+        """Add one plan's tokens to a metric that is a mean over all drawn tokens."""
+        self._token_sums[name] += float(values_S.detach().sum())
+
+    def _plan_loss(
+        self, batch: Batch, index: int, regulariser_weight: float, reference_A: FloatArray
+    ) -> tuple[Tensor, Tensor]:
+        """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
+        plan = batch.plans[index]
+        prediction_S, own_S = self._tensor(plan.prediction_S), self._drawn(plan, batch)
+        if self.entropy_weight:
+            logprobs_C, entropy_C = plan_entropies(self.policy, plan, self.limits)
+        else:
+            logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+        logprobs_S = logprobs_C[prediction_S]
+        drawn_S = logprobs_S[own_S]
+        tokens = batch.tokens(plan, self.policy.device)
+        if batch.old:
+            tokens = replace(tokens, old_S=batch.old[index][prediction_S][own_S])
+        else:
+            self._add_mismatch(drawn_S, tokens)
+        if self.kl_weight:
+            base_S = self._tensor(batch.base[index][plan.prediction_S].astype(np.float32))[own_S]
+            if self.kl_in == "reward":
+                tokens = self._with_kl_in_advantage(drawn_S, base_S, tokens, batch.num_answers)
+        loss = self.loss(drawn_S, tokens)
+        if len(batch.answers):
+            weight_S = batch.answers.token_weights(plan, reference_A, batch.num_answers)
+            cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
+            loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
+        if self.kl_weight:
+            kl = self._kl(drawn_S, base_S, tokens) / batch.num_answers
+            loss = loss + self.kl_weight * kl if self.kl_in == "loss" else loss
+            self._sums["kl_to_base"] += float(kl.detach())
+        if self.entropy_weight:
+            entropy_S = entropy_C[prediction_S][own_S]
+            entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
+            loss = loss - self.entropy_weight * entropy
+            self.add_metric("entropy", entropy_S)
+        return loss, logprobs_C
+
+    def _metrics(self, batch: Batch, seen: list[FloatArray]) -> dict[str, float]:
+        """Return the metrics, from the sums over all plans and the logprobs_C of each plan."""
         metrics = {
-            "loss": sums["loss"],
+            "loss": self._sums["loss"],
             "packed_tokens": float(batch.packed_tokens),
             "separate_tokens": float(batch.separate_tokens),
         }
-        counts = batch.counts
-        if counts.fresh_tokens:
-            metrics["mismatch"] = sums["mismatch"] / counts.fresh_tokens
-        if counts.stale_tokens:
-            metrics["stale_mismatch"] = sums["stale_mismatch"] / counts.stale_tokens
+        if not batch.old:
+            metrics |= self._mismatch_metrics(batch)
         if self.kl_weight:
-            metrics["kl_to_base"] = sums["kl_to_base"]
+            metrics["kl_to_base"] = self._sums["kl_to_base"]
+        metrics |= {name: total / max(batch.counts.tokens, 1) for name, total in self._token_sums.items()}
         if len(batch.answers):
             logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
             metrics |= batch.answers.metrics(logprob_A)
         return metrics
+
+    def _add_mismatch(self, logprobs_S: Tensor, tokens: Tokens) -> None:
+        difference_S = (logprobs_S.detach() - tokens.behaviour_S).abs()
+        self._sums["mismatch"] += float(difference_S[~tokens.stale_S].sum())
+        self._sums["stale_mismatch"] += float(difference_S[tokens.stale_S].sum())
+
+    def _mismatch_metrics(self, batch: Batch) -> dict[str, float]:
+        metrics, counts = {}, batch.counts
+        if counts.fresh_tokens:
+            metrics["mismatch"] = self._sums["mismatch"] / counts.fresh_tokens
+        if counts.stale_tokens:
+            metrics["stale_mismatch"] = self._sums["stale_mismatch"] / counts.stale_tokens
+        return metrics
+
+    def _drawn(self, plan: TreePlan, batch: Batch) -> Tensor:
+        """Return which of a plan's S tokens were drawn; the others are of legal answers."""
+        return self._tensor(plan.sample_S < batch.num_answers)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.policy.device)
 
     def _kl(self, logprobs_S: Tensor, base_S: Tensor, tokens: Tokens) -> Tensor:
         weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
-        log_ratio_S = (base_S - logprobs_S).clamp(max=MAX_LOG_RATIO)
-        return (weight_S * (torch.exp(log_ratio_S) - 1 - log_ratio_S)).sum() / self.max_generation_len
+        kl_S = divergence(self.kl_estimator, logprobs_S, base_S)
+        return (weight_S * kl_S).sum() / self.max_generation_len
 
-    def _base_logprobs(self, batch: Batch) -> list[np.ndarray]:
-        """Return the untrained model's logprobs_C of every plan; an empty list if they are not needed."""
-        if self.regulariser != "base" and not self.kl_weight:
-            return []
+    def _with_kl_in_advantage(
+        self, logprobs_S: Tensor, base_S: Tensor, tokens: Tokens, num_answers: int
+    ) -> Tokens:
+        """Return the tokens with A - weight * KL as their advantage, which no step of an update changes."""
+        before_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
+        kl_S = divergence(self.kl_estimator, before_S, base_S)
+        return replace(tokens, advantage_S=tokens.advantage_S - self.kl_weight * kl_S / num_answers)
+
+    def _compute_base(self, batch: Batch) -> None:
+        """Compute the untrained model's log-probabilities, once for a batch, if they are needed."""
+        if batch.base or (self.regulariser != "base" and not self.kl_weight):
+            return
         with torch.no_grad(), self.policy.adapter(BASE):
-            return [self._plan_array(plan) for plan in batch.plans]
+            batch.base = [self._plan_array(plan) for plan in batch.plans]
 
-    def _plan_array(self, plan: TreePlan) -> np.ndarray:
-        logprobs_C: np.ndarray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
+    def _plan_array(self, plan: TreePlan) -> FloatArray:
+        logprobs_C: FloatArray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
         return logprobs_C
 
-    def _reference(self, batch: Batch, base: list[np.ndarray]) -> np.ndarray:
+    def _reference(self, batch: Batch) -> FloatArray:
         if self.regulariser == "base":
-            return batch.answers.normalised(batch.answers.sums(batch.plans, base, batch.num_answers))
+            return batch.answers.normalised(batch.answers.sums(batch.plans, batch.base, batch.num_answers))
         return batch.answers.uniform_reference()

@@ -6,20 +6,22 @@ The loss of B records with advantages A_i and completions of any length is, with
 
 Dividing by the constant M instead of each completion's length prevents a preference for long answers (Liu et
 al., arXiv 2503.20783). The loss has no baseline of its own; the reward transforms subtract one. w_it is the
-truncated importance weight min(pi / behaviour, ``max_importance_weight``), which is held constant; see
-``Tokens.importance_weights``.
+truncated importance weight min(pi / behaviour, ``max_importance_weight``), which is held constant. Other
+aggregations and corrections can be chosen; see ``TokenLoss``. The loss has no ratio of its own, so in every
+step of an update the weights are those of the policy at that step.
 """
 
 from torch import Tensor
 
-from selfplay.learning.algorithms.base import BaseAlgo
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 
 
-class Reinforce(BaseAlgo):
+class Reinforce(TokenLoss):
     """The algorithm that the module's docstring describes."""
 
-    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the loss of the records in one plan, a scalar."""
-        weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
-        return -(tokens.advantage_S * weight_S * logprobs_S).sum() / self.max_generation_len
+    has_ratio = False
+
+    def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return - A log pi."""
+        return -(advantage_S * logprobs_S)

@@ -1,0 +1,150 @@
+"""The policy-gradient algorithms. What their fields do is in ``learning.algorithms``."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from selfplay.config.base import ClassPath, Settings
+from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level
+
+
+class AlgorithmSettings(Settings):
+    """Base of all algorithms: what the learner does with the algorithm's regulariser."""
+
+    type: str
+    """Names the algorithm."""
+    regulariser_weight: float = Field(default=0.2, ge=0)
+    """Weight of the regulariser at the first update, in units of reward."""
+    regulariser_weight_end: float = Field(default=0.02, ge=0)
+    """Weight of the regulariser at the last update; it changes geometrically in between."""
+
+
+class LossSettings(AlgorithmSettings):
+    """Base of the package's own algorithms: the terms that any loss may have."""
+
+    regulariser: Literal["none", "uniform", "base"] = "uniform"
+    """The cross-entropy from a reference distribution over the legal answers to the policy is added to the
+    loss. The reference is uniform, or the untrained model's distribution."""
+    kl_weight: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence to the untrained model on the sampled tokens."""
+    kl_estimator: KLEstimator = "k3"
+    """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean."""
+    kl_in: KLPlace = "loss"
+    """Whether the KL divergence is added to the loss or subtracted from each token's advantage."""
+    entropy_weight: float = Field(default=0.0, ge=0)
+    """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
+    aggregation: Aggregation = "seq-mean-token-sum-norm"
+    """How the losses of tokens are added up: as a mean over all tokens, over answers of the mean over their
+    tokens, of their sum, or of their sum divided by `learning.max_generation_len`."""
+    max_importance_weight: float = Field(default=2.0, gt=0)
+    """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
+    opsm_threshold: float | None = Field(default=None, gt=0)
+    """Answers with a negative advantage are left out if the learner gives their tokens, in the mean, a
+    log-probability that is lower than the engine's by more than this, in nats."""
+
+
+class CorrectedSettings(LossSettings):
+    """Base of the algorithms whose loss a correction multiplies."""
+
+    correction: Correction = "tis"
+    """What happens to tokens to which engine and learner give different probabilities: `tis` bounds the
+    importance weight, `mis`, `icepop` and `kpop` leave out tokens where they differ much."""
+    correction_level: Level = "token"
+    """Whether the correction weights and leaves out tokens or whole answers."""
+    min_importance_weight: float = Field(default=0.5, ge=0)
+    """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
+    `max_importance_weight`, 5."""
+    kpop_threshold: float = Field(default=2.0, gt=0)
+    """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
+
+
+class ReinforceSettings(CorrectedSettings):
+    """REINFORCE with Dr.GRPO's constant normaliser."""
+
+    type: Literal["reinforce"] = "reinforce"
+    """Names this algorithm."""
+
+
+class PpoSettings(CorrectedSettings):
+    """PPO's clipped objective, without a critic."""
+
+    type: Literal["ppo"] = "ppo"
+    """Names this algorithm."""
+    clip_low: float = Field(default=0.2, ge=0, le=1)
+    """How far the ratio of a token's probabilities after and before the update may fall below 1."""
+    clip_high: float = Field(default=0.2, ge=0)
+    """How far the ratio may rise above 1. DAPO has 0.28."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """Upper bound of the ratio's effect on tokens with a negative advantage. 3 is usual."""
+
+
+class GspoSettings(CorrectedSettings):
+    """GSPO, PPO's clip for whole answers."""
+
+    type: Literal["gspo"] = "gspo"
+    """Names this algorithm."""
+    aggregation: Aggregation = "seq-mean-token-mean"
+    """As for other algorithms."""
+    clip_low: float = Field(default=3e-4, ge=0, le=1)
+    """How far the geometric mean of an answer's ratios may fall below 1."""
+    clip_high: float = Field(default=4e-4, ge=0)
+    """How far it may rise above 1."""
+
+
+class CispoSettings(CorrectedSettings):
+    """CISPO, which bounds importance weights and keeps the gradient of every token."""
+
+    type: Literal["cispo"] = "cispo"
+    """Names this algorithm."""
+    clip_low: float = Field(default=1.0, ge=0, le=1)
+    """How far the weight of a token may fall below 1; 1 for no bound."""
+    clip_high: float = Field(default=4.0, ge=0)
+    """How far it may rise above 1."""
+
+
+class SapoSettings(CorrectedSettings):
+    """SAPO, a soft gate in the place of PPO's clip."""
+
+    type: Literal["sapo"] = "sapo"
+    """Names this algorithm."""
+    tau_positive: float = Field(default=1.0, gt=0)
+    """How fast the gate closes for tokens with a positive advantage."""
+    tau_negative: float = Field(default=1.05, gt=0)
+    """How fast it closes for the others."""
+
+
+class DppoSettings(LossSettings):
+    """DPPO with binary total variation: it leaves out tokens whose probability has changed much."""
+
+    type: Literal["dppo"] = "dppo"
+    """Names this algorithm."""
+    max_importance_weight: float = Field(default=20.0, gt=0)
+    """As for other algorithms."""
+    clip_low: float = Field(default=0.2, ge=0, le=1)
+    """How far below the engine's probability the learner's may be for a token to become still less likely."""
+    clip_high: float = Field(default=0.2, ge=0, le=1)
+    """How far above it for a token to become still likelier."""
+
+
+class PythonAlgorithm(AlgorithmSettings):
+    """An algorithm of your own: a subclass of BaseAlgo in a file."""
+
+    type: Literal["python"] = "python"
+    """Names this kind of algorithm."""
+    path: ClassPath
+    """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
+    configuration file and, on the command line, to the working directory."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the class."""
+
+
+Algorithm = Annotated[
+    ReinforceSettings
+    | PpoSettings
+    | GspoSettings
+    | CispoSettings
+    | SapoSettings
+    | DppoSettings
+    | PythonAlgorithm,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,18 @@
+"""The names of what algorithms are made of, as configurations write them."""
+
+from typing import Literal
+
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+"""How the losses of tokens become the loss of a batch; see ``learning.aggregation``."""
+
+Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
+"""What happens where engine and learner disagree about a token; see ``learning.corrections``."""
+
+Level = Literal["token", "sequence"]
+"""Whether a correction looks at each token or at whole answers."""
+
+KLEstimator = Literal["k1", "k2", "k3", "k3+"]
+"""An estimator of a KL divergence from sampled tokens; see ``learning.divergences``."""
+
+KLPlace = Literal["loss", "reward"]
+"""Whether a KL divergence is a term of the loss or is subtracted from the advantage of each token."""

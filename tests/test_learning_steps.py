@@ -1,0 +1,347 @@
+"""Updates of several steps, compared with a plain loop over single samples with transformers and peft."""
+
+import functools
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from transformers import AutoModelForCausalLM
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
+from selfplay.learning.batch import Tokens
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.minibatches import minibatches_of
+from selfplay.learning.policy import ALL_LINEAR, AVERAGE
+from tiny_models import make_record, tiny_model, tiny_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+RANK = 4
+M = 5
+REGULARISER_WEIGHT = 0.2
+RATE = 0.5
+Records = list[TrainingRecord]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss with its options, and the steps of an update."""
+
+    kind: type[TokenLoss]
+    options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 1
+    minibatches: int = 1
+
+
+def new_learner(case: Case, *, sgd: bool = True) -> Learner:
+    """Return a learner of a tiny policy; plain gradient descent does not enlarge a gradient's rounding."""
+    policy = tiny_policy(rank=RANK)
+    algorithm = case.kind(**case.options)
+    algorithm.initialize(policy, M, max_batch_tokens=24)
+    learner = Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(RATE, RATE, 10),
+        regulariser_weight=Schedule(REGULARISER_WEIGHT, REGULARISER_WEIGHT, 10),
+        epochs=case.epochs,
+        minibatches=case.minibatches,
+        max_mismatch=100.0,
+    )
+    if sgd:
+        learner.optimizer = torch.optim.SGD(policy.adapter_parameters(), lr=RATE)
+    return learner
+
+
+def new_plain_model() -> Any:
+    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
+    model = get_peft_model(
+        base,
+        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
+    )
+    set_peft_model_state_dict(model, tiny_policy(rank=RANK).adapter_state())
+    return model
+
+
+def plain_scores(
+    model: Any, record: TrainingRecord, completion: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probability of each token and the entropy at it."""
+    prompt = record.prompt_token_ids
+    logits_TV = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logprobs_TV = torch.log_softmax(logits_TV / record.temperature, dim=-1)
+    entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+    return logprobs_TV.gather(1, torch.tensor(completion)[:, None])[:, 0], entropy_T
+
+
+@functools.cache
+def some_records() -> tuple[TrainingRecord, ...]:
+    """Return answers that share prompts, drawn by an engine that differs from the policy."""
+    model, draw = new_plain_model(), random.Random(3)
+    records = []
+    for number in range(12):
+        record = make_record(
+            [1, 2, 3, number % 3],
+            [draw.randrange(4, 8) for _ in range(draw.randrange(1, 5))],
+            draw.choice([-1.0, -0.5, 1.0, 2.0]),
+            alternatives=[[4], [5, 6]],
+            temperature=draw.choice([1.0, 0.8]),
+        )
+        with torch.no_grad():
+            logprobs = plain_scores(model, record, record.completion_token_ids)[0].tolist()
+        engine = [min(logprob + draw.uniform(-0.8, 0.8), -1e-3) for logprob in logprobs]
+        records.append(
+            make_record(
+                record.prompt_token_ids,
+                record.completion_token_ids,
+                record.advantage,
+                logprobs=engine,
+                alternatives=record.alternatives,
+                temperature=record.temperature,
+            )
+        )
+    return tuple(records)
+
+
+def plain_token_loss(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage_T: Any) -> torch.Tensor:
+    """Return the loss of each token of one answer, without its correction, by the papers' formulas."""
+    options, ratio_T = case.options, torch.exp(pi_T - old_T)
+    if case.kind is Ppo or case.kind is Gspo:
+        low, high = options.get("clip_low", 0.2), options.get("clip_high", 0.2)
+        if case.kind is Gspo:
+            ratio_T = torch.exp((pi_T - old_T).mean()).expand(len(pi_T))
+        bounded_T = torch.clip(ratio_T, 1 - low, 1 + high)
+        loss_T = torch.maximum(-ratio_T * advantage_T, -bounded_T * advantage_T)
+        if "dual_clip" in options:
+            bound_T = -options["dual_clip"] * advantage_T
+            loss_T = torch.where(advantage_T < 0, torch.minimum(loss_T, bound_T), loss_T)
+        return loss_T
+    if case.kind is Cispo:
+        return -torch.clip(ratio_T.detach(), 0, 1 + options.get("clip_high", 4)) * advantage_T * pi_T
+    if case.kind is Sapo:
+        tau_T = torch.where(advantage_T > 0, 1.0, 1.05)
+        return -(4 / tau_T) / (1 + torch.exp(-tau_T * (ratio_T - 1))) * advantage_T
+    if case.kind is Dppo:
+        change_T = (pi_T.exp() - mu_T.exp()).detach() * advantage_T.sign()
+        weight_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=20)
+        return (change_T <= options.get("clip_high", 0.2)) * weight_T * -advantage_T * pi_T
+    return -advantage_T * pi_T
+
+
+def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float) -> torch.Tensor:
+    options, kind = case.options, case.options.get("correction", "tis")
+    pi_T = pi_T.detach()
+    log_weight_T = (pi_T if case.kind is Reinforce else old_T) - mu_T
+    if options.get("correction_level") == "sequence":
+        log_weight_T = log_weight_T.sum().expand(len(pi_T))
+    weight_T, maximum = torch.exp(log_weight_T), options.get("max_importance_weight", 2.0)
+    if kind == "none" or case.kind is Dppo:
+        weight_T = torch.ones(len(pi_T))
+    elif kind == "tis":
+        weight_T = torch.clip(weight_T, max=maximum)
+    elif kind == "mis":
+        weight_T = weight_T * (weight_T <= maximum)
+    elif kind == "icepop":
+        weight_T = weight_T * (weight_T <= maximum) * (weight_T >= 0.5)
+    if "opsm_threshold" in options and advantage < 0:
+        weight_T = weight_T * ((mu_T - pi_T).mean() <= options["opsm_threshold"])
+    return weight_T
+
+
+def plain_divergence(case: Case, pi_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
+    x_T = pi_T - base_T
+    k3_T = torch.exp(torch.clip(-x_T, max=2.6)) - 1 - torch.clip(-x_T, max=2.6)
+    estimates = {"k1": x_T, "k2": x_T**2 / 2, "k3": k3_T}
+    if case.options.get("kl_estimator") == "k3+":
+        return estimates["k2"] - estimates["k2"].detach() + k3_T.detach()
+    return estimates[case.options.get("kl_estimator", "k3")]
+
+
+def plain_answer_loss(
+    case: Case, model: Any, record: TrainingRecord, old_T: torch.Tensor, mean_length: float
+) -> torch.Tensor:
+    """Return one answer's loss before the mean over answers."""
+    options = case.options
+    pi_T, entropy_T = plain_scores(model, record, record.completion_token_ids)
+    mu_T, advantage_T = torch.tensor(record.logprobs), torch.full((len(pi_T),), record.advantage)
+    weight = options.get("kl_weight", 0.0)
+    with torch.no_grad(), model.disable_adapter():
+        base_T, _ = plain_scores(model, record, record.completion_token_ids)
+    if options.get("kl_in") == "reward":
+        advantage_T = advantage_T - weight * plain_divergence(case, old_T, base_T)
+    factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
+    loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
+    default = "seq-mean-token-mean" if case.kind is Gspo else "seq-mean-token-sum-norm"
+    loss = {
+        "token-mean": loss_T.sum() / mean_length,
+        "seq-mean-token-mean": loss_T.mean(),
+        "seq-mean-token-sum": loss_T.sum(),
+        "seq-mean-token-sum-norm": loss_T.sum() / M,
+    }[options.get("aggregation", default)]
+    if options.get("kl_in") != "reward":
+        maximum = options.get("max_importance_weight", 20.0 if case.kind is Dppo else 2.0)
+        bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=maximum)
+        loss = loss + weight * (bounded_T * plain_divergence(case, pi_T, base_T)).sum() / M
+    loss = loss - options.get("entropy_weight", 0.0) * entropy_T.sum() / M
+    if options.get("regulariser") == "uniform":
+        answers = [plain_scores(model, record, answer)[0].sum() for answer in record.alternatives]
+        loss = loss - REGULARISER_WEIGHT * torch.stack(answers).mean() / M
+    return loss
+
+
+def train_plainly(case: Case, records: Records) -> dict[str, torch.Tensor]:
+    """Return the adapter after one update."""
+    model = new_plain_model()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with torch.no_grad():
+        old = {id(one): plain_scores(model, one, one.completion_token_ids)[0] for one in records}
+    mean_length = sum(len(one.completion_token_ids) for one in records) / len(records)
+    for _ in range(case.epochs):
+        for part in minibatches_of(records, case.minibatches, 0, None):
+            for parameter in parameters:
+                parameter.grad = None
+            for record in part.records:
+                loss = plain_answer_loss(case, model, record, old[id(record)], mean_length)
+                (loss / len(part.records)).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter -= RATE * parameter.grad
+    return {name: tensor.detach() for name, tensor in get_peft_model_state_dict(model).items()}
+
+
+ONE_STEP = {
+    "gspo": Case(Gspo, {"correction_level": "sequence"}),
+    "token-mean": Case(Reinforce, {"aggregation": "token-mean"}),
+    "seq-mean-token-sum": Case(Ppo, {"aggregation": "seq-mean-token-sum", "correction": "none"}),
+    "icepop": Case(Ppo, {"correction": "icepop", "max_importance_weight": 1.4}),
+    "mis": Case(Sapo, {"correction": "mis", "correction_level": "sequence"}),
+    "opsm": Case(Reinforce, {"opsm_threshold": 0.1}),
+    "entropy": Case(Reinforce, {"entropy_weight": 0.5}),
+    "k2": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k2"}),
+    "k3+": Case(Cispo, {"kl_weight": 0.4, "kl_estimator": "k3+", "entropy_weight": 0.1}),
+    "k1 in the reward": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}),
+}
+SEVERAL_STEPS = {
+    "reinforce": Case(Reinforce, {"regulariser": "uniform", "kl_weight": 0.2}, 2, 2),
+    "ppo": Case(Ppo, {"clip_low": 0.1, "clip_high": 0.15, "dual_clip": 1.3, "entropy_weight": 0.1}, 3, 2),
+    "gspo": Case(Gspo, {"clip_low": 0.05, "clip_high": 0.06, "correction": "none"}, 2, 3),
+    "cispo": Case(Cispo, {"clip_high": 0.2, "aggregation": "token-mean"}, 2, 3),
+    "sapo": Case(Sapo, {"correction": "icepop", "regulariser": "uniform"}, 3, 1),
+    "dppo": Case(Dppo, {"clip_low": 0.03, "clip_high": 0.03, "kl_weight": 0.1}, 2, 2),
+    "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3}, 2, 2),
+    "k1 in the reward": Case(Ppo, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}, 1, 4),
+}
+
+
+def assert_same_update(case: Case) -> dict[str, float]:
+    records = list(some_records())
+    learner = new_learner(case)
+    before = learner.policy.adapter_state()
+    metrics = learner.update(records)
+    expected = train_plainly(case, records)
+    state = learner.policy.adapter_state()
+    assert state.keys() == expected.keys()
+    for name, tensor in state.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-5)
+    largest = max(float((state[name] - before[name]).abs().max()) for name in state)
+    assert largest > 0.01  # otherwise the tolerance would hide any difference
+    return metrics
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_one_step_equals_that_of_a_plain_loop(name):
+    assert_same_update(ONE_STEP[name])
+
+
+@pytest.mark.parametrize("name", SEVERAL_STEPS)
+def test_several_steps_equal_those_of_a_plain_loop(name):
+    metrics = assert_same_update(SEVERAL_STEPS[name])
+    if SEVERAL_STEPS[name].kind in (Ppo, Gspo, Cispo, Dppo) and name != "k1 in the reward":
+        assert 0 < metrics["clip_fraction"] < 1
+
+
+def test_an_update_of_several_steps_is_one_version_and_counts_each_answer_once():
+    learner = new_learner(Case(Ppo, epochs=2, minibatches=5), sgd=False)
+    metrics = learner.update(list(some_records()))
+    assert learner.version == 1
+    assert metrics["records"] == metrics["samples_seen"] == 12
+    once = new_learner(Case(Ppo), sgd=False).update(list(some_records()))
+    assert metrics["separate_tokens"] == 2 * once["separate_tokens"]
+    assert metrics["mismatch"] == pytest.approx(once["mismatch"], rel=1e-5)
+    assert int(learner.optimizer.state[learner.policy.adapter_parameters()[0]]["step"]) == 10
+
+
+def test_the_average_moves_once_for_an_update():
+    learner = new_learner(Case(Ppo, epochs=3))
+    policy = learner.policy
+    learner.average_decay = 0.9
+    policy.load_adapter_state(policy.adapter_state(), AVERAGE)
+    before = policy.adapter_state()
+    learner.update(list(some_records()))
+    decay = 1 / 10
+    for name, average in policy.adapter_state(AVERAGE).items():
+        expected = decay * before[name] + (1 - decay) * policy.adapter_state()[name]
+        torch.testing.assert_close(average, expected)
+
+
+class FailsInThirdStep(Ppo):
+    steps = 0
+
+    def loss(self, logprobs_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        self.steps += 1
+        if self.steps > 2:
+            raise SelfplayError("no third step")
+        return super().loss(logprobs_S, tokens)
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_failure_between_steps_undoes_them_all(updates):
+    case = Case(FailsInThirdStep, {}, epochs=3)
+    learner = new_learner(case, sgd=False)
+    learner.algorithm.initialize(learner.policy, M)  # one plan for each step
+    records = list(some_records())[:2]
+    for _ in range(updates):
+        learner.algorithm.steps = -1000
+        learner.update(records)
+    before = learner.tensors()
+    learner.algorithm.steps = 0
+    with pytest.raises(SelfplayError, match="no third step"):
+        learner.update(records)
+    after = learner.tensors()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in after)
+    assert learner.version == updates
+
+
+def test_a_restored_learner_makes_the_same_steps():
+    case, records = Case(Ppo, {"kl_weight": 0.1}, 2, 3), list(some_records())
+    learner = new_learner(case, sgd=False)
+    learner.update(records)
+    other = new_learner(case, sgd=False)
+    other.load_tensors(learner.tensors(), learner.version, learner.samples_seen)
+    for one in (learner, other):
+        one.update(records)
+    left, right = learner.tensors(), other.tensors()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_mini_batches_hold_every_record_once_and_are_divided_anew_for_every_version():
+    records = [make_record([1], [number]) for number in range(11)]
+    division = minibatches_of(records, 4, version=0, max_train_len=None)
+    assert sorted(len(one.records) for one in division) == [2, 3, 3, 3]
+    assert sorted(map(id, (record for one in division for record in one.records))) == sorted(map(id, records))
+    again, other = (minibatches_of(records, 4, version, None) for version in (0, 1))
+    ids = [[[id(record) for record in one.records] for one in parts] for parts in (division, again, other)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_records_that_are_too_long_make_no_empty_mini_batch():
+    records = [make_record([1, 2], [3]), make_record([1] * 30, [2]), make_record([1] * 31, [2])]
+    assert [len(one.records) for one in minibatches_of(records, 2, 0, max_train_len=10)] == [1]
+    learner = new_learner(Case(Ppo, epochs=2, minibatches=2))
+    learner.algorithm.max_train_len = 10
+    assert learner.update(records)["records_too_long"] == 2
