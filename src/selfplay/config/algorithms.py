@@ -126,6 +126,19 @@ class DppoSettings(LossSettings):
     """How far above it for a token to become still likelier."""
 
 
+class MagnetSettings(Settings):
+    """Answers best against the running average of the policy, as far as the average allows. It needs answers
+    that can be listed, and `learning.average_decay` above 0."""
+
+    type: Literal["magnet"] = "magnet"
+    """Names this algorithm."""
+    alpha: float = Field(default=0.5, gt=0)
+    """Weight of the divergence from the average, in units of the root mean square of the batch's advantages.
+    A smaller value moves further in each update."""
+    uniform: float = Field(default=0.05, gt=0, lt=1)
+    """Share of the uniform distribution over the legal answers that is mixed with the average."""
+
+
 class PythonAlgorithm(AlgorithmSettings):
     """An algorithm of your own: a subclass of BaseAlgo in a file."""
 
@@ -145,6 +158,7 @@ Algorithm = Annotated[
     | CispoSettings
     | SapoSettings
     | DppoSettings
+    | MagnetSettings
     | PythonAlgorithm,
     Field(discriminator="type"),
 ]

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.algorithms import Algorithm, ReinforceSettings
+from selfplay.config.algorithms import Algorithm, MagnetSettings, ReinforceSettings
 from selfplay.config.base import Settings
+from selfplay.core import InputError
 
 
 class LearningSettings(Settings):
@@ -22,6 +23,9 @@ class LearningSettings(Settings):
     """Learning rate at the last update; it follows a cosine in between."""
     policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Factors by which both rates are multiplied for some policies, by the policy's name."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
+    0; `magnet` answers the average of many updates, and gains from 0.8."""
     warmup_steps: int = Field(default=4, ge=0)
     """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -43,6 +47,16 @@ class LearningSettings(Settings):
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
+
+    @model_validator(mode="after")
+    def _magnet_has_an_average(self) -> "LearningSettings":
+        if isinstance(self.algorithm, MagnetSettings) and not self.average_decay:
+            raise InputError(
+                "learning.average_decay",
+                "is 0, but the running average is the magnet of learning.algorithm",
+                "Set it, for example to 0.8",
+            )
+        return self
 
     @field_validator("algorithm", mode="before")
     @classmethod

@@ -18,9 +18,8 @@ from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
-# No momentum: opponents change with the policy, so old gradients belong to an old game. With 0.9, self-play
-# on Kuhn poker circles its equilibrium at twice the distance (docs/benchmarks.md).
-BETAS = (0.0, 0.99)
+SQUARES_DECAY = 0.99
+"""AdamW's second beta: the decay of the running mean of squared gradients."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 
@@ -56,7 +55,9 @@ class Learner:
         policy: the model whose adapter is trained.
         algorithm: computes the gradients; must be initialised for the same adapter.
         adapter: name of the policy that is trained.
-        learning_rate: learning rate of AdamW (betas 0 and 0.99, no weight decay) by update.
+        learning_rate: learning rate of AdamW (second beta 0.99, no weight decay) by update.
+        momentum: AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier
+            opponents: with 0.9, self-play on Kuhn poker circles its equilibrium at twice the distance.
         regulariser_weight: weight of the algorithm's regulariser by update.
         grad_clip: maximum global L2 norm of the gradient.
         epochs: number of times that an update goes through its records.
@@ -80,6 +81,7 @@ class Learner:
         adapter: str = TRAINED,
         learning_rate: Schedule,
         regulariser_weight: Schedule,
+        momentum: float = 0.0,
         grad_clip: float = 1.0,
         epochs: int = 1,
         minibatches: int = 1,
@@ -113,7 +115,10 @@ class Learner:
         if average_decay:
             policy.load_adapter_state(policy.adapter_state(adapter), average_of(adapter))
         self.optimizer = torch.optim.AdamW(
-            policy.adapter_parameters(adapter), lr=learning_rate.start, betas=BETAS, weight_decay=0.0
+            policy.adapter_parameters(adapter),
+            lr=learning_rate.start,
+            betas=(momentum, SQUARES_DECAY),
+            weight_decay=0.0,
         )
 
     @property
@@ -246,7 +251,7 @@ class Learner:
 
     def _average(self) -> None:
         """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""
-        decay = min(self.average_decay, self.version / (self.version + 9))
+        decay = min(self.average_decay, self.version / (self.version + self.algorithm.average_warmup))
         averages = self.policy.adapter_parameters(average_of(self.adapter))
         weights = self.policy.adapter_parameters(self.adapter)
         with torch.no_grad():

@@ -7,6 +7,7 @@ from selfplay.config.algorithms import (
     CispoSettings,
     DppoSettings,
     GspoSettings,
+    MagnetSettings,
     PpoSettings,
     PythonAlgorithm,
     ReinforceSettings,
@@ -27,7 +28,7 @@ def build_algorithm(settings: Algorithm) -> "BaseAlgo":
     Raises:
         InputError: an algorithm of the user's own cannot be built.
     """
-    from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo
+    from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
 
     options = settings.model_dump(exclude=OF_LEARNER)
     match settings:
@@ -43,6 +44,8 @@ def build_algorithm(settings: Algorithm) -> "BaseAlgo":
             return Sapo(**options)
         case DppoSettings():
             return Dppo(**options)
+        case MagnetSettings():
+            return Magnet(**options)
         case PythonAlgorithm():
             kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, "learning.algorithm.path")
             return build_own(kind, "learning.algorithm", settings.options)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
+from selfplay.config.algorithms import MagnetSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
@@ -30,7 +31,7 @@ from selfplay.training.threads import available_cores, base_dtype, chosen_thread
 
 if TYPE_CHECKING:
     from selfplay.inference.engine import EmbeddedEngine
-    from selfplay.learning.learner import Learner
+    from selfplay.learning.learner import Learner, Schedule
     from selfplay.learning.policy import PolicyModel
 
 
@@ -109,15 +110,25 @@ def build_learner(
             learning.steps,
             learning.warmup_steps,
         ),
-        regulariser_weight=Schedule(
-            settings.regulariser_weight, settings.regulariser_weight_end, learning.steps, geometric=True
-        ),
+        regulariser_weight=_regulariser_weight(learning),
+        momentum=learning.momentum,
         grad_clip=learning.grad_clip,
         epochs=learning.epochs,
         minibatches=learning.minibatches,
         average_decay=learning.average_decay,
         max_mismatch=learning.max_mismatch,
     )
+
+
+def _regulariser_weight(learning: LearningSettings) -> "Schedule":
+    """Return the weight of the regulariser by update; in ``magnet`` there is nothing to weigh it against."""
+    from selfplay.learning.learner import Schedule
+
+    settings = learning.algorithm
+    if isinstance(settings, MagnetSettings):
+        return Schedule(1.0, 1.0, learning.steps)
+    first, last = settings.regulariser_weight, settings.regulariser_weight_end
+    return Schedule(first, last, learning.steps, geometric=True)
 
 
 def build_arena(config: Config, client: InferenceClient, max_calls: int) -> Arena:

@@ -5,10 +5,23 @@ from selfplay.learning.algorithms.cispo import Cispo
 from selfplay.learning.algorithms.dpo import Dpo
 from selfplay.learning.algorithms.dppo import Dppo
 from selfplay.learning.algorithms.gspo import Gspo
+from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.algorithms.reinforce import Reinforce
 from selfplay.learning.algorithms.sapo import Sapo
 from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.algorithms.token_loss import TokenLoss
 
-__all__ = ["BaseAlgo", "Cispo", "Dpo", "Dppo", "Gspo", "Ppo", "Reinforce", "Sapo", "Sft", "TokenLoss"]
+__all__ = [
+    "BaseAlgo",
+    "Cispo",
+    "Dpo",
+    "Dppo",
+    "Gspo",
+    "Magnet",
+    "Ppo",
+    "Reinforce",
+    "Sapo",
+    "Sft",
+    "TokenLoss",
+]

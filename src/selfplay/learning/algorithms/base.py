@@ -33,7 +33,8 @@ class BaseAlgo(ABC):
 
     Args:
         regulariser: ``none``, ``uniform`` or ``base``: cross-entropy from the uniform distribution, or from
-            the untrained model's, over legal answers (see ``legal_answers``).
+            the untrained model's, over legal answers (see ``legal_answers``). An algorithm may have its own
+            distribution (:meth:`reference`) under another name.
         kl_weight: weight of KL(pi || untrained model) on the sampled tokens.
         max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
             terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
@@ -44,6 +45,9 @@ class BaseAlgo(ABC):
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
     """
+
+    average_warmup = 9
+    """The average's decay after update v is at most v / (v + this), so that it forgets the first weights."""
 
     def __init__(
         self,
@@ -135,8 +139,8 @@ class BaseAlgo(ABC):
         """
         self._sums.clear()
         self._token_sums.clear()
-        self._compute_base(batch)
-        reference_A = self._reference(batch)
+        self.compute_base(batch)
+        reference_A = self.reference(batch)
         seen = []
         with self.policy.adapter(self.adapter):
             for index in range(len(batch.plans)):
@@ -237,18 +241,22 @@ class BaseAlgo(ABC):
         kl_S = divergence(self.kl_estimator, before_S, base_S)
         return replace(tokens, advantage_S=tokens.advantage_S - self.kl_weight * kl_S / num_answers)
 
-    def _compute_base(self, batch: Batch) -> None:
-        """Compute the untrained model's log-probabilities, once for a batch, if they are needed."""
-        if batch.base or (self.regulariser != "base" and not self.kl_weight):
-            return
-        with torch.no_grad(), self.policy.adapter(BASE):
-            batch.base = [self._plan_array(plan) for plan in batch.plans]
+    def compute_base(self, batch: Batch) -> None:
+        """Set ``batch.base`` to the untrained model's log-probabilities, once, if they are needed."""
+        if not batch.base and (self.regulariser == "base" or self.kl_weight):
+            batch.base = self.logprobs_of(BASE, batch)
+
+    def logprobs_of(self, adapter: str, batch: Batch) -> list[FloatArray]:
+        """Return logprobs_C of every plan with another adapter, without gradients."""
+        with torch.no_grad(), self.policy.adapter(adapter):
+            return [self._plan_array(plan) for plan in batch.plans]
 
     def _plan_array(self, plan: TreePlan) -> FloatArray:
         logprobs_C: FloatArray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
         return logprobs_C
 
-    def _reference(self, batch: Batch) -> FloatArray:
+    def reference(self, batch: Batch) -> FloatArray:
+        """Return the distribution over legal answers, one number each, that the regulariser pulls to."""
         if self.regulariser == "base":
             return batch.answers.normalised(batch.answers.sums(batch.plans, batch.base, batch.num_answers))
         return batch.answers.uniform_reference()

@@ -1,0 +1,153 @@
+"""Magnet: its targets by hand, its gradient by plain autograd, and a small game in which it settles."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from selfplay.config.learning import LearningSettings, MagnetSettings
+from selfplay.core import InputError, TrainingRecord
+from selfplay.learning.action_values import ActionValues
+from selfplay.learning.algorithms import Magnet
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.legal_answers import LegalAnswers, Position
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import TRAINED, PolicyModel, average_of
+from selfplay.learning.sequences import bytes_of
+from selfplay.learning.trie import build_plan
+from tiny_models import make_record, perturb_adapter, tiny_policy
+
+YES, NO, MAYBE = [4, 5], [4, 6, 7], [8]
+LEGAL = [YES, NO]
+RECORDS = [
+    make_record([1, 2, 3], YES, 1.0, alternatives=LEGAL),
+    make_record([1, 2, 3], YES, 0.5, alternatives=LEGAL),
+    make_record([1, 2, 3], NO, -0.5, alternatives=LEGAL),
+    make_record([9, 8], NO, 2.0, alternatives=[YES, NO, MAYBE]),
+    make_record([9, 8], [1], -2.0, alternatives=[YES, NO, MAYBE]),  # an illegal answer
+    make_record([7], [1], 1.0),  # a position whose answers nobody can list
+]
+RMS = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
+
+
+def positions(*given: tuple[list[int], list[list[int]]]) -> LegalAnswers:
+    return LegalAnswers.collect([Position(bytes_of(prompt), legal, 1.0) for prompt, legal in given])
+
+
+def test_an_answer_is_worth_its_mean_advantage_drawn_to_zero():
+    values = ActionValues.of(RECORDS)
+    legal = positions(([1, 2, 3], LEGAL), ([9, 8], [YES, NO, MAYBE]), ([5], LEGAL))
+    assert values.scale == pytest.approx(RMS)
+    expected = [1.5 / 2.5, -0.5 / 1.5, 0.0, 2.0 / 1.5, 0.0, 0.0, 0.0]
+    assert values.of_answers(legal) * RMS == pytest.approx(expected)
+
+
+def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation():
+    later = make_record([1], [2], 0.0)
+    later.later = [make_record([3], YES, 3.0, alternatives=LEGAL)]
+    later.temperature = 0.5
+    values = ActionValues.of([later])
+    same = LegalAnswers.collect([Position(bytes_of([1, 2, 3]), LEGAL, 0.5)])
+    assert values.of_answers(same) == pytest.approx([3.0 / 1.5 / 3.0, 0.0])
+    assert not values.of_answers(positions(([1, 2, 3], LEGAL))).any()
+
+
+def test_a_batch_in_which_nothing_was_gained_has_no_values():
+    records = [make_record([1], YES, 0.0, alternatives=LEGAL)]
+    assert not ActionValues.of(records).of_answers(positions(([1], LEGAL))).any()
+    assert not ActionValues.of([]).of_answers(positions(([1], LEGAL))).any()
+
+
+def answer_logprobs(
+    policy: PolicyModel, adapter: str, prompt: list[int], legal: list[list[int]]
+) -> torch.Tensor:
+    """Return the log-probability of each whole answer, each computed alone."""
+    with policy.adapter(adapter):
+        return torch.stack([plan_logprobs(policy, build_plan([prompt], [ids])).sum() for ids in legal])
+
+
+def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
+    policy = magnet_policy()
+    algorithm = Magnet(alpha=0.5, uniform=0.1)
+    algorithm.initialize(policy, max_generation_len=7)
+    algorithm.begin(RECORDS)
+    metrics = algorithm.update(algorithm.prepare_batch(RECORDS))
+    gradients = [parameter.grad.clone() for parameter in policy.adapter_parameters()]
+
+    loss = torch.zeros(())
+    values = {(1, 2, 3): [1.5 / 2.5, -0.5 / 1.5], (9, 8): [0.0, 2.0 / 1.5, 0.0]}
+    for prompt, legal, share in (([1, 2, 3], LEGAL, 3 / 6), ([9, 8], [YES, NO, MAYBE], 2 / 6)):
+        with torch.no_grad():
+            average = torch.softmax(answer_logprobs(policy, average_of(TRAINED), prompt, legal), dim=0)
+        magnet = 0.9 * average + 0.1 / len(legal)
+        target = torch.softmax(torch.log(magnet) + torch.tensor(values[tuple(prompt)]) / RMS / 0.5, dim=0)
+        loss = loss - share * (target * answer_logprobs(policy, TRAINED, prompt, legal)).sum()
+    with policy.adapter(TRAINED):
+        expected = torch.autograd.grad(loss, policy.adapter_parameters())
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for found, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-6)
+
+
+def magnet_policy() -> PolicyModel:
+    policy = tiny_policy()
+    state = policy.adapter_state()
+    policy.load_adapter_state({key: 0.5 * value for key, value in state.items()}, average_of(TRAINED))
+    perturb_adapter(policy)
+    return policy
+
+
+def scaled(records: list[TrainingRecord], factor: float) -> list[TrainingRecord]:
+    return [
+        make_record(
+            one.prompt_token_ids,
+            one.completion_token_ids,
+            factor * one.advantage,
+            alternatives=one.alternatives,
+        )
+        for one in records
+    ]
+
+
+def test_the_stakes_of_a_game_do_not_matter():
+    found = []
+    for factor in (1.0, 13.0):
+        policy = magnet_policy()
+        algorithm = Magnet()
+        algorithm.initialize(policy, max_generation_len=4)
+        records = scaled(RECORDS, factor)
+        algorithm.begin(records)
+        algorithm.update(algorithm.prepare_batch(records))
+        found.append([parameter.grad.clone() for parameter in policy.adapter_parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
+    policy = tiny_policy()
+    algorithm = Magnet(alpha=0.5)
+    algorithm.initialize(policy, max_generation_len=4)
+    rate = Schedule(3e-3, 3e-3, 30)
+    learner = Learner(
+        policy,
+        algorithm,
+        learning_rate=rate,
+        regulariser_weight=Schedule(1.0, 1.0, 30),
+        momentum=0.8,
+        average_decay=0.8,
+        max_mismatch=1e6,
+    )
+    before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach().numpy()
+    for _ in range(30):
+        metrics = learner.update(RECORDS)
+    after = answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
+    assert after[0] - after[1] > before[0] - before[1] + 1
+    assert np.exp(after).sum() > 0.7 > 0.1 > np.exp(before).sum()
+    assert metrics["value_scale"] == pytest.approx(RMS)
+
+
+def test_magnet_needs_an_average():
+    with pytest.raises(InputError, match="running average is the magnet"):
+        LearningSettings(algorithm=MagnetSettings())
+    assert LearningSettings(algorithm=MagnetSettings(), average_decay=0.8).algorithm.type == "magnet"
