@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from selfplay.core import TrainingRecord
+from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, pack
-from selfplay.learning.logprobs import PassLimits, plan_logprobs
+from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
 
@@ -69,7 +70,7 @@ class BaseAlgo(ABC):
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self.adapter = adapter
-        self.limits = PassLimits.of(policy, adapter, max_batch_tokens)
+        self.limits = learner_limits(policy, adapter, max_batch_tokens)
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
