@@ -84,6 +84,8 @@ def check_gradients(device: str) -> Rows:
             base = f"{dtype}, {quantization}".removesuffix(", none").removeprefix("torch.")
             for name, how, limits in passes(policy):
                 found = gradient(policy, plan, limits)
+                if limits.attention is not EXECUTIONS[name]:
+                    raise SystemExit(f"{name}, {how}, {base}: {policy.notes[-1]}")
                 cosine = float(torch.nn.functional.cosine_similarity(found, expected, dim=0))
                 error = float((found - expected).norm() / expected.norm())
                 rows.append([base, name, how, f"{cosine:.6f}", f"{error:.2g}"])
@@ -143,7 +145,7 @@ def measure_learning(device: str, small: bool) -> Rows:
         "one sequence": gpu_models.tree(answers=1, prompt=tokens - 64, length=64),
         "tree": gpu_models.tree(answers=16, prompt=tokens // 4, length=3 * tokens // 64),
     }
-    chosen = choose_attention(policy)
+    chosen = choose_attention(policy, TRAINED, PassLimits(tokens, KeptMemory(policy, TRAINED)))
     rows = []
     for shape, plan in plans.items():
         for name, attention in executions(policy.device.type).items():
@@ -151,6 +153,8 @@ def measure_learning(device: str, small: bool) -> Rows:
             seconds, peak = timed(partial(gradient, policy, plan, limits), device)
             speed = f"{plan.num_tokens / seconds:,.0f}"
             mark = " (chosen)" if attention is chosen else ""
+            if limits.attention is not attention:
+                mark = f" ({policy.notes[-1]})"
             rows.append([shape, name + mark, f"{plan.num_tokens:,}", speed, f"{peak:.1f}"])
     return rows
 

@@ -3,11 +3,12 @@
 The learner itself does not use them: ``selfplay.learning.memory`` measures the bytes that a pass keeps.
 
 The tensors that autograd keeps for the gradient are counted one by one, as the code makes them. This covers
-transformers' Llama and Qwen3 layers, PEFT's LoRA layers (float32 weights, so a layer over a bfloat16 base
-keeps a float32 copy of its own input), ``tree_attention`` and ``logprobs``. ``tests/test_memory_formulas.py``
-compares the count with autograd's own. Temporary memory inside a layer and among the logits is not counted,
-but estimated as a multiple of one tensor; ``benchmarks/memory_model.py`` fits those two factors. The formulas
-assume that attention keeps no scores, as on a CPU.
+transformers' Llama and Qwen3 layers, ``fused_lora`` (an adapter keeps its layer's input in the base's type,
+and no float32 copy of it), ``tree_attention`` and ``logprobs``. ``tests/test_memory_formulas.py`` compares
+the count with autograd's own. Temporary memory inside a layer and among the logits is not counted, but
+estimated as a multiple of one tensor; ``benchmarks/memory_model.py`` fits those two factors. The formulas
+assume that attention keeps no scores, as on a CPU, and leave out the engine's copies of adapters in the
+base's type.
 
 Letters: H hidden size, Q = query heads x head size, K = key-value heads x head size, I intermediate size,
 V vocabulary, r LoRA rank, s bytes of a number of the base (bfloat16 2, float32 4).

@@ -15,6 +15,15 @@ from selfplay.learning.trie import TreePlan, build_plan
 from tiny_models import ARCHITECTURES, make_record, tiny_policy
 
 CPU = torch.device("cpu")
+
+
+class OneOfTwo:
+    """A learner of a group of two, as far as a sharded base asks when it joins."""
+
+    rank = 0
+    size = 2
+
+
 LONG = build_plan([[i % 200 for i in range(250)]], [[1]])
 
 
@@ -74,6 +83,23 @@ def test_the_limit_is_a_share_of_the_memory_that_the_weights_leave(monkeypatch, 
     limit.write_text(f"{weights + 4_000_000}\n")
     monkeypatch.setattr(memory, "CONTAINER_LIMITS", [str(limit)])
     assert KeptMemory(policy, TRAINED).limit == 1_000_000
+
+
+def test_the_parts_of_a_sharded_base_that_are_on_the_device_take_of_a_passs_room(monkeypatch, tmp_path):
+    policy = tiny_policy(shard_base=True)
+    whole = policy.sharded.nbytes
+    left = sum(weight.nbytes for weight in policy.model.parameters())
+    limit = tmp_path / "memory.max"
+    limit.write_text(f"{whole + left + 4_000_000}\n")
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [str(limit)])
+    kept = KeptMemory(policy, TRAINED)
+    assert kept.room == 1_000_000
+    policy.sharded.join(OneOfTwo())
+    part = policy.sharded.nbytes
+    assert part < 0.51 * whole
+    assert kept.room == 1_000_000 + (whole - part) / 4
+    monkeypatch.setattr(policy.sharded, "_device", torch.device("cuda"))  # where the parts are not
+    assert kept.room == 1_000_000 + whole / 4
 
 
 def test_a_container_without_a_limit_may_use_the_machines_memory(monkeypatch, tmp_path):

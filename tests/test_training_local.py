@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from file_limits import files_no_longer_than
 from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.learning.learner import Learner
 from selfplay.replay import BatchLog
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.progress import RunProgress
@@ -486,3 +487,18 @@ def test_a_run_that_fails_after_its_first_checkpoint_keeps_it_and_says_how_to_co
         run(configure(model, learning__max_mismatch="1e-12"), path)
     assert str(raised.value).endswith(f"continue with: selfplay train --resume {path}")
     assert RunDirectory.open(path).saved_steps() == [0]
+
+
+def test_a_note_on_the_model_is_printed_once_also_if_an_update_adds_it(tmp_path, model, monkeypatch):
+    first_update = Learner.update
+
+    def update(self, records):
+        if self.version == 0:
+            self.policy.use_runs("a kernel too many")
+        return first_update(self, records)
+
+    monkeypatch.setattr(Learner, "update", update)
+    console = Console(file=io.StringIO(), width=200)
+    config = configure(model, learning__steps="2", evaluation__every="0", **FEWER_GAMES)
+    train(config, tmp_path / "run", console)
+    assert console.file.getvalue().count("a kernel too many") == 1

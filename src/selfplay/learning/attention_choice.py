@@ -1,10 +1,13 @@
-"""The execution of tree attention that is fastest on a device, measured when a learner starts.
+"""The limits of a learner's passes, and the execution of tree attention that is fastest on its device.
 
-On CPUs it is attention in runs. On GPUs, flex_attention has to compute the same gradients in less time;
-otherwise, or if it cannot be compiled there, it is not used.
+On CPUs it is attention in runs. On GPUs, the first learner of a model measures: flex_attention has to compute
+the same gradients in less time; otherwise, or if it cannot be used there, it is not. What is measured is a
+gradient as the learner computes it, in sections of its size and within its memory. Times vary, so a repeated
+run may choose otherwise, and the two round differently; the model's notes say what was chosen.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
 from time import perf_counter
 
 import torch
@@ -12,31 +15,62 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from selfplay.core import pass_sizes
-from selfplay.learning.flex_attention import FlexAttention
+from selfplay.core.errors import first_line
+from selfplay.learning.flex_attention import COMPILE_ERRORS, FlexAttention, TreeAttention
+from selfplay.learning.logprobs import PassLimits, plan_logprobs
+from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan, build_plan
-
-TreeAttention = type[RunAttention] | type[FlexAttention]
 
 ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 12, 512, 256
 """The tree that is measured: answers to one prompt."""
 LEAST_COSINE = 0.999
 """Gradients of two executions in bfloat16 agree at least so far."""
+ROUNDS = 3
+"""Timed computations of each execution, in turn, after a first one that compiles."""
 
 
-def choose_attention(policy: PolicyModel) -> TreeAttention:
-    """Return the execution that a learner of this model uses."""
+def learner_limits(policy: PolicyModel, adapter: str, max_tokens: int) -> PassLimits:
+    """Return the limits of a learner of an adapter, with what is measured on the model's device."""
+    limits = PassLimits(max_tokens, KeptMemory(policy, adapter))
+    limits.attention = choose_attention(policy, adapter, limits)
+    return limits
+
+
+def choose_attention(policy: PolicyModel, adapter: str, limits: PassLimits) -> TreeAttention:
+    """Return the execution for learners of this model; the first call on a GPU measures and notes it."""
     if policy.device.type not in pass_sizes.FLASH_DEVICES:
         return RunAttention
+    if policy.tree_attention is None:
+        try:
+            _choose(policy, adapter, limits)
+        except (*COMPILE_ERRORS, RuntimeError) as error:  # of the device, for example too little memory
+            policy.use_runs(f"measuring failed with {type(error).__name__}: {first_line(error)}")
+    return policy.tree_attention or RunAttention
+
+
+def _choose(policy: PolicyModel, adapter: str, limits: PassLimits) -> None:
+    """Measure both executions, and set the faster one if their gradients agree."""
     plan = _tree(policy.context_length)
-    expected, in_runs = _measured(policy, plan, RunAttention)
-    try:
-        found, with_flex = _measured(policy, plan, FlexAttention)
-    except Exception:  # noqa: BLE001 (a compiler's errors have no common type)
-        return RunAttention
-    agree = float(cosine_similarity(expected, found, dim=0)) >= LEAST_COSINE
-    return FlexAttention if agree and with_flex < in_runs else RunAttention
+    executions = [replace(limits, attention=one) for one in (RunAttention, FlexAttention)]
+    in_runs, by_kernel = (_gradient(policy, plan, adapter, one) for one in executions)
+    if policy.tree_attention is not None:
+        return  # the kernel could not be compiled
+    cosine = float(cosine_similarity(in_runs, by_kernel, dim=0))
+    if not cosine >= LEAST_COSINE:
+        policy.use_runs(f"the cosine of their gradients is {cosine:.4f}")
+        return
+    rounds = [[_seconds(policy, plan, adapter, one) for one in executions] for _ in range(ROUNDS)]
+    slow, fast = (median(seconds) for seconds in zip(*rounds, strict=True))
+    if fast >= slow:
+        policy.use_runs(f"it takes {fast / slow:.2f} times as long here")
+        return
+    policy.tree_attention = FlexAttention
+    policy.notes.append(
+        "attention while learning is computed by flex_attention: "
+        f"a gradient takes {fast / slow:.2f} times as long as in runs"
+    )
 
 
 def _tree(context_length: int) -> TreePlan:
@@ -46,27 +80,23 @@ def _tree(context_length: int) -> TreePlan:
     return build_plan([prompt] * ANSWERS, answers)
 
 
-def _measured(policy: PolicyModel, plan: TreePlan, attention: TreeAttention) -> tuple[Tensor, float]:
-    """Return a gradient of the first policy's adapter, and the seconds of its second computation."""
-    gradient, _ = _timed(lambda: _gradient(policy, plan, attention))
-    _, seconds = _timed(lambda: _gradient(policy, plan, attention))
-    return gradient, seconds
-
-
-def _timed(compute: Callable[[], Tensor]) -> tuple[Tensor, float]:
+def _seconds(policy: PolicyModel, plan: TreePlan, adapter: str, limits: PassLimits) -> float:
     started = perf_counter()
-    found = compute()
-    float(found[0])  # waits for the device
-    return found, perf_counter() - started
+    float(_gradient(policy, plan, adapter, limits)[0])  # waits for the device
+    return perf_counter() - started
 
 
-def _gradient(policy: PolicyModel, plan: TreePlan, attention: TreeAttention) -> Tensor:
-    """Return the gradient of the sum of hidden states; the adapters' own gradients stay as they are."""
-    tokens_T = torch.from_numpy(plan.tokens_T).to(policy.device)
-    positions_T = torch.from_numpy(plan.depths_T).to(policy.device)
-    with torch.enable_grad(), policy.adapter(policy.policies[0]):
-        attend = attention(plan, policy.dtype, policy.device)
-        hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
-        weights = [one for one in policy.adapter_parameters(policy.policies[0]) if one.requires_grad]
-        gradients = torch.autograd.grad(hidden_TD.float().sum(), weights)
-    return torch.cat([one.flatten() for one in gradients])
+def _gradient(policy: PolicyModel, plan: TreePlan, adapter: str, limits: PassLimits) -> Tensor:
+    """Return the gradient of the mean log-probability; the adapter's own gradients stay as they are."""
+    weights = policy.adapter_parameters(adapter)
+    own = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None
+    try:
+        with torch.enable_grad(), policy.adapter(adapter):
+            torch.autograd.backward(plan_logprobs(policy, plan, limits=limits).mean())
+        found = [torch.zeros_like(one) if one.grad is None else one.grad for one in weights]
+    finally:
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
+    return torch.cat([one.flatten() for one in found])

@@ -9,15 +9,16 @@ over their tokens and changes no bit of the gradient.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from selfplay.core.errors import first_line
 from selfplay.core.pass_sizes import ROWS_AT_ONCE
-from selfplay.learning.attention_choice import TreeAttention, choose_attention
+from selfplay.learning.flex_attention import COMPILE_ERRORS, TreeAttention
 from selfplay.learning.kept_keys import KeptKeys
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
@@ -29,18 +30,16 @@ Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
 """(policy, hidden_ND, rows_c, tokens_c, temperature) -> values[..., c] of the predictions at some nodes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PassLimits:
-    """The largest forward pass, in tokens, the memory for activations, and how attention is computed."""
+    """The largest forward pass, in tokens, the memory for activations, and how attention is computed.
+
+    ``attention`` becomes attention in runs if the kernel of another cannot be compiled for a pass.
+    """
 
     max_tokens: int
     memory: KeptMemory
     attention: TreeAttention = RunAttention
-
-    @classmethod
-    def of(cls, policy: PolicyModel, adapter: str, max_tokens: int) -> Self:
-        """Return the limits of a learner of an adapter, with what is measured on the model's device."""
-        return cls(max_tokens, KeptMemory(policy, adapter), choose_attention(policy))
 
 
 def plan_logprobs(
@@ -130,12 +129,26 @@ class _PlanPass:
 
     def values(self, section: Section) -> Tensor:
         """Run the model over a section and return the values of its predictions."""
+        limits = self.limits
+        if limits is None:
+            return self._of_predictions(section, self._hidden_states(section, RunAttention))
+        try:
+            hidden_TD = self._hidden_states(section, limits.attention)
+        except COMPILE_ERRORS as error:
+            if limits.attention is RunAttention:
+                raise
+            limits.attention = RunAttention
+            self.policy.use_runs(f"{type(error).__name__}: {first_line(error)}")
+            hidden_TD = self._hidden_states(section, RunAttention)
+        return self._of_predictions(section, hidden_TD)
+
+    def _hidden_states(self, section: Section, attention: TreeAttention) -> Tensor:
+        """Return hidden_TD of a section."""
         policy, plan, device = self.policy, self.plan, self.policy.device
         own = slice(section.start, section.stop)
         tokens_T = torch.from_numpy(plan.tokens_T[own]).to(device)
         positions_T = torch.from_numpy(plan.depths_T[own]).to(device)
         keys = None if self.keys is None else self.keys.for_section(section)
-        attention = RunAttention if self.limits is None else self.limits.attention
         attend = attention(plan, policy.dtype, device, section, keys)
         recompute = (
             torch.is_grad_enabled()
@@ -143,8 +156,7 @@ class _PlanPass:
             and self.limits.memory.is_short_for(plan, section)
         )
         with policy.recomputing(recompute):
-            hidden_TD = policy.hidden_states(tokens_T, positions_T, attend)
-        return self._of_predictions(section, hidden_TD)
+            return policy.hidden_states(tokens_T, positions_T, attend)
 
     def _of_predictions(self, section: Section, hidden_TD: Tensor) -> Tensor:
         """Return the scores at a section's nodes, without a [tokens, vocabulary] tensor for all of them."""
@@ -173,7 +185,7 @@ class _PlanPass:
         """Return the number of the first section whose graph is kept until its gradient."""
         if self.limits is None:
             return 0
-        room, number = self.limits.memory.limit, len(self.sections)
+        room, number = self.limits.memory.room, len(self.sections)
         while number > 0:
             room -= self.limits.memory.of(self.plan, self.sections[number - 1])
             if room < 0:

@@ -38,10 +38,11 @@ class KeptMemory:
         adapter: the adapter that receives gradients.
 
     Attributes:
-        limit: maximum number of bytes that a pass may keep.
+        limit: maximum number of bytes that a pass may keep; see :attr:`room` for a sharded base.
     """
 
     def __init__(self, policy: PolicyModel, adapter: str) -> None:
+        self._sharded = policy.sharded
         weights = sum(weight.nbytes for weight in policy.model.parameters())
         self.limit: float = SHARE_OF_MEMORY * (memory_of(policy.device) - weights)
         with policy.adapter(adapter):
@@ -49,6 +50,11 @@ class KeptMemory:
         few, many = PROBES
         self._per_pair = max((large / many - small / few) / (many - few), 0.0)
         self._per_token = large / many - self._per_pair * many
+
+    @property
+    def room(self) -> float:
+        """The limit, less the share for a sharded base's parts, which come to the device with a group."""
+        return self.limit - SHARE_OF_MEMORY * (0 if self._sharded is None else self._sharded.device_bytes)
 
     def of(self, plan: TreePlan, section: Section | None = None) -> float:
         """Return the bytes that a pass over ``plan``, or over a section of it, keeps if its layers are not
@@ -64,7 +70,7 @@ class KeptMemory:
 
     def is_short_for(self, plan: TreePlan, section: Section | None = None) -> bool:
         """Return whether memory is too short to keep such a pass, so that its layers are recomputed."""
-        return self.of(plan, section) > self.limit
+        return self.of(plan, section) > self.room
 
 
 def memory_of(device: torch.device) -> int:

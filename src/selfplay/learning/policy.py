@@ -34,11 +34,13 @@ from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.adapter_rows import AdapterRows
+from selfplay.learning.flex_attention import TreeAttention
 from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend
 from selfplay.learning.sharded_base import ShardedBase
+from selfplay.learning.tree_attention import RunAttention
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
@@ -82,6 +84,7 @@ class PolicyModel:
             to experts, in whose layers they have another order.
         notes: lines that the user should know about this model.
         sharded: the sharded base, if it is one.
+        tree_attention: how learners compute attention on a GPU; ``None`` until the first one has measured it.
     """
 
     def __init__(
@@ -139,12 +142,20 @@ class PolicyModel:
         self.context_length = limit.tokens
         notes = (left_out, limit.note(), self.tokens.note())
         self.notes = [line for line in notes if line is not None]
+        self.tree_attention: TreeAttention | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the base model's weights, and so of queries, keys and values."""
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
+
+    def use_runs(self, reason: str) -> None:
+        """Let learners that start from now on compute attention in runs, and note why."""
+        self.tree_attention = RunAttention
+        line = f"attention while learning is computed in runs, not by flex_attention: {reason}"
+        if line not in self.notes:
+            self.notes.append(line)
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Run the model over ``tokens_T`` with the active adapter; return hidden_TD after the last norm."""

@@ -64,6 +64,11 @@ class ShardedBase:
         """Bytes of the weights that this learner keeps."""
         return sum(kept.nbytes for kept in self._kept)
 
+    @property
+    def device_bytes(self) -> int:
+        """Those of them that are in the memory of the device on which they are multiplied."""
+        return sum(kept.nbytes for kept in self._kept if kept.device.type == self._device.type)
+
     def join(self, peers: Peers) -> None:
         """Keep only this rank's parts, on the device, and gather layers with ``peers`` from now on."""
         if self.is_whole:

@@ -86,7 +86,8 @@ class Saved:
         trained_records: answers trained on in all updates.
         state: what the run gave to the last update, or to the last checkpoint; empty at the beginning.
         notice: a line to show if the newest saved state is damaged and the one before was loaded.
-        notes: lines to show about the model: layers without LoRA, a context shorter than its own.
+        notes: lines to show about the model: layers without LoRA, a context shorter than its own, how
+            attention is computed on a GPU.
     """
 
     step: int

@@ -76,6 +76,7 @@ class LocalLearners:
             seconds=learned.seconds,
             trained_tokens=learned.trained_tokens,
             trained_records=before.trained_records + learned.trained_records,
+            notes=tuple(self.model.notes),
         )
         return self._saved
 

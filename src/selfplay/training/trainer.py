@@ -58,6 +58,7 @@ class Trainer:
         self.state = "starting"
         self.stopping = False
         self._turn = {"play": 0.0, "played": 0.0}
+        self._told: set[str] = set()
 
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
@@ -84,8 +85,7 @@ class Trainer:
         """Start from the newest saved state, or from scratch."""
         self.directory.check_epoch()
         self.saved = saved = await self.learners.saved()
-        for note in saved.notes:
-            print_line(self.console, note)
+        self._tell_notes()
         if saved.notice is not None:
             print_line(self.console, saved.notice)
         if "source" in saved.state:
@@ -116,6 +116,14 @@ class Trainer:
         self.state = "learning"
         self.progress.learning()
         self.saved = await self.learners.update(self.saved.step + 1, batch, self._state)
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        """Print the notes on the model that are new."""
+        for note in self.saved.notes:
+            if note not in self._told:
+                print_line(self.console, note)
+        self._told.update(self.saved.notes)
 
     async def _publish_and_measure(self) -> None:
         """Play with the new weights, write the update's line, and evaluate if that is due."""

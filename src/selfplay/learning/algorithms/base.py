@@ -16,9 +16,10 @@ from torch import Tensor
 
 from selfplay.core import TrainingRecord
 from selfplay.core.algorithm_names import KLEstimator, KLPlace
+from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.divergences import divergence
-from selfplay.learning.logprobs import PassLimits, plan_entropies, plan_logprobs
+from selfplay.learning.logprobs import plan_entropies, plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
 
@@ -89,7 +90,7 @@ class BaseAlgo(ABC):
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self.adapter = adapter
-        self.limits = PassLimits.of(policy, adapter, max_batch_tokens)
+        self.limits = learner_limits(policy, adapter, max_batch_tokens)
         self.mean_length: float | None = None
 
     @abstractmethod

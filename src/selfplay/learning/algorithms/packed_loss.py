@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfplay.learning.logprobs import PassLimits
+from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan, plans_of, samples_of
 
@@ -40,7 +40,7 @@ class PackedLoss(ABC, Generic[Example]):
     def __init__(self, policy: PolicyModel, *, adapter: str = TRAINED, max_batch_tokens: int = 2048) -> None:
         self.policy = policy
         self.adapter = adapter
-        self.limits = PassLimits.of(policy, adapter, max_batch_tokens)
+        self.limits = learner_limits(policy, adapter, max_batch_tokens)
 
     @abstractmethod
     def update(self, examples: Sequence[Example]) -> dict[str, float]:
