@@ -132,7 +132,7 @@ class MagnetSettings(Settings):
 
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
-    alpha: float = Field(default=0.5, gt=0)
+    alpha: float = Field(default=0.8, gt=0)
     """Weight of the divergence from the average, in units of the root mean square of the batch's advantages.
     A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)

@@ -42,7 +42,7 @@ class Magnet(BaseAlgo):
     average_warmup = 1
     """The magnet is slower than the policy from the beginning; otherwise the policy runs ahead of itself."""
 
-    def __init__(self, alpha: float = 1.0, uniform: float = 0.05) -> None:
+    def __init__(self, alpha: float = 0.8, uniform: float = 0.05) -> None:
         super().__init__(regulariser="magnet")
         self.alpha = alpha
         self.uniform = uniform
