@@ -102,10 +102,21 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
     assert min(moved) > 0
 
 
-@pytest.mark.parametrize("mode", ["mirror", "lagged"])
-def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode):
+MAGNET = {"learning__algorithm": '{type = "magnet"}', "learning__momentum": "0.8"}
+SEVERAL_STEPS = {
+    "learning__algorithm": '{type = "ppo"}',
+    "learning__epochs": "2",
+    "learning__minibatches": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "learning"), [("mirror", {}), ("lagged", {}), ("mirror", MAGNET), ("mirror", SEVERAL_STEPS)]
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learning):
     config = configure(
         model,
+        **learning,
         population__sample_mode=mode,
         population__add_every="1",
         learning__steps="7",

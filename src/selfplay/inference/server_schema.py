@@ -187,10 +187,11 @@ def context_length_exceeded(limit: int, prompt_tokens: int, max_tokens: int) -> 
 
 def prompt_too_long(limit: int, messages: int, characters: int, ids: int) -> ApiError:
     """Return the error for messages that are too long for the context, whatever their tokens are."""
+    given = f" and {ids} token ids" if ids else ""
     return ApiError(
         400,
         f"This model's maximum context length is {limit} tokens. However, your {messages} messages have "
-        f"{characters} characters and {ids} token ids, which is more than fits. Please reduce their length.",
+        f"{characters} characters{given}, which is more than fits. Please reduce their length.",
         param="messages",
         code="context_length_exceeded",
     )
