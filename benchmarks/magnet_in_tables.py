@@ -5,8 +5,8 @@ averages the rewards of each action, and moves the policy a share ``fit`` of the
 magnet is a running average of the policy's logarithms. So what is left is the algorithm and the noise of the
 games. With a language model one update moves far less than all of the way, and states share their weights.
 
-The table gives NashConv of a slower average (0.95), as the mean and the largest value over the last third of
-the updates and over seeds, in units of the game. Rewards are divided by their root mean square; magnet
+The table gives NashConv of a slower average (0.95), as the mean and the largest value over the last four of
+ten evaluations and over seeds, in units of the game. Rewards are divided by their root mean square; magnet
 divides by that of advantages, which are smaller, so an alpha here corresponds to a larger one there.
 
 Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--alphas 0.5 0.67 1]
@@ -39,7 +39,8 @@ PRIOR = 0.5
 """Steps without advantage that are added to those of each action."""
 SLOW_DECAY = 0.95
 """Decay of the average that is evaluated."""
-EVALUATIONS = 10
+EVALUATIONS, LAST = 10, 4
+"""Evaluations of a run, and those of them that the table is about."""
 
 
 @dataclass
@@ -204,7 +205,7 @@ def main() -> None:
         ]
         for one in settings:
             curves = [[tree.nash_conv(p) for p in learn(tree, *one, seed)] for seed in range(options.seeds)]
-            last = np.array(curves)[:, -EVALUATIONS // 3 :]
+            last = np.array(curves)[:, -LAST:]
             updates, games = GAMES[name]
             rows.append(
                 [

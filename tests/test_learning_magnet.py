@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfplay.config.learning import LearningSettings, MagnetSettings
-from selfplay.core import InputError, TrainingRecord
+from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms import Magnet
 from selfplay.learning.learner import Learner, Schedule
@@ -145,6 +145,13 @@ def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
     assert after[0] - after[1] > before[0] - before[1] + 1
     assert np.exp(after).sum() > 0.7 > 0.1 > np.exp(before).sum()
     assert metrics["value_scale"] == pytest.approx(RMS)
+
+
+def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():
+    algorithm = Magnet()
+    algorithm.initialize(magnet_policy(), max_generation_len=4)
+    with pytest.raises(SelfplayError, match="magnet learns from legal answers, and this batch has none"):
+        algorithm.begin([make_record([7], [1], 1.0)])
 
 
 def test_magnet_needs_an_average():

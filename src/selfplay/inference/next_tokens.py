@@ -37,11 +37,11 @@ class Logits:
 
     def at(self, temperature: float) -> Distributions:
         """Return the distributions at a temperature."""
-        if temperature not in self._distributions:
-            if len(self._distributions) == TEMPERATURES:
-                del self._distributions[next(iter(self._distributions))]
-            self._distributions[temperature] = Distributions(self.logits_NV, temperature)
-        return self._distributions[temperature]
+        found = self._distributions.pop(temperature, None) or Distributions(self.logits_NV, temperature)
+        if len(self._distributions) == TEMPERATURES:
+            del self._distributions[next(iter(self._distributions))]
+        self._distributions[temperature] = found  # the most recently used is the last
+        return found
 
 
 class StoredLogits:

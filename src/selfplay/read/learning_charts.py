@@ -91,7 +91,7 @@ def learning_charts(run: RunView) -> list[Chart | None]:
         share_chart(
             "Age of trained answers",
             lines_of(by_age) if any(ages) else [],
-            "Share of the records, by the number of versions between play and learning.",
+            "Share of the answers, by the number of versions between play and learning.",
         ),
     ]
 

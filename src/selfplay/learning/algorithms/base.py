@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import TrainingRecord
@@ -19,11 +18,10 @@ from selfplay.core.algorithm_names import KLEstimator, KLPlace
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.divergences import divergence
+from selfplay.learning.legal_answers import FloatArray
 from selfplay.learning.logprobs import plan_entropies, plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
-
-FloatArray = NDArray[np.float64]
 
 
 class BaseAlgo(ABC):

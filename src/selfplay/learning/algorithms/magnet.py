@@ -23,7 +23,7 @@ square of the batch's advantages.
 import numpy as np
 from torch import Tensor
 
-from selfplay.core import TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.adapters import average_of
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
@@ -49,7 +49,16 @@ class Magnet(BaseAlgo):
         self._values = ActionValues()
 
     def begin(self, records: list[TrainingRecord]) -> None:
-        """Average the advantages of the whole batch."""
+        """Average the advantages of the whole batch.
+
+        Raises:
+            SelfplayError: no answer has legal answers beside it, so there is nothing to learn.
+        """
+        if not any(answer.alternatives for record in records for answer in record.answers):
+            raise SelfplayError(
+                "magnet learns from legal answers, and this batch has none; "
+                "choose another learning.algorithm, such as reinforce"
+            )
         super().begin(records)
         self._values = ActionValues.of(records)
 
