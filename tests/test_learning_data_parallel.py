@@ -194,6 +194,9 @@ CASES = {
     "plain": Case(batches(8, 8, 8)),
     "uniform and averaged": Case(batches(9, 6, 8), regulariser="uniform", average_decay=0.5),
     "base and KL": Case(batches(8, 5, 7), regulariser="base", kl_weight=0.3),
+    "following reference": Case(
+        batches(8, 5, 7), regulariser="reference", kl_weight=0.3, options={"kl_to": "reference"}
+    ),
     "uneven": Case(batches(3, 2, 13), regulariser="uniform"),
     "one empty": Case([self_play_batch(5, 1, 0)], regulariser="uniform", kl_weight=0.3),
     "too long on one shard only": Case(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from selfplay.config.learning import LearningSettings, MagnetSettings
-from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.adapters import reference_of
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms import Magnet
 from selfplay.learning.learner import Learner, Schedule
@@ -79,7 +79,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     values = {(1, 2, 3): [1.5 / 2.5, -0.5 / 1.5], (9, 8): [0.0, 2.0 / 1.5, 0.0]}
     for prompt, legal, share in (([1, 2, 3], LEGAL, 3 / 6), ([9, 8], [YES, NO, MAYBE], 2 / 6)):
         with torch.no_grad():
-            average = torch.softmax(answer_logprobs(policy, average_of(TRAINED), prompt, legal), dim=0)
+            average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
         magnet = 0.9 * average + 0.1 / len(legal)
         target = torch.softmax(torch.log(magnet) + torch.tensor(values[tuple(prompt)]) / RMS / 0.5, dim=0)
         loss = loss - share * (target * answer_logprobs(policy, TRAINED, prompt, legal)).sum()
@@ -93,7 +93,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
 def magnet_policy() -> PolicyModel:
     policy = tiny_policy()
     state = policy.adapter_state()
-    policy.load_adapter_state({key: 0.5 * value for key, value in state.items()}, average_of(TRAINED))
+    policy.load_adapter_state({key: 0.5 * value for key, value in state.items()}, reference_of(TRAINED))
     perturb_adapter(policy)
     return policy
 
@@ -152,9 +152,3 @@ def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teache
     algorithm.initialize(magnet_policy(), max_generation_len=4)
     with pytest.raises(SelfplayError, match="magnet learns from legal answers, and this batch has none"):
         algorithm.begin([make_record([7], [1], 1.0)])
-
-
-def test_magnet_needs_an_average():
-    with pytest.raises(InputError, match="running average is the magnet"):
-        LearningSettings(algorithm=MagnetSettings())
-    assert LearningSettings(algorithm=MagnetSettings(), average_decay=0.8).algorithm.type == "magnet"

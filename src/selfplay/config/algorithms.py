@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from selfplay.config.base import ClassPath, Settings
-from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level
+from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level, Reference
 
 
 class AlgorithmSettings(Settings):
@@ -22,11 +22,14 @@ class AlgorithmSettings(Settings):
 class LossSettings(AlgorithmSettings):
     """Base of the package's own algorithms: the terms that any loss may have."""
 
-    regulariser: Literal["none", "uniform", "base"] = "uniform"
-    """The cross-entropy from a reference distribution over the legal answers to the policy is added to the
-    loss. The reference is uniform, or the untrained model's distribution."""
+    regulariser: Literal["none", "uniform", "base", "reference"] = "uniform"
+    """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
+    uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the untrained model on the sampled tokens."""
+    """Weight of the KL divergence to another model on the sampled tokens."""
+    kl_to: Reference = "base"
+    """The other model: the untrained one, or the reference that follows the policy
+    (`learning.reference_decay`)."""
     kl_estimator: KLEstimator = "k3"
     """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean."""
     kl_in: KLPlace = "loss"
@@ -127,16 +130,16 @@ class DppoSettings(LossSettings):
 
 
 class MagnetSettings(Settings):
-    """Answers best against the running average of the policy, as far as the average allows. It needs answers
-    that can be listed, and `learning.average_decay` above 0."""
+    """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
+    answers that can be listed."""
 
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
     alpha: float = Field(default=0.8, gt=0)
-    """Weight of the divergence from the average, in units of the root mean square of the batch's advantages.
-    A smaller value moves further in each update."""
+    """Weight of the divergence from the reference, in units of the root mean square of the batch's
+    advantages. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
-    """Share of the uniform distribution over the legal answers that is mixed with the average."""
+    """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
 
 
 class PythonAlgorithm(AlgorithmSettings):

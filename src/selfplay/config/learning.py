@@ -2,11 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from selfplay.config.algorithms import Algorithm, MagnetSettings, ReinforceSettings
+from selfplay.config.algorithms import Algorithm, ReinforceSettings
 from selfplay.config.base import Settings
-from selfplay.core import InputError
 
 
 class LearningSettings(Settings):
@@ -25,7 +24,7 @@ class LearningSettings(Settings):
     """Factors by which both rates are multiplied for some policies, by the policy's name."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
-    0; `magnet` answers the average of many updates, and gains from 0.8."""
+    0; `magnet` is tied to the average of many updates, and gains from 0.8."""
     warmup_steps: int = Field(default=4, ge=0)
     """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -38,6 +37,11 @@ class LearningSettings(Settings):
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
+    reference_decay: float = Field(default=0.8, ge=0, lt=1)
+    """Decay of the reference, a second running average of the adapter's weights, to which `magnet`, `kl_to`
+    and `regulariser` can tie the policy; 0 for a copy of the weights."""
+    reference_every: int = Field(default=1, ge=1)
+    """Number of updates after each of which the reference follows the policy."""
     max_generation_len: int | None = Field(default=None, ge=1)
     """Constant normaliser of the loss, in tokens; `inference.max_tokens` if not given."""
     max_train_len: int | None = Field(default=None, ge=2)
@@ -47,16 +51,6 @@ class LearningSettings(Settings):
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
-
-    @model_validator(mode="after")
-    def _magnet_has_an_average(self) -> "LearningSettings":
-        if isinstance(self.algorithm, MagnetSettings) and not self.average_decay:
-            raise InputError(
-                "learning.average_decay",
-                "is 0, but the running average is the magnet of learning.algorithm",
-                "Set it, for example to 0.8",
-            )
-        return self
 
     @field_validator("algorithm", mode="before")
     @classmethod

@@ -9,14 +9,18 @@ from pydantic import AfterValidator, Field
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import AVERAGE, REFERENCE, is_reserved
 from selfplay.core.history import History
 
 
 def _names(adapters: dict[str, str]) -> dict[str, str]:
     for name in adapters:
-        if not re.fullmatch(r"[\w-]+", name) or name == BASE:
-            raise InputError("adapters", f"{name!r} is not a valid name", "Use letters, digits, _ and -")
+        if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
+            raise InputError(
+                "adapters",
+                f"{name!r} is not a valid name",
+                f"Use letters, digits, _ and -; no name that ends in {AVERAGE} or {REFERENCE}",
+            )
     return adapters
 
 

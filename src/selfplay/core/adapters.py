@@ -7,6 +7,7 @@ TRAINED = "default"
 BASE = "base"
 """The model without an adapter."""
 AVERAGE = "average"
+REFERENCE = "reference"
 
 LORA_RANK = 16
 LORA_ALPHA = 32
@@ -24,6 +25,16 @@ DELIVERY_FILE = "delivery.json"
 """The learner's description of an adapter, with which an engine checks what it serves."""
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a name is the model's own, or may be that of an adapter that follows a policy."""
+    return name == BASE or name.endswith((AVERAGE, REFERENCE))
+
+
 def average_of(policy: str) -> str:
     """Return the name of the adapter that holds the running average of a policy's weights."""
     return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"
+
+
+def reference_of(policy: str) -> str:
+    """Return the name of the adapter that follows a policy and holds it back; see ``learning.following``."""
+    return REFERENCE if policy == TRAINED else f"{policy}-{REFERENCE}"

@@ -14,5 +14,8 @@ Level = Literal["token", "sequence"]
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """An estimator of a KL divergence from sampled tokens; see ``learning.divergences``."""
 
+Reference = Literal["base", "reference"]
+"""What a policy is compared with: the untrained model, or the adapter that follows the policy."""
+
 KLPlace = Literal["loss", "reward"]
 """Whether a KL divergence is a term of the loss or is subtracted from the advantage of each token."""

@@ -80,9 +80,9 @@ class Batch:
     """R answers that were drawn, and legal answers to the same prompts, as plans.
 
     Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
-    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` and ``base``
-    are logprobs_C of each plan, before the update's first step and of the untrained model; the algorithm
-    fills them as far as it needs them.
+    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` are
+    logprobs_C of each plan before the update's first step, and ``others`` those of other adapters, by name;
+    the algorithm fills them as far as it needs them.
     """
 
     plans: list[TreePlan]
@@ -94,7 +94,7 @@ class Batch:
     separate_tokens: int
     mean_length: float
     old: list[Tensor] = field(default_factory=list)
-    base: list[NDArray[np.float64]] = field(default_factory=list)
+    others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
 
     @property
     def num_answers(self) -> int:

@@ -11,15 +11,21 @@ import torch
 from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core.adapters import reference_of
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch
 from selfplay.learning.data_parallel import DataParallel, Share, combine
+from selfplay.learning.following import Follower
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 
 SQUARES_DECAY = 0.99
 """AdamW's second beta: the decay of the running mean of squared gradients."""
+AVERAGE_WARMUP = 9
+"""The average is evaluated and kept, so it soon forgets the untrained weights; see ``following``."""
+REFERENCE_PREFIX = "reference."
+"""Begins the names of the reference's weights among a learner's tensors."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 
@@ -64,6 +70,8 @@ class Learner:
         minibatches: number of optimizer steps in each epoch, each on a part of the records.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
+        reference_decay, reference_every: how the reference follows the policy; see ``following``. There is
+            one only if the algorithm compares the policy with it.
         max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
             drawn by the current version; a greater one ends the run. See :meth:`_check_mismatch`.
         group: the learners that share the work of each update, all in the same state; ``None`` if this
@@ -86,6 +94,8 @@ class Learner:
         epochs: int = 1,
         minibatches: int = 1,
         average_decay: float = 0.0,
+        reference_decay: float = 0.8,
+        reference_every: int = 1,
         max_mismatch: float = 0.2,
         group: DataParallel | None = None,
     ) -> None:
@@ -112,8 +122,15 @@ class Learner:
         self.group = group
         self.version = 0
         self.samples_seen = 0
+        self.average = Follower(policy, adapter, average_of(adapter), average_decay, warmup=AVERAGE_WARMUP)
         if average_decay:
-            policy.load_adapter_state(policy.adapter_state(adapter), average_of(adapter))
+            self.average.start()
+        self.reference: Follower | None = None
+        if "reference" in algorithm.compared_with:
+            self.reference = Follower(
+                policy, adapter, reference_of(adapter), reference_decay, reference_every
+            )
+            self.reference.start()
         self.optimizer = torch.optim.AdamW(
             policy.adapter_parameters(adapter),
             lr=learning_rate.start,
@@ -152,8 +169,7 @@ class Learner:
             share, norm = self._steps(minibatches, regulariser_weight)
         metrics, trained = share.metrics, share.counts.answers
         self.version += 1
-        if self.average_decay:
-            self._average()
+        self._follow()
         self.samples_seen += trained
         seconds = perf_counter() - started
         return metrics | {
@@ -249,25 +265,41 @@ class Learner:
                 "learning.learning_rate or collection.max_staleness"
             )
 
-    def _average(self) -> None:
-        """Polyak averaging: average <- d * average + (1 - d) * weights, d rising to ``average_decay``."""
-        decay = min(self.average_decay, self.version / (self.version + self.algorithm.average_warmup))
-        averages = self.policy.adapter_parameters(average_of(self.adapter))
-        weights = self.policy.adapter_parameters(self.adapter)
-        with torch.no_grad():
-            for average, weight in zip(averages, weights, strict=True):
-                average.lerp_(weight, 1 - decay)
+    def _follow(self) -> None:
+        """Let the average and the reference follow the policy."""
+        if self.average_decay:
+            self.average.follow(self.version)
+        if self.reference is not None:
+            self.reference.follow(self.version)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
-        return training_tensors(self.policy, self.adapter, self.optimizer)
+        """Return trained weights, AdamW's moments and step counts, and the reference's weights.
+
+        Their names are the same for any policy.
+        """
+        tensors = training_tensors(self.policy, self.adapter, self.optimizer)
+        if self.reference is not None:
+            tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
+        return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
 
         Raises:
-            InputError: the weights belong to another adapter.
+            InputError: the weights belong to another adapter, or the reference's are missing.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors)
+        if self.reference is not None:
+            self.reference.load(_reference_in(tensors))
         self.version = version
         self.samples_seen = samples_seen
+
+
+def _reference_in(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    prefix = REFERENCE_PREFIX
+    weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    if not weights:
+        raise InputError(
+            "learning.algorithm", "the saved state has no reference", "Resume with the settings of the run"
+        )
+    return weights

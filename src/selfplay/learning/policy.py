@@ -26,9 +26,11 @@ from selfplay.core.adapters import (
     BASE,
     LORA_ALPHA,
     LORA_RANK,
+    REFERENCE,
     TRAINED,
     Quantization,
     average_of,
+    is_reserved,
 )
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
@@ -305,12 +307,12 @@ class PolicyModel:
 def _check_policy_names(policies: Sequence[str]) -> None:
     reserved = dir(torch.nn.ModuleDict())  # PEFT stores weights in a ModuleDict by the adapter's name
     for name in policies:
-        if not POLICY_NAME.fullmatch(name) or name == BASE or name.endswith(AVERAGE) or name in reserved:
+        if not POLICY_NAME.fullmatch(name) or is_reserved(name) or name in reserved:
             raise InputError(
                 "policies",
                 f"{name!r} cannot name a policy",
-                f'Use letters, digits, "-" and "_"; not "{BASE}", no name that ends in "{AVERAGE}", and no '
-                "method of a torch module.",
+                f'Use letters, digits, "-" and "_"; not "{BASE}", no name that ends in "{AVERAGE}" or '
+                f'"{REFERENCE}", and no method of a torch module.',
             )
     if not policies or len({name.lower() for name in policies}) < len(policies):
         raise InputError(

@@ -116,6 +116,8 @@ def build_learner(
         epochs=learning.epochs,
         minibatches=learning.minibatches,
         average_decay=learning.average_decay,
+        reference_decay=learning.reference_decay,
+        reference_every=learning.reference_every,
         max_mismatch=learning.max_mismatch,
     )
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from selfplay.core import TrainingRecord
-from selfplay.core.algorithm_names import KLEstimator, KLPlace
+from selfplay.core.adapters import reference_of
+from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.divergences import divergence
@@ -31,13 +32,15 @@ class BaseAlgo(ABC):
     divided by the constant normaliser M.
 
     Args:
-        regulariser: ``none``, ``uniform`` or ``base``: cross-entropy from the uniform distribution, or from
-            the untrained model's, over legal answers (see ``legal_answers``). An algorithm may have its own
-            distribution (:meth:`reference`) under another name.
-        kl_weight: weight of KL(pi || untrained model) on the sampled tokens.
+        regulariser: ``none``, ``uniform``, ``base`` or ``reference``: cross-entropy from the uniform
+            distribution, or from that of the untrained model or of the reference that follows the policy,
+            over legal answers (see ``legal_answers``). An algorithm may have its own distribution
+            (:meth:`pull`) under another name.
+        kl_weight: weight of KL(pi || ``kl_to``) on the sampled tokens.
         max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
             terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
             drew.
+        kl_to: ``base`` is the untrained model, ``reference`` the adapter that follows the policy.
         kl_estimator: how the divergence is estimated; see ``divergences``.
         kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts each token's estimate, times the
             weight, from the token's own advantage, without a gradient.
@@ -45,15 +48,13 @@ class BaseAlgo(ABC):
             from the loss.
     """
 
-    average_warmup = 9
-    """The average's decay after update v is at most v / (v + this), so that it forgets the first weights."""
-
     def __init__(
         self,
         regulariser: str = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 2.0,
         *,
+        kl_to: Reference = "base",
         kl_estimator: KLEstimator = "k3",
         kl_in: KLPlace = "loss",
         entropy_weight: float = 0.0,
@@ -61,6 +62,7 @@ class BaseAlgo(ABC):
         self.regulariser = regulariser
         self.kl_weight = kl_weight
         self.max_importance_weight = max_importance_weight
+        self.kl_to = kl_to
         self.kl_estimator = kl_estimator
         self.kl_in = kl_in
         self.entropy_weight = entropy_weight
@@ -90,6 +92,11 @@ class BaseAlgo(ABC):
         self.adapter = adapter
         self.limits = learner_limits(policy, adapter, max_batch_tokens)
         self.mean_length: float | None = None
+
+    @property
+    def compared_with(self) -> set[str]:
+        """What the policy is compared with: ``base``, ``reference``, both or neither."""
+        return {self.regulariser} & {"base", "reference"} | ({self.kl_to} if self.kl_weight else set())
 
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
@@ -138,12 +145,12 @@ class BaseAlgo(ABC):
         """
         self._sums.clear()
         self._token_sums.clear()
-        self.compute_base(batch)
-        reference_A = self.reference(batch)
+        self.compute_others(batch)
+        pull_A = self.pull(batch)
         seen = []
         with self.policy.adapter(self.adapter):
             for index in range(len(batch.plans)):
-                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, reference_A)
+                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, pull_A)
                 torch.autograd.backward(loss)
                 self._sums["loss"] += float(loss.detach())
                 seen.append(logprobs_C.detach().double().cpu().numpy())
@@ -154,7 +161,7 @@ class BaseAlgo(ABC):
         self._token_sums[name] += float(values_S.detach().sum())
 
     def _plan_loss(
-        self, batch: Batch, index: int, regulariser_weight: float, reference_A: FloatArray
+        self, batch: Batch, index: int, regulariser_weight: float, pull_A: FloatArray
     ) -> tuple[Tensor, Tensor]:
         """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
         plan = batch.plans[index]
@@ -171,18 +178,19 @@ class BaseAlgo(ABC):
         else:
             self._add_mismatch(drawn_S, tokens)
         if self.kl_weight:
-            base_S = self._tensor(batch.base[index][plan.prediction_S].astype(np.float32))[own_S]
+            other_C = batch.others[self._adapter_of(self.kl_to)][index]
+            other_S = self._tensor(other_C[plan.prediction_S].astype(np.float32))[own_S]
             if self.kl_in == "reward":
-                tokens = self._with_kl_in_advantage(drawn_S, base_S, tokens, batch.num_answers)
+                tokens = self._with_kl_in_advantage(drawn_S, other_S, tokens, batch.num_answers)
         loss = self.loss(drawn_S, tokens)
         if len(batch.answers):
-            weight_S = batch.answers.token_weights(plan, reference_A, batch.num_answers)
+            weight_S = batch.answers.token_weights(plan, pull_A, batch.num_answers)
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
             loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
         if self.kl_weight:
-            kl = self._kl(drawn_S, base_S, tokens) / batch.num_answers
+            kl = self._kl(drawn_S, other_S, tokens) / batch.num_answers
             loss = loss + self.kl_weight * kl if self.kl_in == "loss" else loss
-            self._sums["kl_to_base"] += float(kl.detach())
+            self._sums["kl"] += float(kl.detach())
         if self.entropy_weight:
             entropy_S = entropy_C[prediction_S][own_S]
             entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
@@ -200,7 +208,7 @@ class BaseAlgo(ABC):
         if not batch.old:
             metrics |= self._mismatch_metrics(batch)
         if self.kl_weight:
-            metrics["kl_to_base"] = self._sums["kl_to_base"]
+            metrics[f"kl_to_{self.kl_to}"] = self._sums["kl"]
         metrics |= {name: total / max(batch.counts.tokens, 1) for name, total in self._token_sums.items()}
         if len(batch.answers):
             logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
@@ -227,23 +235,28 @@ class BaseAlgo(ABC):
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.policy.device)
 
-    def _kl(self, logprobs_S: Tensor, base_S: Tensor, tokens: Tokens) -> Tensor:
+    def _kl(self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens) -> Tensor:
         weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
-        kl_S = divergence(self.kl_estimator, logprobs_S, base_S)
+        kl_S = divergence(self.kl_estimator, logprobs_S, other_S)
         return (weight_S * kl_S).sum() / self.max_generation_len
 
     def _with_kl_in_advantage(
-        self, logprobs_S: Tensor, base_S: Tensor, tokens: Tokens, num_answers: int
+        self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int
     ) -> Tokens:
         """Return the tokens with A - weight * KL as their advantage, which no step of an update changes."""
         before_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
-        kl_S = divergence(self.kl_estimator, before_S, base_S)
+        kl_S = divergence(self.kl_estimator, before_S, other_S)
         return replace(tokens, advantage_S=tokens.advantage_S - self.kl_weight * kl_S / num_answers)
 
-    def compute_base(self, batch: Batch) -> None:
-        """Set ``batch.base`` to the untrained model's log-probabilities, once, if they are needed."""
-        if not batch.base and (self.regulariser == "base" or self.kl_weight):
-            batch.base = self.logprobs_of(BASE, batch)
+    def compute_others(self, batch: Batch) -> None:
+        """Set ``batch.others`` to the log-probabilities that the policy is compared with, once."""
+        for name in sorted(self.compared_with):
+            adapter = self._adapter_of(name)
+            if adapter not in batch.others:
+                batch.others[adapter] = self.logprobs_of(adapter, batch)
+
+    def _adapter_of(self, name: str) -> str:
+        return reference_of(self.adapter) if name == "reference" else BASE
 
     def logprobs_of(self, adapter: str, batch: Batch) -> list[FloatArray]:
         """Return logprobs_C of every plan with another adapter, without gradients."""
@@ -254,8 +267,13 @@ class BaseAlgo(ABC):
         logprobs_C: FloatArray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
         return logprobs_C
 
-    def reference(self, batch: Batch) -> FloatArray:
+    def pull(self, batch: Batch) -> FloatArray:
         """Return the distribution over legal answers, one number each, that the regulariser pulls to."""
-        if self.regulariser == "base":
-            return batch.answers.normalised(batch.answers.sums(batch.plans, batch.base, batch.num_answers))
+        if self.regulariser in ("base", "reference"):
+            return self.distribution_of(self.regulariser, batch)
         return batch.answers.uniform_reference()
+
+    def distribution_of(self, name: str, batch: Batch) -> FloatArray:
+        """Return the distribution over legal answers of ``base`` or ``reference``, one number each."""
+        logprobs = batch.others[self._adapter_of(name)]
+        return batch.answers.normalised(batch.answers.sums(batch.plans, logprobs, batch.num_answers))

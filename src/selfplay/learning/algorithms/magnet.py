@@ -1,4 +1,4 @@
-"""Magnet: answer best against the running average of the policy, as far as the average allows.
+"""Magnet: give the best reply of the moment, as far as a slowly moving copy of the policy allows.
 
 Self-play with a plain policy gradient goes round the equilibrium. It settles if each player gives, in place
 of the best reply of the moment, the reply that is best less a penalty for leaving a slowly moving policy, the
@@ -11,10 +11,10 @@ The loss is the cross-entropy from pi' to the policy over all legal answers, at 
 weighted by the share of answers to that prompt. So answers that were not drawn have a gradient too, and the
 probability of illegal ones falls.
 
-The magnet is the average of the policy's adapter that is evaluated and kept, mixed with a small share u of
-the uniform distribution. So no answer becomes impossible that was never found to be bad, however rarely its
-position is reached. With its own average as the magnet, the policy is always one reply ahead of its past: an
-optimistic step, which converges where a plain one circles.
+The magnet is the reference that follows the policy (see ``following``), a running average of its weights or a
+copy of them every K updates, mixed with a small share u of the uniform distribution. So no answer becomes
+impossible that was never found to be bad, however rarely its position is reached. Tied to its own past, the
+policy is always one reply ahead of it: an optimistic step, which converges where a plain one circles.
 
 alpha and u are constants, and nothing is scheduled. Q has no unit, because it is divided by the root mean
 square of the batch's advantages.
@@ -24,7 +24,6 @@ import numpy as np
 from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.core.adapters import average_of
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Batch, Tokens
@@ -32,21 +31,23 @@ from selfplay.learning.legal_answers import FloatArray
 
 
 class Magnet(BaseAlgo):
-    """The algorithm that the module's docstring describes. Its learner must keep an average.
+    """The algorithm that the module's docstring describes. Its learner must have a reference.
 
     Args:
         alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
     """
 
-    average_warmup = 1
-    """The magnet is slower than the policy from the beginning; otherwise the policy runs ahead of itself."""
-
     def __init__(self, alpha: float = 0.8, uniform: float = 0.05) -> None:
         super().__init__(regulariser="magnet")
         self.alpha = alpha
         self.uniform = uniform
         self._values = ActionValues()
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The magnet is the reference that follows the policy."""
+        return {"reference"}
 
     def begin(self, records: list[TrainingRecord]) -> None:
         """Average the advantages of the whole batch.
@@ -71,14 +72,8 @@ class Magnet(BaseAlgo):
         metrics = super().update(batch, float(self.max_generation_len))
         return metrics | {"value_scale": self._values.scale}
 
-    def compute_base(self, batch: Batch) -> None:
-        """Set ``batch.base``, the average's log-probabilities, once for a batch."""
-        if not batch.base:
-            batch.base = self.logprobs_of(average_of(self.adapter), batch)
-
-    def reference(self, batch: Batch) -> FloatArray:
+    def pull(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer: the best reply within reach of the magnet."""
-        legal = batch.answers
-        average_A = legal.normalised(legal.sums(batch.plans, batch.base, batch.num_answers))
-        magnet_A = (1 - self.uniform) * average_A + self.uniform * legal.uniform_reference()
+        legal, reference_A = batch.answers, self.distribution_of("reference", batch)
+        magnet_A = (1 - self.uniform) * reference_A + self.uniform * legal.uniform_reference()
         return legal.normalised(np.log(magnet_A) + self._values.of_answers(legal) / self.alpha)

@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level
+from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level, Reference
 from selfplay.learning.aggregation import aggregate
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Tokens
@@ -29,6 +29,7 @@ class LossOptions(TypedDict, total=False):
     regulariser: str
     kl_weight: float
     max_importance_weight: float
+    kl_to: Reference
     kl_estimator: KLEstimator
     kl_in: KLPlace
     entropy_weight: float
@@ -43,6 +44,7 @@ class LossOptions(TypedDict, total=False):
 class BaseOptions(TypedDict, total=False):
     """The keyword arguments of :class:`BaseAlgo` that :class:`TokenLoss` passes on."""
 
+    kl_to: Reference
     kl_estimator: KLEstimator
     kl_in: KLPlace
     entropy_weight: float
