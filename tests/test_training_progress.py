@@ -8,6 +8,7 @@ from rich.console import Console
 from selfplay.training import progress_views
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import BarsView, LinesView, view_of, working
+from selfplay.training.time_estimate import TimeEstimate
 
 FIGURES = {"answers/zero_advantage_share": 1.0, "answers/cut_share": 1.0, "answers/tokens": 16.0}
 FIGURES |= {"learner/legal_mass": 1.0, "answers/entropy_estimate": 4.25, "learner/mismatch": 1e-7}
@@ -153,3 +154,40 @@ def test_a_mismatch_that_was_not_measured_is_reported_as_such():
 
 def test_mismatch_is_not_mentioned_before_the_first_update():
     assert "mismatch" not in shown({})
+
+
+def test_the_duration_of_a_run_is_told_once_from_its_first_updates_without_evaluations():
+    estimate = TimeEstimate(60)
+    assert estimate.updated(0, 100.0) is None
+    assert estimate.updated(1, 150.0) is None  # slower than the others
+    assert estimate.updated(2, 156.0) is None
+    estimate.evaluated(30.0)
+    assert estimate.updated(3, 192.0) is None
+    assert estimate.updated(4, 198.0) == (
+        "an update takes about 6.0 s here, so the 56 updates left will take about 5 min 36 s, "
+        "without evaluations"
+    )
+    assert estimate.updated(5, 204.0) is None
+
+
+def test_a_run_that_ends_before_its_duration_is_known_tells_none():
+    estimate = TimeEstimate(4)
+    assert [estimate.updated(step, 10.0 * step) for step in range(5)] == [None] * 5
+
+
+def test_a_continued_run_tells_how_long_the_rest_takes():
+    estimate = TimeEstimate(200)
+    estimate.updated(150, 0.0)
+    estimate.updated(151, 130.0)
+    estimate.updated(152, 260.0)
+    line = estimate.updated(153, 390.0)
+    assert line is not None
+    assert "takes about 2 min 10 s here, so the 47 updates left will take about 1 h 41 min" in line
+
+
+def test_progress_prints_the_duration():
+    console = to_file()
+    with RunProgress(console, 9, "games", 4) as progress:
+        for step in range(6):
+            progress.updated(step, {})
+    assert sum("updates left will take about" in line for line in written(console)) == 1

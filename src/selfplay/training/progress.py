@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console, Group
 from selfplay.read.numbers import duration_text
 from selfplay.read.warnings import WarningLog
 from selfplay.training.progress_views import print_line, view_of
+from selfplay.training.time_estimate import TimeEstimate
 
 
 class RunProgress:
@@ -27,6 +29,7 @@ class RunProgress:
         self.per_step = per_step
         self.played = 0
         self._warnings = WarningLog()
+        self._estimate = TimeEstimate(total_steps)
         self._view = view_of(console, unit, per_step, total_steps)
 
     def __enter__(self) -> "RunProgress":
@@ -67,10 +70,14 @@ class RunProgress:
         """Show that update ``step`` is done and the next one's play begins."""
         self.played = 0
         self._view.updated(step, _figures(metrics))
+        estimate = self._estimate.updated(step, monotonic())
+        if estimate is not None:
+            print_line(self.console, estimate)
         self._view.begin(self.per_step)
 
     def evaluated(self, step: int, summary: dict[str, str], seconds: float) -> None:
         """Print an evaluation's headline figures and how long it took."""
+        self._estimate.evaluated(seconds)
         self._view.doing("")
         self._view.begin(self.per_step)
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
