@@ -98,7 +98,7 @@ async def nash_conv(
     async def score(state: InformationState) -> list[float]:
         answers = [template.answer(action) for action in state.legal_actions]
         async with slots:
-            return await client.score(_prompt(env_id, template, state), answers, model=models[state.pid])
+            return await client.score(prompt_of(env_id, template, state), answers, model=models[state.pid])
 
     try:
         async with asyncio.timeout(timeout):
@@ -144,7 +144,8 @@ def _states_of(env_id: str) -> list[InformationState]:
     return states
 
 
-def _prompt(env_id: str, template: PromptTemplate, state: InformationState) -> Messages:
+def prompt_of(env_id: str, template: PromptTemplate, state: InformationState) -> Messages:
+    """Return the prompt that a model reads in an information state."""
     return template.messages(game_at(env_id, state.history), state.pid)
 
 
