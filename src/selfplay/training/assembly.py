@@ -104,20 +104,26 @@ def build_learner(
         model,
         algorithm,
         adapter=policy,
-        learning_rate=Schedule(
-            learning.learning_rate * factor,
-            learning.learning_rate_end * factor,
-            learning.steps,
-            learning.warmup_steps,
-        ),
+        learning_rate=_learning_rate(learning, factor),
         regulariser_weight=_regulariser_weight(learning),
         momentum=learning.momentum,
         grad_clip=learning.grad_clip,
         epochs=learning.epochs,
         minibatches=learning.minibatches,
+        skip_zero_advantages=learning.skip_zero_advantages,
         average_decay=learning.average_decay,
         max_mismatch=learning.max_mismatch,
     )
+
+
+def _learning_rate(learning: LearningSettings, factor: float) -> "Schedule":
+    """Return the learning rate by update, times a policy's factor."""
+    from selfplay.learning.learner import Schedule
+
+    first, last = learning.learning_rate, learning.learning_rate_end
+    if learning.schedule == "constant":
+        last = first
+    return Schedule(first * factor, last * factor, learning.steps, learning.warmup_steps)
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":
