@@ -248,7 +248,7 @@ SEVERAL_STEPS = {
 }
 
 
-# What TRL has no loss for; tests/with_trl compares the others with TRL's own. Some bounds are set to act here.
+# What TRL has no loss for; tests/with_trl compares the others with TRL's own. Some bounds are set to act.
 RECIPES: dict[str, dict[str, Any]] = {
     "reinforce": {},
     "rae": {},

@@ -1,7 +1,7 @@
-"""Gradients of recipes beside those of TRL's own loss code, on one batch in which ratios differ and clips act.
+"""Gradients of recipes beside those of TRL's own loss code, on a batch in which ratios differ and clips act.
 
-TRL computes the log-probabilities of padded rows with transformers and peft, this package those of prefix trees
-with its own model code. TRL takes old log-probabilities and advantages as they are given, so both get the same.
+TRL computes the log-probabilities of padded rows with transformers and peft, this package those of prefix
+trees. TRL takes old log-probabilities and advantages as they are given, so both get the same.
 """
 
 import random

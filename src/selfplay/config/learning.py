@@ -22,8 +22,8 @@ class LearningSettings(Settings):
     learning_rate_end: float = Field(default=5e-6, ge=0)
     """Learning rate at the last update; it follows a cosine in between."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has no
-    effect."""
+    """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has
+    no effect."""
     policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Factors by which both rates are multiplied for some policies, by the policy's name."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -39,9 +39,9 @@ class LearningSettings(Settings):
     """Number of parts into which the records of an update are divided at random, with an optimizer step for
     each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
-    """Leave out answers whose advantage is 0, such as those of a group whose rewards are all equal. Means over
-    answers and tokens are then those of the answers that remain, also in the regulariser. If none remains, all
-    are kept."""
+    """Leave out answers whose advantage is 0, such as those of a group whose rewards are all equal. Means
+    over answers and tokens are then those of the answers that remain, also in the regulariser. If none
+    remains, all are kept."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""

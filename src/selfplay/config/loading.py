@@ -21,6 +21,7 @@ from selfplay.core.own_classes import absolute
 
 PRESETS = "presets"
 
+
 def load_config(source: str, overrides: Mapping[str, str], recipe: str | None = None) -> Config:
     """Read a configuration and make its paths absolute, so that a run can be resumed from any directory.
 

@@ -1,7 +1,7 @@
 """Recipes: published algorithms by their names, as changes to a configuration.
 
-A published algorithm is more than a loss: it is a loss, a way from rewards to advantages, and a number of steps
-for each batch. A recipe is a file ``recipes/NAME.toml`` with these, which is laid over a preset or a
+A published algorithm is more than a loss: it is a loss, a way from rewards to advantages, and a number of
+steps for each batch. A recipe is a file ``recipes/NAME.toml`` with these, which is laid over a preset or a
 configuration. The folder is the list of recipes.
 """
 
@@ -41,9 +41,9 @@ def read_recipe(name: str) -> dict[str, Any]:
 def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     """Lay a recipe over the data of a configuration, in place.
 
-    Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole, because
-    the fields of one loss mean nothing to another. A recipe that says how rewards become advantages, with
-    ``credit`` or ``rewards.sampling``, replaces both.
+    Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole,
+    because the fields of one loss mean nothing to another. A recipe that says how rewards become advantages,
+    with ``credit`` or ``rewards.sampling``, replaces both.
     """
     if "algorithm" in _table(recipe, "learning"):
         _table(data, "learning").pop("algorithm", None)
@@ -70,5 +70,6 @@ def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
 def _no_such_recipe(name: str) -> InputError:
     names = recipe_names()
     close = difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(close)}?" if close else f"Give a .toml file or one of {', '.join(names)}"
+    every = f"Give a .toml file or one of {', '.join(names)}"
+    hint = f"Did you mean {' or '.join(close)}?" if close else every
     return InputError("--recipe", f"no recipe is called {name}", hint)

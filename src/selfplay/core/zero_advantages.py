@@ -1,4 +1,4 @@
-"""Leave out answers whose advantage is 0, so that they count neither for the gradient nor for its denominators.
+"""Leave out answers whose advantage is 0, so that they count neither for a gradient nor for its means.
 
 This is the half of DAPO's dynamic sampling that leaves out groups of equal rewards (Yu et al. 2025, arXiv
 2503.14476, section 3.2).

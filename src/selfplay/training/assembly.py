@@ -89,7 +89,7 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter."""
-    from selfplay.learning.learner import Learner, Schedule
+    from selfplay.learning.learner import Learner
 
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
     algorithm = build_algorithm(settings)

@@ -11,6 +11,7 @@ from selfplay.core.zero_advantages import NO_ADVANTAGE
 Learned = Mapping[str, Mapping[str, float]]
 """The metrics of each policy's update."""
 
+
 def staleness_shares(ages: Iterable[int]) -> dict[str, float]:
     """Return the share of records by staleness: ``overlap/staleness_0``, ``overlap/staleness_1`` and so on.
 
