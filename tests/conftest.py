@@ -19,6 +19,7 @@ STARTS_RAY = {
     "test_cluster_placement",
     "test_cluster_program_collectors",
     "test_cluster_programs",
+    "test_cluster_recipes",
     "test_cluster_seats",
     "test_cluster_serve",
     "test_cluster_train",

@@ -25,6 +25,9 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A published algorithm, such as grpo, or a .toml file of your own.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
     runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
@@ -36,7 +39,7 @@ def train(
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
         given = [*words, *(f"--{key}" for key in overrides)]
-        options = {"--seed": seed, "--name": name, "--runtime": runtime}
+        options = {"--seed": seed, "--name": name, "--recipe": recipe, "--runtime": runtime}
         given += [option for option, value in options.items() if value is not None]
         given += ["--dry-run"] if dry_run else []
         _resume(resume, given, address)
@@ -51,7 +54,7 @@ def train(
         overrides["run.runtime"] = runtime
     if address is not None:
         overrides["ray.address"] = address
-    _start(words[0], overrides, name, dry_run)
+    _start(words[0], overrides, recipe, name, dry_run)
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -78,16 +81,20 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return words, overrides
 
 
-def _start(source: str, overrides: dict[str, str], name: str | None, dry_run: bool) -> None:
+def _start(
+    source: str, overrides: dict[str, str], recipe: str | None, name: str | None, dry_run: bool
+) -> None:
     from selfplay.config import load_config
     from selfplay.training.checks import check_config, notes_on
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_names import named_run_directory, new_run_directory
 
-    config = load_config(source, overrides)
+    config = load_config(source, overrides, recipe)
     parent = Path(config.run.directory)
-    run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, Path(source).stem)
+    stem = "-".join(Path(one).stem for one in (source, recipe) if one is not None)
+    run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, stem)
     found = check_config(config)
+    found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:
         stderr = show_dry_run(config, [*found, f"run directory {run_dir}"])
         for line in notes_on(config):

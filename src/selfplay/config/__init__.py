@@ -2,5 +2,6 @@
 
 from selfplay.config.config import Config
 from selfplay.config.loading import dump_config, load_config, preset_names
+from selfplay.config.recipe import recipe_names
 
-__all__ = ["Config", "dump_config", "load_config", "preset_names"]
+__all__ = ["Config", "dump_config", "load_config", "preset_names", "recipe_names"]

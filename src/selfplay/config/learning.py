@@ -1,11 +1,12 @@
 """The learner."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.algorithms import Algorithm, ReinforceSettings
+from selfplay.config.algorithms import Algorithm, MagnetSettings, ReinforceSettings
 from selfplay.config.base import Settings
+from selfplay.core import InputError
 
 
 class LearningSettings(Settings):
@@ -20,6 +21,9 @@ class LearningSettings(Settings):
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
     """Learning rate at the last update; it follows a cosine in between."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has
+    no effect."""
     policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Factors by which both rates are multiplied for some policies, by the policy's name."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -34,6 +38,10 @@ class LearningSettings(Settings):
     minibatches: int = Field(default=1, ge=1)
     """Number of parts into which the records of an update are divided at random, with an optimizer step for
     each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
+    skip_zero_advantages: bool = False
+    """Leave out answers whose advantage is 0, such as those of a group whose rewards are all equal. Means
+    over answers and tokens are then those of the answers that remain, also in the regulariser. If none
+    remains, all are kept."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
@@ -51,6 +59,16 @@ class LearningSettings(Settings):
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
+
+    @model_validator(mode="after")
+    def _magnet_sees_every_answer(self) -> "LearningSettings":
+        if isinstance(self.algorithm, MagnetSettings) and self.skip_zero_advantages:
+            raise InputError(
+                "learning.skip_zero_advantages",
+                "is not for magnet, which averages the advantages of all answers",
+                "Leave it out, or choose another learning.algorithm",
+            )
+        return self
 
     @field_validator("algorithm", mode="before")
     @classmethod

@@ -4,8 +4,6 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +13,35 @@ from pydantic import ValidationError
 from selfplay.config.config import Config
 from selfplay.config.model import ModelSettings
 from selfplay.config.problems import first_problem
+from selfplay.config.recipe import apply_recipe, read_recipe
 from selfplay.config.roles import absolute_adapter
+from selfplay.config.toml_files import bundled_names, read_bundled, read_toml
 from selfplay.core import InputError
 from selfplay.core.own_classes import absolute
 
+PRESETS = "presets"
 
-def load_config(source: str, overrides: Mapping[str, str]) -> Config:
+
+def load_config(source: str, overrides: Mapping[str, str], recipe: str | None = None) -> Config:
     """Read a configuration and make its paths absolute, so that a run can be resumed from any directory.
 
-    A path in the file is relative to the file, one in ``overrides`` to the working directory.
+    A path in a file is relative to the file, one in ``overrides`` to the working directory.
 
     Args:
         source: path of a TOML file, or the name of a bundled preset.
+        recipe: name or path of a recipe, which is laid over the source and under ``overrides``.
         overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
             is not valid TOML is taken as text.
 
     Raises:
-        InputError: the file or preset does not exist, it is not TOML, or a field is wrong.
+        InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
     """
-    data = _read_toml(source)
+    data = _read_source(source)
     _make_paths_absolute(data, Path(source).parent)
+    if recipe is not None:
+        changes = read_recipe(recipe)
+        _make_paths_absolute(changes, Path(recipe).parent)
+        apply_recipe(data, changes)
     for name, text in overrides.items():
         _override(data, name, _toml_value(text))
     _make_paths_absolute(data, Path())
@@ -51,18 +58,13 @@ def dump_config(config: Config) -> str:
 
 def preset_names() -> list[str]:
     """Return the names of the bundled presets."""
-    names = [entry.name for entry in _presets().iterdir()]
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    return bundled_names(PRESETS)
 
 
-def _presets() -> Traversable:
-    return files("selfplay.config").joinpath("presets")
-
-
-def _read_toml(source: str) -> dict[str, Any]:
+def _read_source(source: str) -> dict[str, Any]:
     path = Path(source)
     if not path.is_file() and source in preset_names():
-        return tomllib.loads(_presets().joinpath(f"{source}.toml").read_text(encoding="utf-8"))
+        return read_bundled(PRESETS, source)
     if path.is_dir():
         raise InputError(
             source,
@@ -71,14 +73,7 @@ def _read_toml(source: str) -> dict[str, Any]:
         )
     if not path.exists():
         raise _no_such_source(source)
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(source, f"is not valid TOML: {error}", "Correct the file") from error
-    except UnicodeDecodeError as error:
-        raise InputError(source, "is not a text file in UTF-8", "Give a .toml file") from error
-    except OSError as error:
-        raise InputError(source, f"cannot be read ({error.strerror})", "Make it readable") from error
+    return read_toml(source)
 
 
 def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:

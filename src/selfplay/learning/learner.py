@@ -12,6 +12,7 @@ from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
+from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch
 from selfplay.learning.data_parallel import DataParallel, Share, combine
@@ -68,6 +69,7 @@ class Learner:
         grad_clip: maximum global L2 norm of the gradient.
         epochs: number of times that an update goes through its records.
         minibatches: number of optimizer steps in each epoch, each on a part of the records.
+        skip_zero_advantages: leave out answers without an advantage; see ``core.zero_advantages``.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
         reference_decay, reference_every: how the reference follows the policy; see ``following``. There is
@@ -93,6 +95,7 @@ class Learner:
         grad_clip: float = 1.0,
         epochs: int = 1,
         minibatches: int = 1,
+        skip_zero_advantages: bool = False,
         average_decay: float = 0.0,
         reference_decay: float = 0.8,
         reference_every: int = 1,
@@ -117,6 +120,7 @@ class Learner:
         self.grad_clip = grad_clip
         self.epochs = epochs
         self.minibatches = minibatches
+        self.skip_zero_advantages = skip_zero_advantages
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
         self.group = group
@@ -160,6 +164,8 @@ class Learner:
         regulariser_weight = self.regulariser_weight.at(self.version)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        if self.skip_zero_advantages:
+            records = without_zero_advantages(records)
         self.algorithm.begin(records)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)

@@ -89,7 +89,7 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter."""
-    from selfplay.learning.learner import Learner, Schedule
+    from selfplay.learning.learner import Learner
 
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
     algorithm = build_algorithm(settings)
@@ -104,22 +104,28 @@ def build_learner(
         model,
         algorithm,
         adapter=policy,
-        learning_rate=Schedule(
-            learning.learning_rate * factor,
-            learning.learning_rate_end * factor,
-            learning.steps,
-            learning.warmup_steps,
-        ),
+        learning_rate=_learning_rate(learning, factor),
         regulariser_weight=_regulariser_weight(learning),
         momentum=learning.momentum,
         grad_clip=learning.grad_clip,
         epochs=learning.epochs,
         minibatches=learning.minibatches,
+        skip_zero_advantages=learning.skip_zero_advantages,
         average_decay=learning.average_decay,
         reference_decay=learning.reference_decay,
         reference_every=learning.reference_every,
         max_mismatch=learning.max_mismatch,
     )
+
+
+def _learning_rate(learning: LearningSettings, factor: float) -> "Schedule":
+    """Return the learning rate by update, times a policy's factor."""
+    from selfplay.learning.learner import Schedule
+
+    first, last = learning.learning_rate, learning.learning_rate_end
+    if learning.schedule == "constant":
+        last = first
+    return Schedule(first * factor, last * factor, learning.steps, learning.warmup_steps)
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from selfplay.core import TrainingRecord
 from selfplay.core.types import Answer
+from selfplay.core.zero_advantages import NO_ADVANTAGE
 
 Learned = Mapping[str, Mapping[str, float]]
 """The metrics of each policy's update."""
-
-NO_ADVANTAGE = 1e-8
-"""Advantages up to this size count as 0: centred rewards that are equal can differ by rounding."""
 
 
 def staleness_shares(ages: Iterable[int]) -> dict[str, float]:

@@ -1,0 +1,120 @@
+"""Recipes: published algorithms that are laid over a configuration."""
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.config import load_config, recipe_names
+from selfplay.core import InputError
+from selfplay.training.assembly import build_learner
+from tiny_models import tiny_policy
+
+KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return tiny_policy()
+
+
+def over(text, recipe, folder, overrides=None):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return load_config(str(path), overrides or {}, recipe)
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "tictactoe", "proposer-solver"])
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, policy):
+    config = load_config(preset, {}, name)
+    learner = build_learner(config.learning, config, policy)
+    assert learner.learning_rate.at(5) == learner.learning_rate.at(config.learning.steps - 1)
+    assert learner.algorithm.regulariser == ("magnet" if name == "magnet" else "none")
+    assert (config.credit is None) == (name == "magnet")
+
+
+def test_the_promised_recipes_are_there():
+    promised = "grpo dr_grpo dapo gspo cispo sapo rloo reinforce_pp reinforce_pp_baseline spo rae icepop kpop"
+    assert {*promised.split(), "dppo", "opsm", "tis", "mis", "magnet", "reinforce"} <= set(recipe_names())
+
+
+def test_a_recipe_replaces_single_fields_and_the_whole_algorithm(tmp_path):
+    text = KUHN + (
+        "[learning]\nlearning_rate = 3e-5\nminibatches = 3\n"
+        '[learning.algorithm]\ntype = "ppo"\ndual_clip = 3.0\nkl_weight = 0.5\n'
+    )
+    learning = over(text, "dapo", tmp_path).learning
+    assert (learning.learning_rate, learning.minibatches) == (3e-5, 16)
+    assert (learning.algorithm.dual_clip, learning.algorithm.kl_weight) == (None, 0.0)
+    assert (learning.algorithm.clip_low, learning.algorithm.clip_high) == (0.2, 0.28)
+
+
+def test_fields_of_the_command_line_are_above_those_of_a_recipe(tmp_path):
+    changed = {"learning.algorithm.clip_high": "0.5", "credit.group": "seat"}
+    config = over(KUHN, "dapo", tmp_path, changed)
+    assert (config.learning.algorithm.clip_high, config.credit.group) == (0.5, "seat")
+    assert config.learning.algorithm.aggregation == "token-mean"
+
+
+def test_a_recipe_brings_its_own_way_from_rewards_to_advantages(tmp_path):
+    assert over(KUHN + "[credit]\ndecay = 0.5\n", "rloo", tmp_path).credit.decay == 0.95
+    with_transforms = KUHN + '[rewards]\nsampling = [{type = "normalize_rewards", z_score = true}]\n'
+    config = over(with_transforms, "rloo", tmp_path)
+    assert (config.credit.type, config.rewards.sampling[0].type) == ("rloo", "same_prompt_baseline")
+    magnet = over(KUHN + '[credit]\ntype = "rae"\n', "magnet", tmp_path)
+    assert (magnet.credit, magnet.rewards.sampling[0].type) == (None, "same_prompt_baseline")
+
+
+def test_a_recipe_of_ones_own_is_a_file_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    own = tmp_path / "recipes" / "mine.toml"
+    own.write_text('[learning]\nepochs = 4\n[learning.algorithm]\npath = "loss.py:Loss"\n')
+    monkeypatch.chdir(tmp_path)
+    config = over(KUHN + '[credit]\ntype = "rae"\n', "recipes/mine.toml", tmp_path)
+    assert config.learning.algorithm.path == f"{tmp_path}/recipes/loss.py:Loss"
+    assert (config.learning.epochs, config.credit.type) == (4, "rae")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("grop", "no recipe is called grop. Did you mean grpo"),
+        ("DR-GRPO", "no recipe is called DR-GRPO. Did you mean dr_grpo"),
+        ("xyz", "no recipe is called xyz. Give a .toml file or one of cispo, dapo"),
+        ("nothing.toml", "there is no file nothing.toml"),
+    ],
+)
+def test_a_wrong_name_is_one_line_with_the_closest_names(name, said, capsys):
+    assert main(["train", "quickstart", "--recipe", name, "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: --recipe: {said}")
+    assert printed.err.count("\n") == 1
+
+
+def test_a_file_that_is_not_toml_and_a_wrong_field_name_the_fault(tmp_path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[learning\n")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        load_config("quickstart", {}, str(broken))
+    broken.write_text("[learning]\nepoch = 2\n")
+    with pytest.raises(InputError, match=r"learning\.epoch"):
+        load_config("quickstart", {}, str(broken))
+
+
+def test_a_dry_run_prints_the_resolved_configuration_which_needs_no_recipe(tmp_path, capsys):
+    assert main(["train", "quickstart", "--recipe", "gspo", "--model.threads=1", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    saved = tmp_path / "saved.toml"
+    saved.write_text(printed.out)
+    assert load_config(str(saved), {}) == load_config("quickstart", {"model.threads": "1"}, "gspo")
+    assert "ok recipe gspo\n" in printed.err
+    assert "ok run directory runs/quickstart-gspo\n" in printed.err
+
+
+def test_a_resumed_run_keeps_its_algorithm(capsys):
+    assert main(["train", "--resume", "runs/any", "--recipe", "gspo"]) == 2
+    assert "nothing else can be given (got --recipe)" in capsys.readouterr().err
+
+
+def test_zero_advantages_are_not_skipped_with_magnet():
+    with pytest.raises(InputError, match=r"^learning\.skip_zero_advantages: is not for magnet"):
+        load_config("quickstart", {"learning.skip_zero_advantages": "true"}, "magnet")

@@ -1,0 +1,96 @@
+"""Runs of every recipe with a tiny model in one process: a program of one turn and, slowly, Kuhn poker."""
+
+import math
+
+import pytest
+from safetensors.torch import load_file
+
+from selfplay.config import load_config, recipe_names
+from selfplay.training.single_process import train
+from test_cluster_programs import quiet
+from test_training_local import SMALL, metrics_of, model  # noqa: F401 - a fixture
+
+LETTERS = """
+from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+
+
+def odd_letters(rollout, arena):
+    return {"Writer": float(sum(map(ord, rollout.steps[-1].completion_text)) % 2)}
+
+
+class Write(SingleTurnEpisode):
+    episode_type = "write"
+    rubric = Rubric([odd_letters])
+
+    def get_initial_actor(self, artifact, state):
+        return "Writer"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        return f"write {artifact}"
+
+
+class Letters(Arena):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        self.add_role(Role("Writer", max_tokens=4))
+        self.add_episode("write", Write())
+
+    def get_batch(self):
+        return [EpisodeRequest("write", number % 2) for number in range(12)]
+"""
+PROGRAM = '[program]\ntype = "python"\npath = "letters.py:Letters"\n'
+FOR_GAMES = (
+    *("collection.games_per_step", "evaluation.games"),
+    *("evaluation.games_during", "evaluation.opponents"),
+)
+WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name != "magnet"]
+# A tiny model finds the legal answers by the regulariser; only then do rewards differ.
+KUHN = {
+    "learning.steps": "40",
+    "learning.learning_rate": "0.01",
+    "lora.rank": "4",
+    "run.save_every": "40",
+    "evaluation.every": "40",
+}
+FINDS_ANSWERS = {
+    "learning.algorithm.regulariser": "uniform",
+    "learning.algorithm.regulariser_weight": "1.0",
+    "learning.algorithm.regulariser_weight_end": "0.1",
+}
+
+
+def kuhn(model, name, **changes):  # noqa: F811
+    own = {} if name == "magnet" else FINDS_ANSWERS
+    return load_config("quickstart", SMALL | {"model.name": str(model)} | KUHN | own | changes, name)
+
+
+def adapter(path, step):
+    return load_file(path / "checkpoints" / f"step-{step:06d}" / "adapter_model.safetensors")
+
+
+def assert_trained(path, steps):
+    """Check that every update was made, rewards differed, figures are numbers, and the adapter has moved."""
+    lines = metrics_of(path)
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert all(math.isfinite(line["learner/loss"]) for line in lines)
+    assert min(line["answers/zero_advantage_share"] for line in lines) < 1
+    first, last = adapter(path, 0), adapter(path, steps)
+    assert any((first[name] != last[name]).any() for name in first)
+
+
+@pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
+def test_every_recipe_trains(name, model, tmp_path):  # noqa: F811
+    (tmp_path / "letters.py").write_text(LETTERS)
+    (tmp_path / "letters.toml").write_text(PROGRAM)
+    few = {"learning.steps": "2", "evaluation.every": "0", "model.name": str(model)}
+    settings = {field: value for field, value in SMALL.items() if field not in FOR_GAMES} | few
+    train(load_config(str(tmp_path / "letters.toml"), settings, name), tmp_path / "run", quiet())
+    assert_trained(tmp_path / "run", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_trains_for_forty_updates_on_kuhn_poker(name, model, tmp_path):  # noqa: F811
+    train(kuhn(model, name), tmp_path / "run", quiet())
+    assert_trained(tmp_path / "run", 40)
+    assert (tmp_path / "run" / "evaluation" / "step-000040-kuhn_poker-nash-conv.json").exists()
