@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from selfplay.config.learning import LearningSettings, MagnetSettings
+from selfplay.config.algorithms import AllActionsSettings, MagnetSettings
+from selfplay.config.learning import LearningSettings, PolicySettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms import Magnet
@@ -154,7 +155,10 @@ def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teache
         algorithm.begin([make_record([7], [1], 1.0)])
 
 
-def test_magnet_needs_an_average():
-    with pytest.raises(InputError, match="running average is the magnet"):
-        LearningSettings(algorithm=MagnetSettings())
-    assert LearningSettings(algorithm=MagnetSettings(), average_decay=0.8).algorithm.type == "magnet"
+@pytest.mark.parametrize("algorithm", [MagnetSettings(), AllActionsSettings()])
+def test_a_magnet_needs_an_average(algorithm):
+    with pytest.raises(InputError, match=r"running average is the magnet of learning\.algorithm"):
+        LearningSettings(algorithm=algorithm)
+    with pytest.raises(InputError, match=r"the magnet of learning\.policies\.solver\.algorithm"):
+        LearningSettings(policies={"solver": PolicySettings(algorithm=algorithm)})
+    assert LearningSettings(algorithm=algorithm, average_decay=0.8).algorithm == algorithm

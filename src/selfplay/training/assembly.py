@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
-from selfplay.config.algorithms import MagnetSettings
+from selfplay.config.algorithms import MagneticSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
@@ -88,11 +88,11 @@ def build_learner(
     model: "PolicyModel",
     policy: str = TRAINED,
 ) -> "Learner":
-    """Build the learner of one policy's adapter."""
+    """Build the learner of one policy's adapter, with the settings of this policy."""
     from selfplay.learning.learner import Learner, Schedule
 
-    settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
-    algorithm = build_algorithm(settings)
+    learning = learning.of_policy(policy)
+    algorithm = build_algorithm(learning.algorithm)
     algorithm.initialize(
         model,
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
@@ -105,10 +105,7 @@ def build_learner(
         algorithm,
         adapter=policy,
         learning_rate=Schedule(
-            learning.learning_rate * factor,
-            learning.learning_rate_end * factor,
-            learning.steps,
-            learning.warmup_steps,
+            learning.learning_rate, learning.learning_rate_end, learning.steps, learning.warmup_steps
         ),
         regulariser_weight=_regulariser_weight(learning),
         momentum=learning.momentum,
@@ -121,11 +118,11 @@ def build_learner(
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":
-    """Return the weight of the regulariser by update; in ``magnet`` there is nothing to weigh it against."""
+    """Return the weight of the regulariser by update; it is the whole loss of algorithms with a magnet."""
     from selfplay.learning.learner import Schedule
 
     settings = learning.algorithm
-    if isinstance(settings, MagnetSettings):
+    if isinstance(settings, MagneticSettings):
         return Schedule(1.0, 1.0, learning.steps)
     first, last = settings.regulariser_weight, settings.regulariser_weight_end
     return Schedule(first, last, learning.steps, geometric=True)
