@@ -158,6 +158,7 @@ def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_pat
 
 def test_each_policy_may_have_an_algorithm_and_rates_of_its_own_and_resumes_with_them(model, tmp_path):  # noqa: F811
     own = {
+        "learning__warmup_steps": "0",
         "learning__learning_rate_end": "1e-5",
         "learning__policies__hider": '{algorithm = {type = "ppo", regulariser = "none", kl_weight = 0.1}}',
         "learning__policies__seeker": "{learning_rate_end = 1e-4, momentum = 0.8}",
