@@ -1,30 +1,30 @@
-"""What the constants of magnet do where the policy is a table: no language model, minutes of one core.
+"""What algorithms over legal answers do where the policy is a table: no language model, minutes of one core.
 
 A policy here is a number for each action of each information state. Each update samples games from it,
-averages the rewards of each action, and moves the policy a share ``fit`` of the way to magnet's target; the
-magnet is a running average of the policy's logarithms. So what is left is the algorithm and the noise of the
-games. With a language model one update moves far less than all of the way, and states share their weights.
+averages the advantages of each action to its value Q, in units of their root mean square, and makes a step of
+Adam with the gradient of ``learning.algorithms.magnet`` or ``all_actions``; every state counts by its share
+of the decisions. The magnet is a running average of the policy's logarithms, or a copy of the policy that is
+taken every few updates. So what is left is the algorithm and the noise of the games. With a language model,
+states share their weights.
 
-The table gives NashConv of a slower average (0.95), as the mean and the largest value over the last four of
-ten evaluations and over seeds, in units of the game. Rewards are divided by their root mean square; magnet
-divides by that of advantages, which are smaller, so an alpha here corresponds to a larger one there.
+``fit`` is magnet without a gradient: each logarithm goes half of the way to the target. ``neurd, KL in the
+loss`` has the divergence beside the loss with its own gradient, where ``neurd`` has it in the values.
 
-Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--alphas 0.5 0.67 1]
+The table gives NashConv of a slower average (0.95), in units of the game: the mean over the last four of ten
+evaluations and over seeds, and the largest of these.
+
+Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--seeds 3]
 Needs:    this package.
 """
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
-import pyspiel
-from numpy.typing import NDArray
 
+from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 GAMES = {
     "kuhn_poker": (150, 1000),
@@ -41,104 +41,61 @@ SLOW_DECAY = 0.95
 """Decay of the average that is evaluated."""
 EVALUATIONS, LAST = 10, 4
 """Evaluations of a run, and those of them that the table is about."""
+FIT = 0.5
+"""Share of the way to the target that ``fit`` goes in an update."""
+SQUARES_DECAY = 0.99
+"""Adam's second beta."""
+UNIFORM, DECAY = 0.05, 0.8
+"""Share of the uniform distribution in the magnet, and decay of the average in it."""
 
 
-@dataclass
-class Tree:
-    """A game's N nodes and S information states; ``child_NA`` are nodes, ``chance_NA`` probabilities."""
+@dataclass(frozen=True)
+class Method:
+    """A loss with its constants.
 
-    name: str
-    child_NA: IntArray
-    chance_NA: FloatArray
-    state_N: IntArray
-    return_N: FloatArray
-    names: list[str] = field(default_factory=list)
-    seats: list[int] = field(default_factory=list)
-    actions: list[list[int]] = field(default_factory=list)
+    The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
+    With ``one_seat``, alpha is 0 for the second player.
+    """
 
-    @classmethod
-    def of(cls, name: str) -> "Tree":
-        """Visit all histories of a game."""
-        children: list[list[int]] = []
-        chances: list[list[float]] = []
-        states: list[int] = []
-        returns: list[float] = []
-        index: dict[tuple[int, str], int] = {}
-        actions: list[list[int]] = []
-
-        def visit(state: "pyspiel.State") -> int:
-            node = len(children)
-            children.append([])
-            chances.append([])
-            states.append(-1)
-            returns.append(state.returns()[0] if state.is_terminal() else 0.0)
-            if state.is_chance_node():
-                legal, chances[node] = (list(one) for one in zip(*state.chance_outcomes(), strict=True))
-            else:
-                legal = state.legal_actions()
-            if not state.is_terminal() and not state.is_chance_node():
-                pid = state.current_player()
-                states[node] = index.setdefault((pid, state.information_state_string(pid)), len(index))
-                if states[node] == len(actions):
-                    actions.append(legal)
-            children[node] = [visit(state.child(action)) for action in legal]
-            return node
-
-        visit(pyspiel.load_game(name).new_initial_state())
-        width = max(map(len, children))
-        child_NA, chance_NA = (
-            np.zeros((len(children), width), dtype=np.int64),
-            np.zeros((len(children), width)),
-        )
-        for node, nodes in enumerate(children):
-            child_NA[node, : len(nodes)] = nodes
-            chance_NA[node, : len(chances[node])] = chances[node]
-        names, seats = [text for _, text in index], [pid for pid, _ in index]
-        return cls(name, child_NA, chance_NA, np.array(states), np.array(returns), names, seats, actions)
+    loss: str
+    alpha: float = 0.8
+    every: int | None = None
+    one_seat: bool = False
+    rate: float = 0.1
+    momentum: float = 0.0
+    beta: float = 2.0
 
     @property
-    def legal_SA(self) -> NDArray[np.bool_]:
-        """Which actions each state has."""
-        counts = np.array([len(one) for one in self.actions])
-        return np.arange(self.child_NA.shape[1]) < counts[:, None]
-
-    def sample(
-        self, policy_SA: FloatArray, games: int, generator: np.random.Generator
-    ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Play games; return state, action and reward of each decision."""
-        chance_NA = np.where(self.state_N[:, None] >= 0, policy_SA[self.state_N], self.chance_NA)
-        cumulated_NA = chance_NA.cumsum(axis=1)
-        node_G = np.zeros(games, dtype=np.int64)
-        decisions: list[tuple[IntArray, IntArray, IntArray]] = []
-        while True:
-            (playing,) = np.nonzero(cumulated_NA[node_G, -1])
-            if not len(playing):
-                break
-            cumulated = cumulated_NA[node_G[playing]]
-            drawn = generator.random(len(playing)) * cumulated[:, -1]
-            action = np.minimum((drawn[:, None] >= cumulated).sum(axis=1), cumulated.shape[1] - 1)
-            decides = self.state_N[node_G[playing]] >= 0
-            decisions.append((playing[decides], self.state_N[node_G[playing]][decides], action[decides]))
-            node_G[playing] = self.child_NA[node_G[playing], action]
-        game, state, action = (np.concatenate(one) for one in zip(*decisions, strict=True))
-        sign = np.where(np.array(self.seats)[state] == 0, 1.0, -1.0)
-        return state, action, sign * self.return_N[node_G][game]
-
-    def nash_conv(self, policy_SA: FloatArray) -> float:
-        """Return the gain of best responses, by OpenSpiel."""
-        game = pyspiel.load_game(self.name)
-        root = game.new_initial_state()
-        table = {
-            name: list(zip(actions, policy_SA[state, : len(actions)], strict=True))
-            for state, (name, actions) in enumerate(zip(self.names, self.actions, strict=True))
-        }
-        policy = pyspiel.TabularPolicy(table)
-        values = pyspiel.expected_returns(root, policy, -1, True)
-        best = [pyspiel.TabularBestResponse(game, pid, policy).value_from_state(root) for pid in range(2)]
-        return float(sum(best) - sum(values))
+    def changes(self) -> str:
+        """What differs from the defaults besides alpha."""
+        parts = [f"copy every {self.every}"] if self.every else []
+        parts += ["one seat"] if self.one_seat else []
+        default = Method(self.loss)
+        for name in ("rate", "momentum", "beta"):
+            if getattr(self, name) != getattr(default, name):
+                parts.append(f"{name} {getattr(self, name):g}")
+        return ", ".join(parts)
 
 
-def normalised(log_SA: FloatArray, legal_SA: NDArray[np.bool_]) -> FloatArray:
+FIT_ONLY, MAGNET, POLICY, NEURD = Method("fit"), Method("magnet"), Method("policy"), Method("neurd")
+IN_LOSS = Method("neurd, KL in the loss")
+METHODS = [
+    *(
+        replace(method, alpha=alpha)
+        for method in (FIT_ONLY, MAGNET, POLICY, NEURD)
+        for alpha in (0.5, 0.8, 1.2)
+    ),
+    IN_LOSS,
+    *(replace(method, every=every) for method in (MAGNET, POLICY, NEURD) for every in (5, 10)),
+    *(replace(method, alpha=alpha, one_seat=True) for method in (POLICY, NEURD) for alpha in (0.8, 2.0)),
+    *(replace(method, rate=0.2) for method in (MAGNET, POLICY, NEURD)),
+    *(replace(method, momentum=0.8) for method in (MAGNET, POLICY, NEURD)),
+    *(replace(NEURD, beta=beta) for beta in (1.0, 4.0)),
+]
+"""The rows of the table."""
+
+
+def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
     """Return logarithms of probabilities; 0 for actions that there are not."""
     masked = np.where(legal_SA, log_SA, -np.inf)
     masked -= masked.max(axis=1, keepdims=True)
@@ -147,75 +104,124 @@ def normalised(log_SA: FloatArray, legal_SA: NDArray[np.bool_]) -> FloatArray:
 
 def values_of(
     tree: Tree, state: IntArray, action: IntArray, reward: FloatArray
-) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return value_SA, each action's mean reward drawn to its state's mean, and which states were met."""
+) -> tuple[FloatArray, FloatArray]:
+    """Return value_SA, each action's mean advantage over the state's mean, and the share of each state."""
     count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
     np.add.at(count_SA, (state, action), 1)
     np.add.at(sum_SA, (state, action), reward)
-    met_S = count_SA.sum(axis=1) > 0
-    mean_S = sum_SA.sum(axis=1) / np.maximum(count_SA.sum(axis=1), 1)
-    return (sum_SA + PRIOR * mean_S[:, None]) / (count_SA + PRIOR), met_S
+    count_S = count_SA.sum(axis=1)
+    mean_S = sum_SA.sum(axis=1) / np.maximum(count_S, 1)
+    scale = np.sqrt(np.mean((reward - mean_S[state]) ** 2))
+    advantage_SA = (sum_SA - count_SA * mean_S[:, None]) / (count_SA + PRIOR) / scale
+    return advantage_SA, count_S / count_S.sum()
 
 
-def learn(
-    tree: Tree, alpha: float, uniform: float, decay: float, fit: float, seed: int
-) -> Iterator[FloatArray]:
-    """Yield the slower average of the policy at every evaluation."""
+def step_of(
+    method: Method,
+    alpha_S1: FloatArray,
+    policy: FloatArray,
+    magnet: FloatArray,
+    value_SA: FloatArray,
+    legal_SA: BoolArray,
+) -> FloatArray:
+    """Return how the loss moves the logarithms of each state."""
+    pi_SA = np.exp(policy) * legal_SA
+    if method.loss in ("fit", "magnet"):
+        target = normalised(magnet + value_SA / alpha_S1, legal_SA)
+        return target - policy if method.loss == "fit" else np.exp(target) * legal_SA - pi_SA
+    away_SA = alpha_S1 * above_mean(policy - magnet, pi_SA)
+    gain_SA = above_mean(value_SA, pi_SA)
+    if method.loss == "policy":
+        return pi_SA * (gain_SA - away_SA)
+    if method.loss == "neurd":
+        return neurd(policy, gain_SA - away_SA, method.beta, legal_SA)
+    return neurd(policy, gain_SA, method.beta, legal_SA) - pi_SA * away_SA
+
+
+def above_mean(number_SA: FloatArray, weight_SA: FloatArray) -> FloatArray:
+    """Return numbers less their mean in each state."""
+    mean_S1: FloatArray = (weight_SA * number_SA).sum(axis=1, keepdims=True)
+    return number_SA - mean_S1
+
+
+def neurd(policy: FloatArray, gain_SA: FloatArray, beta: float, legal_SA: BoolArray) -> FloatArray:
+    """Return the force on each logarithm; none pushes it further out than ``beta``."""
+    equal_SA = legal_SA / legal_SA.sum(axis=1, keepdims=True)
+    centred_SA = above_mean(policy, equal_SA)
+    outwards_SA = (np.abs(centred_SA) > beta) & (centred_SA * gain_SA > 0)
+    return legal_SA * above_mean(np.where(outwards_SA, 0.0, gain_SA), equal_SA)
+
+
+def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
+    """Yield the slower average of the policy at each of the last evaluations."""
     updates, games = GAMES[tree.name]
     generator, legal_SA = np.random.default_rng(seed), tree.legal_SA
-    policy = average = slow = normalised(np.zeros(legal_SA.shape), legal_SA)
+    policy = follower = slow = normalised(np.zeros(legal_SA.shape), legal_SA)
     equal_SA = np.exp(policy)
+    alpha_S = np.full(len(tree.seats), method.alpha)
+    if method.one_seat:
+        alpha_S[np.array(tree.seats) == 1] = 0.0
+    adam = Adam(np.zeros(legal_SA.shape), np.zeros(legal_SA.shape))
     for update in range(1, updates + 1):
         state, action, reward = tree.sample(np.exp(policy) * legal_SA, games, generator)
-        value_SA, met_S = values_of(tree, state, action, reward / np.sqrt(np.mean(reward**2)))
-        magnet_SA = (1 - uniform) * np.exp(normalised(average, legal_SA)) + uniform * equal_SA
-        target = normalised(np.log(magnet_SA) + value_SA / alpha, legal_SA)
-        policy = np.where(met_S[:, None], normalised(policy + fit * (target - policy), legal_SA), policy)
-        kept = min(decay, update / (update + 1))
-        average = np.where(met_S[:, None], kept * average + (1 - kept) * policy, average)
-        kept = min(SLOW_DECAY, update / (update + 9))
-        slow = kept * slow + (1 - kept) * policy
-        if update % (updates // EVALUATIONS) == 0:
+        value_SA, share_S = values_of(tree, state, action, reward)
+        magnet_SA = (1 - UNIFORM) * np.exp(normalised(follower, legal_SA)) + UNIFORM * equal_SA
+        step_SA = step_of(method, alpha_S[:, None], policy, np.log(magnet_SA), value_SA, legal_SA)
+        if method.loss == "fit":
+            step_SA = FIT * step_SA * (share_S[:, None] > 0)
+        else:
+            step_SA = method.rate * adam.step(share_S[:, None] * step_SA, update, method.momentum)
+        policy = normalised(policy + step_SA, legal_SA)
+        if method.every is None:
+            follower = mean_with(follower, policy, min(DECAY, update / (update + 1)))
+        elif update % method.every == 0:
+            follower = policy
+        slow = mean_with(slow, policy, min(SLOW_DECAY, update / (update + 9)))
+        if update % (updates // EVALUATIONS) == 0 and update > updates * (1 - LAST / EVALUATIONS):
             yield np.exp(normalised(slow, legal_SA)) * legal_SA
 
 
+@dataclass
+class Adam:
+    """The moments of Adam, whose second beta is ``SQUARES_DECAY``."""
+
+    first_SA: FloatArray
+    second_SA: FloatArray
+
+    def step(self, gradient_SA: FloatArray, update: int, momentum: float) -> FloatArray:
+        """Return the step of update ``update``, counted from 1, at a rate of 1."""
+        self.first_SA = mean_with(self.first_SA, gradient_SA, momentum)
+        self.second_SA = mean_with(self.second_SA, gradient_SA**2, SQUARES_DECAY)
+        root_SA = np.sqrt(self.second_SA / (1 - SQUARES_DECAY**update)) + 1e-8
+        step_SA: FloatArray = self.first_SA / (1 - momentum**update) / root_SA
+        return step_SA
+
+
+def mean_with(old: FloatArray, new: FloatArray, decay: float) -> FloatArray:
+    """Return a running mean after one more number."""
+    return decay * old + (1 - decay) * new
+
+
 def main() -> None:
-    """Print a row for each game and setting."""
+    """Print a row for each method, with a column for each game."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
-    parser.add_argument("--alphas", nargs="+", type=float, default=[0.5, 0.67, 1.0])
-    parser.add_argument("--uniforms", nargs="+", type=float, default=[0.05])
-    parser.add_argument("--decays", nargs="+", type=float, default=[0.8])
-    parser.add_argument("--fits", nargs="+", type=float, default=[0.5, 1.0])
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     pin_one_thread()
-    rows = []
-    for name in options.games:
-        tree = Tree.of(name)
-        equal = tree.nash_conv(tree.legal_SA / tree.legal_SA.sum(axis=1, keepdims=True))
-        settings = [
-            (alpha, uniform, decay, fit)
-            for alpha in options.alphas
-            for uniform in options.uniforms
-            for decay in options.decays
-            for fit in options.fits
-        ]
-        for one in settings:
-            curves = [[tree.nash_conv(p) for p in learn(tree, *one, seed)] for seed in range(options.seeds)]
-            last = np.array(curves)[:, -LAST:]
-            updates, games = GAMES[name]
-            rows.append(
-                [
-                    *(name.split("(game=")[-1].split("(")[0], f"{updates} x {games}", f"{equal:.2f}"),
-                    *map(str, one),
-                    *(f"{last.mean():.3f}", f"{last.max():.3f}"),
-                ]
-            )
-    heads = ["game", "updates x games", "uniform play", "alpha", "uniform", "decay", "fit", "mean", "largest"]
-    print_table(heads, rows)
+    trees = [Tree.of(name) for name in options.games]
+    equal = [tree.nash_conv(tree.legal_SA / tree.legal_SA.sum(axis=1, keepdims=True)) for tree in trees]
+    rows = [["uniform play", "", "", *(f"{one:.2f}" for one in equal)]]
+    for method in METHODS:
+        cells = []
+        for tree in trees:
+            curves = [[tree.nash_conv(p) for p in learn(tree, method, seed)] for seed in range(options.seeds)]
+            cells.append(f"{np.mean(curves):.3f} ({np.max(curves):.3f})")
+        rows.append([method.loss, f"{method.alpha:g}", method.changes, *cells])
+    names = [name.split("(game=")[-1].split("(")[0] for name in options.games]
+    print_table(["loss", "alpha", "changes", *names], rows)
 
 
 if __name__ == "__main__":

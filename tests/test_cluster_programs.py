@@ -125,7 +125,9 @@ def killed(faults) -> Command:
 
 def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     given = {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
-    some = OPPONENTS | given | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
+    learning = {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
+    own = {"learning__policies__hider": '{algorithm = {type = "ppo", regulariser = "none"}, momentum = 0.5}'}
+    some = OPPONENTS | given | learning | own
     here = configure(model, tmp_path, **some)
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
@@ -143,8 +145,11 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert [list(line) for line in timeless(tmp_path / "there")] == [
         list(line) for line in timeless(tmp_path / "here")
     ]
-    assert "inference/Engine-1/generated_tokens" in metrics_of(tmp_path / "there")[-1]
-    assert "inference/Engine-1/spelled_control_tokens" in metrics_of(tmp_path / "there")[-1]
+    last = metrics_of(tmp_path / "there")[-1]
+    assert "learner/hider/clip_fraction" in last
+    assert "learner/seeker/clip_fraction" not in last
+    assert "inference/Engine-1/generated_tokens" in last
+    assert "inference/Engine-1/spelled_control_tokens" in last
     assert "48 started = 48 finished + 0 failed" in said.getvalue()
     (note,) = [line for line in said_here.getvalue().splitlines() if line.startswith("LoRA adapts")]
     assert said.getvalue().count(note) == 1

@@ -121,11 +121,15 @@ def test_the_file_of_an_algorithm_and_of_a_game_is_relative_to_the_configuration
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
     algorithm = '[learning.algorithm]\npath = "mine.py:Loss"\noptions = {a = 1}\n'
+    algorithm += '[learning.policies.default.algorithm]\npath = "own.py:Loss"\n'
     text = f'[[envs]]\nid = "games/mine.py:Game"\n{algorithm}'
     config = load(text, {"envs.0.weight": "2.0"}, folder=Path("project"))
     assert config.envs[0].id == f"{tmp_path}/project/games/mine.py:Game"
     assert config.envs[0].name == "Game"
     assert config.learning.algorithm.path == f"{tmp_path}/project/mine.py:Loss"
+    own = config.learning.policies["default"].algorithm
+    assert own is not None
+    assert own.path == f"{tmp_path}/project/own.py:Loss"
     assert load(dump_config(config), folder=tmp_path) == config
     here = {"envs.0.id": "other.py:Game", "learning.algorithm.path": "../other.py:Loss"}
     config = load(text, here, folder=Path("project"))
@@ -189,6 +193,19 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ),
         ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
+            {"learning.policies": "{solver = {momentum = 0.5}}"},
+            "learning.policies: the games have no policy solver. They have: default",
+        ),
+        (
+            {"learning.policies.default.algorithm.type": "pro"},
+            'learning.policies.default.algorithm.type: "pro" is not a valid type. Use one of "reinforce"',
+        ),
+        (
+            {"learning.policies.default.algorithm": '{type = "dppo", correction = "tis"}'},
+            "learning.policies.default.algorithm.correction: there is no such field. "
+            'It belongs to type "reinforce"',
+        ),
+        (
             {"learning.algorithm.type": "pro"},
             'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "ppo", "gspo"',
         ),
@@ -232,6 +249,7 @@ def test_fields_of_tagged_entries_are_named_without_their_tag():
         ("learning.max_tokens", "inference.max_tokens"),
         ("learning.kl_weight", "learning.algorithm.kl_weight"),
         ("learning.algorithm.kl_wight", "learning.algorithm.kl_weight"),
+        ("learning.policies.default.momentun", "learning.policies.default.momentum"),
         ("invference.temperature", "inference"),
     ],
 )
@@ -343,6 +361,9 @@ def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
         assert load_config("debate", used | {"buffer.log_batches": False}).uses_buffer
 
 
-def test_policies_of_games_may_have_rates_of_their_own():
-    rates = {"learning.policy_rates": {"default": 2.0}}
-    assert load_config("quickstart", rates).learning.policy_rates == {"default": 2.0}
+def test_the_factors_of_policies_have_been_replaced_by_rates_of_their_own():
+    line = problem({"learning.policy_rates": "{default = 2.0}"})
+    assert line.startswith("learning.policy_rates: there is no such field any more")
+    assert "Write [learning.policies.NAME] with learning_rate and learning_rate_end" in line
+    assert "\n" not in line
+    assert load_config("quickstart", {"learning.policy_rates": "{}"}) == load_config("quickstart", {})

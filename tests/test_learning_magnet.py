@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.config.algorithms import AllActionsSettings, MagnetSettings
+from selfplay.config.learning import LearningSettings, PolicySettings
+from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms import Magnet
@@ -152,3 +154,13 @@ def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teache
     algorithm.initialize(magnet_policy(), max_generation_len=4)
     with pytest.raises(SelfplayError, match="magnet learns from legal answers, and this batch has none"):
         algorithm.begin([make_record([7], [1], 1.0)])
+
+
+@pytest.mark.parametrize("algorithm", [MagnetSettings(), AllActionsSettings()])
+def test_magnets_see_every_answer(algorithm):
+    with pytest.raises(InputError, match=r"is not for learning\.algorithm, which averages"):
+        LearningSettings(algorithm=algorithm, skip_zero_advantages=True)
+    own = {"solver": PolicySettings(algorithm=algorithm)}
+    with pytest.raises(InputError, match=r"is not for learning\.policies\.solver\.algorithm"):
+        LearningSettings(policies=own, skip_zero_advantages=True)
+    assert LearningSettings(algorithm=algorithm).algorithm == algorithm

@@ -2,14 +2,15 @@
 
 import pytest
 
-from selfplay.config import load_config
+from selfplay.config import dump_config, load_config
 from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.config.fields import models_in
 from selfplay.core import InputError
-from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+from selfplay.learning.algorithms import AllActions, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.assembly import build_learner
-from tiny_models import tiny_policy
+from tiny_models import tiny_model, tiny_policy
 
 KINDS = {
     "reinforce": Reinforce,
@@ -19,6 +20,7 @@ KINDS = {
     "sapo": Sapo,
     "dppo": Dppo,
     "magnet": Magnet,
+    "all_actions": AllActions,
 }
 
 
@@ -30,7 +32,7 @@ def test_the_defaults_of_settings_are_those_of_the_class(settings):
     kind = KINDS[settings().type]
     assert type(built) is kind
     expected = vars(kind())
-    if kind is not Magnet:
+    if kind not in (Magnet, AllActions):
         expected["regulariser"] = "uniform"  # a class alone has no legal answers
     assert vars(built) == expected
 
@@ -60,3 +62,33 @@ def test_settings_reach_the_algorithm_and_the_learner():
 def test_there_is_at_least_one_step(field):
     with pytest.raises(InputError, match="at least 1"):
         load_config("tictactoe", {f"learning.{field}": "0"})
+
+
+TWO = {
+    "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
+    "learning.average_decay": "0.8",
+    "learning.momentum": "0.3",
+    "learning.policies.first": '{algorithm = {type = "all_actions", gradient = "neurd"}, momentum = 0.8}',
+    "learning.policies.second": "{learning_rate = 1e-3, learning_rate_end = 1e-4}",
+}
+
+
+def test_a_policy_may_have_an_algorithm_and_rates_of_its_own():
+    config = load_config("quickstart", TWO)
+    model = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0), policies=config.policies)
+    first, second = (build_learner(config.learning, config, model, name) for name in config.policies)
+    assert isinstance(first.algorithm, AllActions)
+    assert first.algorithm.gradient == "neurd"
+    assert isinstance(second.algorithm, Reinforce)
+    run = config.learning
+    rates = [(one.learning_rate.start, one.learning_rate.end) for one in (first, second)]
+    assert rates == [(run.learning_rate, run.learning_rate_end), (1e-3, 1e-4)]
+    assert [one.optimizer.param_groups[0]["betas"][0] for one in (first, second)] == [0.8, 0.3]
+    assert first.regulariser_weight.at(0) == 1.0
+    assert second.regulariser_weight.at(0) == 0.2
+
+
+def test_a_policy_of_its_own_survives_being_written_and_read(tmp_path):
+    config = load_config("quickstart", TWO)
+    (tmp_path / "config.toml").write_text(dump_config(config))
+    assert load_config(str(tmp_path / "config.toml"), {}) == config

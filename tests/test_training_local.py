@@ -103,6 +103,7 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
 
 
 MAGNET = {"learning__algorithm": '{type = "magnet"}', "learning__momentum": "0.8"}
+ALL_ACTIONS = {"learning__algorithm": '{type = "all_actions"}'}
 SEVERAL_STEPS = {
     "learning__algorithm": '{type = "ppo"}',
     "learning__epochs": "2",
@@ -111,7 +112,14 @@ SEVERAL_STEPS = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "learning"), [("mirror", {}), ("lagged", {}), ("mirror", MAGNET), ("mirror", SEVERAL_STEPS)]
+    ("mode", "learning"),
+    [
+        ("mirror", {}),
+        ("lagged", {}),
+        ("mirror", MAGNET),
+        ("mirror", ALL_ACTIONS),
+        ("mirror", SEVERAL_STEPS),
+    ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learning):
     config = configure(

@@ -145,8 +145,8 @@ def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_pa
         ("HideAndSeek", {"program__options__seeker": "a b"}, "policy"),
         (
             "HideAndSeek",
-            {"learning__policy_rates": "{finder = 2.0}"},
-            "learning.policy_rates: .*no policy finder",
+            {"learning__policies": "{finder = {momentum = 0.5}}"},
+            "learning.policies: .*no policy finder",
         ),
     ],
 )
@@ -156,13 +156,27 @@ def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_policies_may_have_different_learning_rates(model, tmp_path):  # noqa: F811
-    run(configure(model, tmp_path, learning__policy_rates="{hider = 3.0}"), tmp_path / "run")
-    lines = metrics_of(tmp_path / "run")
-    assert lines
-    for line in lines:
-        rates = line["learner/hider/learning_rate"], line["learner/seeker/learning_rate"]
-        assert rates[0] == pytest.approx(3 * rates[1])
+def test_each_policy_may_have_an_algorithm_and_rates_of_its_own_and_resumes_with_them(model, tmp_path):  # noqa: F811
+    own = {
+        "learning__warmup_steps": "0",
+        "learning__learning_rate_end": "1e-5",
+        "learning__policies__hider": '{algorithm = {type = "ppo", regulariser = "none", kl_weight = 0.1}}',
+        "learning__policies__seeker": "{learning_rate_end = 1e-4, momentum = 0.8}",
+    }
+    run(configure(model, tmp_path, **own), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000004")
+    resume(tmp_path / "cut", Console(file=io.StringIO()))
+    for name in ("whole", "cut"):
+        last = metrics_of(tmp_path / name)[-1]
+        assert "learner/hider/clip_fraction" in last
+        assert "learner/hider/kl_to_base" in last
+        assert "learner/seeker/kl_to_base" not in last
+        assert last["learner/hider/learning_rate"] == pytest.approx(1e-5)
+        assert last["learner/seeker/learning_rate"] == pytest.approx(1e-4)
+    for policy in ("hider", "seeker"):
+        whole, cut = adapter(tmp_path / "whole", 4, policy), adapter(tmp_path / "cut", 4, policy)
+        assert all((whole[name] == cut[name]).all() for name in whole)
 
 
 def test_a_failed_write_is_reported_in_one_line(model, tmp_path):  # noqa: F811

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from selfplay.config.base import ClassPath, Settings
-from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level, Reference
+from selfplay.core.algorithm_names import (
+    Aggregation,
+    AnswerGradient,
+    Correction,
+    KLEstimator,
+    KLPlace,
+    Level,
+    Reference,
+)
 
 
 class AlgorithmSettings(Settings):
@@ -129,17 +137,35 @@ class DppoSettings(LossSettings):
     """How far above it for a token to become still likelier."""
 
 
-class MagnetSettings(Settings):
-    """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
-    answers that can be listed."""
+class MagneticSettings(Settings):
+    """Base of the algorithms that learn from all legal answers."""
 
-    type: Literal["magnet"] = "magnet"
-    """Names this algorithm."""
     alpha: float = Field(default=0.8, gt=0)
     """Weight of the divergence from the reference, in units of the root mean square of the batch's
     advantages. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
+
+
+class MagnetSettings(MagneticSettings):
+    """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
+    answers that can be listed."""
+
+    type: Literal["magnet"] = "magnet"
+    """Names this algorithm."""
+
+
+class AllActionsSettings(MagneticSettings):
+    """The expected gradient over all legal answers, less the divergence from the reference that follows the
+    policy. It needs answers that can be listed."""
+
+    type: Literal["all_actions"] = "all_actions"
+    """Names this algorithm."""
+    gradient: AnswerGradient = "policy"
+    """The exact policy gradient, or `neurd`, with which rare answers return as fast as others."""
+    beta: float = Field(default=2.0, gt=0)
+    """With `neurd`, an answer whose log-probability differs from the mean of the legal answers by more than
+    this, in nats, is not pushed further away from it."""
 
 
 class PythonAlgorithm(AlgorithmSettings):
@@ -162,6 +188,14 @@ Algorithm = Annotated[
     | SapoSettings
     | DppoSettings
     | MagnetSettings
+    | AllActionsSettings
     | PythonAlgorithm,
     Field(discriminator="type"),
 ]
+
+
+def with_type(algorithm: Any) -> Any:
+    """Return an algorithm's table with its ``type``: ``python`` if it has a ``path``, or ``reinforce``."""
+    if not isinstance(algorithm, dict):
+        return algorithm
+    return {"type": "python" if "path" in algorithm else "reinforce", **algorithm}

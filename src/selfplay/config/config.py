@@ -111,10 +111,10 @@ class Config(Settings):
         for name in FOR_PROGRAMS:
             if self._changed(name):
                 raise InputError(name, "is for the roles of a program, but games are played", "Leave it out")
-        unknown = self.learning.policy_rates.keys() - set(self.policies)
+        unknown = self.learning.policies.keys() - set(self.policies)
         if unknown:
             raise InputError(
-                "learning.policy_rates",
+                "learning.policies",
                 f"the games have no policy {min(unknown)}",
                 f"They have: {', '.join(self.policies)}",
             )

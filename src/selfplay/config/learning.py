@@ -1,12 +1,28 @@
 """The learner."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.algorithms import Algorithm, MagnetSettings, ReinforceSettings
+from selfplay.config.algorithms import Algorithm, MagneticSettings, ReinforceSettings, with_type
 from selfplay.config.base import Settings
 from selfplay.core import InputError
+
+
+class PolicySettings(Settings):
+    """What differs from `[learning]` for one policy, by the policy's name. What is not given is the same as
+    for the others."""
+
+    algorithm: Algorithm | None = None
+    """The policy's algorithm, in place of `learning.algorithm`."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Learning rate of AdamW after warm-up."""
+    learning_rate_end: float | None = Field(default=None, ge=0)
+    """Learning rate at the last update."""
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    """AdamW's first beta."""
+
+    _with_type = field_validator("algorithm", mode="before")(with_type)
 
 
 class LearningSettings(Settings):
@@ -24,8 +40,6 @@ class LearningSettings(Settings):
     schedule: Literal["cosine", "constant"] = "cosine"
     """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has
     no effect."""
-    policy_rates: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Factors by which both rates are multiplied for some policies, by the policy's name."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
     0; `magnet` is tied to the average of many updates, and gains from 0.8."""
@@ -59,20 +73,46 @@ class LearningSettings(Settings):
     max_mismatch: float = Field(default=0.2, gt=0)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
+    policies: dict[str, PolicySettings] = {}
+    """Policies with an algorithm or rates of their own, by name."""
+
+    _with_type = field_validator("algorithm", mode="before")(with_type)
+
+    def of_policy(self, policy: str) -> Self:
+        """Return the settings of one policy's learner."""
+        own = self.policies.get(policy, PolicySettings())
+        given = {name: value for name, value in own if value is not None}
+        return self.model_copy(update=given)
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms that are used, by the field that names them."""
+        own = {f"learning.policies.{name}.algorithm": one.algorithm for name, one in self.policies.items()}
+        return {"learning.algorithm": self.algorithm} | {
+            field: algorithm for field, algorithm in own.items() if algorithm is not None
+        }
 
     @model_validator(mode="after")
-    def _magnet_sees_every_answer(self) -> "LearningSettings":
-        if isinstance(self.algorithm, MagnetSettings) and self.skip_zero_advantages:
+    def _magnets_see_every_answer(self) -> Self:
+        magnetic = [name for name, one in self.algorithms.items() if isinstance(one, MagneticSettings)]
+        if magnetic and self.skip_zero_advantages:
             raise InputError(
                 "learning.skip_zero_advantages",
-                "is not for magnet, which averages the advantages of all answers",
-                "Leave it out, or choose another learning.algorithm",
+                f"is not for {magnetic[0]}, which averages the advantages of all answers",
+                "Leave it out, or choose another algorithm",
             )
         return self
 
-    @field_validator("algorithm", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _with_type(cls, algorithm: Any) -> Any:
-        if not isinstance(algorithm, dict):
-            return algorithm
-        return {"type": "python" if "path" in algorithm else "reinforce", **algorithm}
+    def _without_policy_rates(cls, data: Any) -> Any:
+        """Say what replaces ``policy_rates``; runs of before have an empty table of this name."""
+        if not isinstance(data, dict) or "policy_rates" not in data:
+            return data
+        if not data["policy_rates"]:
+            return {name: value for name, value in data.items() if name != "policy_rates"}
+        raise InputError(
+            "learning.policy_rates",
+            "there is no such field any more: a policy has rates of its own, not factors",
+            "Write [learning.policies.NAME] with learning_rate and learning_rate_end, times the factor",
+        )

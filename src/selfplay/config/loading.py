@@ -78,10 +78,9 @@ def _read_source(source: str) -> dict[str, Any]:
 
 def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
-    learning, envs = data.get("learning"), data.get("envs")
-    algorithm = learning.get("algorithm") if isinstance(learning, dict) else None
-    program = data.get("program")
-    named = [(program, "path"), (program, "protocol"), (algorithm, "path"), (data.get("finetune"), "trainer")]
+    envs, program = data.get("envs"), data.get("program")
+    named = [(program, "path"), (program, "protocol"), (data.get("finetune"), "trainer")]
+    named += [(algorithm, "path") for algorithm in _algorithms(data.get("learning"))]
     named += [(env, "id") for env in envs] if isinstance(envs, list) else []
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):
@@ -101,6 +100,15 @@ def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):
         path = os.path.abspath(directory / os.path.expanduser(name))
         model["name"] = path if os.path.isdir(path) else name
+
+
+def _algorithms(learning: Any) -> list[Any]:
+    """Return the tables of the run's algorithm and of those that policies have of their own."""
+    if not isinstance(learning, dict):
+        return []
+    policies = learning.get("policies")
+    own = list(policies.values()) if isinstance(policies, dict) else []
+    return [table.get("algorithm") for table in (learning, *own) if isinstance(table, dict)]
 
 
 def _no_such_source(source: str) -> InputError:

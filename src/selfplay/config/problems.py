@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -109,7 +109,18 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
 
 
 def _pattern(location: Location) -> tuple[str, ...]:
-    return tuple(ANY_ENTRY if isinstance(part, int) else part for part in location)
+    """Return the path of the fields at a location: ``*`` stands for an index, or for a name of the user's."""
+    return _general(map(str, location), (field.path for field in config_fields()))
+
+
+def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return ``parts`` with ``*`` for a number, and for any part in the place of one in ``paths``."""
+    entries = {path[:end] for path in paths for end in range(1, len(path) + 1) if path[end - 1] == ANY_ENTRY}
+    pattern: tuple[str, ...] = ()
+    for part in parts:
+        entry = (*pattern, ANY_ENTRY)
+        pattern = entry if part.isdigit() or entry in entries else (*pattern, part)
+    return pattern
 
 
 def _hint_for_unknown(location: Location, field: str) -> str:
@@ -133,7 +144,7 @@ def _hint_for_unknown(location: Location, field: str) -> str:
 
 def _written(field: str) -> tuple[str, ...]:
     """Return the path of a field that is named as :func:`dotted` does."""
-    return tuple(ANY_ENTRY if part.isdigit() else part for part in field.split("."))
+    return _general(field.split("."), (other.written for other in config_fields()))
 
 
 def _has_one_path(path: tuple[str, ...]) -> bool:

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 
 from selfplay.config.config import Config
 from selfplay.config.fields import (
+    config_fields,
     is_choice_of_models,
     is_list,
     is_table_by_name,
@@ -52,12 +53,26 @@ def _subsection(path: str, info: FieldInfo) -> list[str]:
     name = f"{path}.NAME" if is_table_by_name(info.annotation) else path
     heading = f"`[[{path}]]`" if is_list(info.annotation) else f"`[{name}]`"
     if is_choice_of_models(info.annotation):
+        first = _first_with(models_in(info.annotation))
+        if path != first:
+            return [
+                f"## {heading}",
+                "",
+                f"{_text(info.description)} Its fields are those of `[{first}]`.",
+                "",
+            ]
         return [f"## {heading}", "", *_choices(path, info)]
     (model,) = models_in(info.annotation)
     text = _text(model.__doc__)
     if is_list(info.annotation):
         text = f"{text} {_text(info.description)}"
-    return [f"## {heading}", "", text, "", *_section(model, path)]
+    return [f"## {heading}", "", text, "", *_section(model, name)]
+
+
+def _first_with(models: list[type[BaseModel]]) -> str:
+    """Return the path of the first field that is a choice of these tables."""
+    fields = (field for field in config_fields() if models_in(field.info.annotation) == models)
+    return ".".join(next(fields).written)
 
 
 def _choices(path: str, info: FieldInfo) -> list[str]:

@@ -19,3 +19,6 @@ Reference = Literal["base", "reference"]
 
 KLPlace = Literal["loss", "reward"]
 """Whether a KL divergence is a term of the loss or is subtracted from the advantage of each token."""
+
+AnswerGradient = Literal["policy", "neurd"]
+"""How a policy follows the values of all legal answers; see ``learning.algorithms.all_actions``."""

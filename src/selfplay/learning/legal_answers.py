@@ -87,6 +87,11 @@ class LegalAnswers:
         share_A: FloatArray = probability_A / np.bincount(self.prompt_of_A, probability_A)[self.prompt_of_A]
         return share_A
 
+    def totals(self, number_A: FloatArray) -> FloatArray:
+        """Return, for each answer, the sum of the numbers of all answers to its prompt."""
+        total_P: FloatArray = np.bincount(self.prompt_of_A, number_A).astype(np.float64)
+        return total_P[self.prompt_of_A]
+
     def token_weights(self, plan: TreePlan, reference_A: FloatArray, first_sample: int) -> FloatArray:
         """Return weight_S, the weights of a plan's tokens in the cross-entropy; 0 for drawn tokens."""
         weight_A = reference_A * self.visits_P[self.prompt_of_A]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from selfplay.config.algorithms import (
     Algorithm,
+    AllActionsSettings,
     CispoSettings,
     DppoSettings,
     GspoSettings,
@@ -22,13 +23,27 @@ OF_LEARNER = {"type", "regulariser_weight", "regulariser_weight_end"}
 """The fields that are not arguments of the algorithm; all others have the names of its arguments."""
 
 
-def build_algorithm(settings: Algorithm) -> "BaseAlgo":
+def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> "BaseAlgo":
     """Build the algorithm of one learner.
+
+    Args:
+        settings: the algorithm and its arguments.
+        field: the field of the configuration that names it, for errors.
 
     Raises:
         InputError: an algorithm of the user's own cannot be built.
     """
-    from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+    from selfplay.learning.algorithms import (
+        AllActions,
+        BaseAlgo,
+        Cispo,
+        Dppo,
+        Gspo,
+        Magnet,
+        Ppo,
+        Reinforce,
+        Sapo,
+    )
 
     options = settings.model_dump(exclude=OF_LEARNER)
     match settings:
@@ -46,6 +61,8 @@ def build_algorithm(settings: Algorithm) -> "BaseAlgo":
             return Dppo(**options)
         case MagnetSettings():
             return Magnet(**options)
+        case AllActionsSettings():
+            return AllActions(**options)
         case PythonAlgorithm():
-            kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, "learning.algorithm.path")
-            return build_own(kind, "learning.algorithm", settings.options)
+            kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, f"{field}.path")
+            return build_own(kind, field, settings.options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
-from selfplay.config.algorithms import MagnetSettings
+from selfplay.config.algorithms import MagneticSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
@@ -88,11 +88,11 @@ def build_learner(
     model: "PolicyModel",
     policy: str = TRAINED,
 ) -> "Learner":
-    """Build the learner of one policy's adapter."""
+    """Build the learner of one policy's adapter, with the settings of this policy."""
     from selfplay.learning.learner import Learner
 
-    settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
-    algorithm = build_algorithm(settings)
+    learning = learning.of_policy(policy)
+    algorithm = build_algorithm(learning.algorithm)
     algorithm.initialize(
         model,
         max_generation_len=learning.max_generation_len or config.inference.max_tokens,
@@ -104,7 +104,7 @@ def build_learner(
         model,
         algorithm,
         adapter=policy,
-        learning_rate=_learning_rate(learning, factor),
+        learning_rate=_learning_rate(learning),
         regulariser_weight=_regulariser_weight(learning),
         momentum=learning.momentum,
         grad_clip=learning.grad_clip,
@@ -118,22 +118,22 @@ def build_learner(
     )
 
 
-def _learning_rate(learning: LearningSettings, factor: float) -> "Schedule":
-    """Return the learning rate by update, times a policy's factor."""
+def _learning_rate(learning: LearningSettings) -> "Schedule":
+    """Return the learning rate by update."""
     from selfplay.learning.learner import Schedule
 
     first, last = learning.learning_rate, learning.learning_rate_end
     if learning.schedule == "constant":
         last = first
-    return Schedule(first * factor, last * factor, learning.steps, learning.warmup_steps)
+    return Schedule(first, last, learning.steps, learning.warmup_steps)
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":
-    """Return the weight of the regulariser by update; in ``magnet`` there is nothing to weigh it against."""
+    """Return the weight of the regulariser by update; it is the whole loss of algorithms with a magnet."""
     from selfplay.learning.learner import Schedule
 
     settings = learning.algorithm
-    if isinstance(settings, MagnetSettings):
+    if isinstance(settings, MagneticSettings):
         return Schedule(1.0, 1.0, learning.steps)
     first, last = settings.regulariser_weight, settings.regulariser_weight_end
     return Schedule(first, last, learning.steps, geometric=True)

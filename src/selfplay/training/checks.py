@@ -40,7 +40,8 @@ def check_config(config: Config) -> list[str]:
     found += _check_games(config) if program is None else _check_program(program)
     given = find_given(config, config.policies if program is None else policies_of(program))
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
-    found += _check_algorithm(config.learning.algorithm)
+    for field, algorithm in config.learning.algorithms.items():
+        found += _check_algorithm(algorithm, field)
     check_keep_best(config)
     check_extras(config.tracking)
     found += _check_runtime(config)
@@ -69,11 +70,11 @@ def _check_program(program: Arena) -> list[str]:
     return [f"program with the policies {', '.join(policies_of(program))}"]
 
 
-def _check_algorithm(algorithm: Algorithm) -> list[str]:
+def _check_algorithm(algorithm: Algorithm, field: str) -> list[str]:
     """Build an algorithm of the user's own, whose file imports torch."""
     if not isinstance(algorithm, PythonAlgorithm):
         return []
-    build_algorithm(algorithm)
+    build_algorithm(algorithm, field)
     return [f"algorithm {name_of(algorithm.path)}"]
 
 

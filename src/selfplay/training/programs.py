@@ -137,10 +137,10 @@ def _check_roles(arena: Arena, config: Config) -> None:
         raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
-    unknown = set(config.learning.policy_rates) - set(policies_of(arena))
+    unknown = config.learning.policies.keys() - set(policies_of(arena))
     if unknown:
         raise InputError(
-            "learning.policy_rates",
+            "learning.policies",
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )

@@ -1,0 +1,80 @@
+"""All actions: the expected gradient over all legal answers, in place of that of the answers drawn.
+
+A policy gradient knows of an answer only what its draw was worth. Where the legal answers to a prompt can be
+listed and the batch holds several games of its position, their values Q are known, and the expectation over
+the policy's draws can be computed (expected policy gradients, Ciosek and Whiteson 2018, arXiv 1706.05374).
+What is maximised is the value less the divergence from a slowly moving policy, the magnet rho, without which
+self-play goes round the equilibrium (see ``magnet``; ``magnetic`` defines Q and rho):
+
+    J = E_pi[Q] - alpha KL(pi || rho),    pi = the policy among the legal answers
+
+With F(a) = Q(a) - alpha log (pi(a) / rho(a)) and V = E_pi[F], the gain of an answer is A(a) = F(a) - V, and
+sg[x] is x without a gradient. There are two gradients:
+
+- ``policy``: the exact gradient of J, from the loss - sum_a sg[pi(a) A(a)] log pi(a). An answer that the
+  policy hardly ever gives hardly moves, however good it has become;
+- ``neurd``: the loss - sum_a sg[A(a)] y(a) with y(a) = log pi(a) - mean_b log pi(b), from which rare answers
+  return as fast as others (neural replicator dynamics, Hennes et al. 2020, arXiv 1906.00190). An answer with
+  y(a) beyond ``beta`` on either side is not pushed further out. The divergence is part of the values, as in
+  R-NaD (Perolat et al. 2022, arXiv 2206.15378): beside this loss its own gradient, which has the factor
+  pi(a), would be balanced in another place than where J is greatest.
+
+Both also lose - log sum_a p(a), the surprise at a legal answer, so that the probability of illegal ones
+falls; p(a) is the probability of a whole answer, among all that the model could say. Since log pi(a) is
+log p(a) less the log of that sum, all is a weighted sum of the log p(a), with the weights pi(a) + pi(a) A(a)
+or pi(a) + A(a) - mean_b A(b), where answers beyond ``beta`` have A = 0.
+
+The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha. Those
+here depend on the policy's present probabilities, which costs one more forward pass than ``magnet``.
+"""
+
+import numpy as np
+
+from selfplay.core.algorithm_names import AnswerGradient
+from selfplay.learning.algorithms.magnetic import Magnetic
+from selfplay.learning.batch import Batch
+from selfplay.learning.legal_answers import FloatArray, LegalAnswers
+
+
+class AllActions(Magnetic):
+    """The algorithm that the module's docstring describes.
+
+    Args:
+        gradient: ``policy`` or ``neurd``.
+        alpha, uniform: see :class:`Magnetic`.
+        beta: the bound of centred log-probabilities in ``neurd``, in nats.
+    """
+
+    name = "all_actions"
+
+    def __init__(
+        self,
+        gradient: AnswerGradient = "policy",
+        alpha: float = 0.8,
+        uniform: float = 0.05,
+        beta: float = 2.0,
+    ) -> None:
+        super().__init__(alpha, uniform)
+        self.gradient = gradient
+        self.beta = beta
+
+    def pull(self, batch: Batch) -> FloatArray:
+        """Return the weight of the log-probability of each legal answer; it may be negative."""
+        legal = batch.answers
+        logprobs = self.logprobs_of(self.adapter, batch)
+        pi_A = legal.normalised(legal.sums(batch.plans, logprobs, batch.num_answers))
+        log_pi_A = np.log(np.maximum(pi_A, 1e-300))
+        value_A = self.values(batch) - self.alpha * (log_pi_A - np.log(self.magnet(batch)))
+        gain_A = value_A - legal.totals(pi_A * value_A)
+        if self.gradient == "policy":
+            return pi_A + pi_A * gain_A
+        return pi_A + self._neurd(legal, log_pi_A, gain_A)
+
+    def _neurd(self, legal: LegalAnswers, log_pi_A: FloatArray, gain_A: FloatArray) -> FloatArray:
+        """Return the weights of neural replicator dynamics, which add up to 0 at every prompt."""
+        uniform_A = legal.uniform_reference()
+        centred_A = log_pi_A - legal.totals(uniform_A * log_pi_A)
+        outwards_A = (np.abs(centred_A) > self.beta) & (centred_A * gain_A > 0)
+        force_A = np.where(outwards_A, 0.0, gain_A)
+        centred_force_A: FloatArray = force_A - legal.totals(uniform_A * force_A)
+        return centred_force_A

@@ -1,0 +1,81 @@
+"""Magnetic: learn from all legal answers of a batch's prompts, tied to a reference that follows the policy.
+
+This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
+``action_values``), in units of the root mean square of the batch's advantages, and the magnet rho, from which
+the policy is held back:
+
+    rho(a) = (1 - u) reference(a) + u / n
+
+The reference is a running average of the policy's weights, or a copy of them every K updates (see
+``following``). The small share u of the uniform distribution over the n legal answers lets no answer become
+impossible that was never found to be bad, however rarely its position is reached.
+
+Their loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer,
+among all that the model could say, and a subclass defines the weights w, which have no gradient. It is added
+up over the batch's prompts, weighted by the share of answers to each.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.learning.action_values import ActionValues
+from selfplay.learning.algorithms.base import BaseAlgo
+from selfplay.learning.batch import Batch, Tokens
+from selfplay.learning.legal_answers import FloatArray
+
+
+class Magnetic(BaseAlgo):
+    """The base class that the module's docstring describes. Its learner must have a reference.
+
+    Args:
+        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
+        uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
+    """
+
+    name: ClassVar[str]
+    """The algorithm's name in a configuration."""
+
+    def __init__(self, alpha: float, uniform: float) -> None:
+        super().__init__(regulariser=self.name)
+        self.alpha = alpha
+        self.uniform = uniform
+        self._values = ActionValues()
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The magnet is made of the reference that follows the policy."""
+        return {"reference"}
+
+    def begin(self, records: list[TrainingRecord]) -> None:
+        """Average the advantages of the whole batch.
+
+        Raises:
+            SelfplayError: no answer has legal answers beside it, so there is nothing to learn.
+        """
+        if not any(answer.alternatives for record in records for answer in record.answers):
+            raise SelfplayError(
+                f"{self.name} learns from legal answers, and this batch has none; "
+                "choose another learning.algorithm, such as reinforce"
+            )
+        super().begin(records)
+        self._values = ActionValues.of(records)
+
+    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return 0: all that is learned is in the weights of the legal answers."""
+        return 0.0 * logprobs_S.sum()
+
+    def update(self, batch: Batch, regulariser_weight: float = 1.0) -> dict[str, float]:
+        """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
+        metrics = super().update(batch, float(self.max_generation_len))
+        return metrics | {"value_scale": self._values.scale}
+
+    def values(self, batch: Batch) -> FloatArray:
+        """Return Q_A, the value of each legal answer."""
+        return self._values.of_answers(batch.answers)
+
+    def magnet(self, batch: Batch) -> FloatArray:
+        """Return rho_A, the magnet's probability of each legal answer."""
+        reference_A = self.distribution_of("reference", batch)
+        return (1 - self.uniform) * reference_A + self.uniform * batch.answers.uniform_reference()

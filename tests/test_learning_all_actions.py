@@ -1,0 +1,132 @@
+"""All actions: its gradients by plain autograd from the formulas, and a learner that follows them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from selfplay.core import SelfplayError
+from selfplay.core.adapters import reference_of
+from selfplay.learning.algorithms import AllActions
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.policy import TRAINED, PolicyModel, average_of
+from test_learning_magnet import LEGAL, MAYBE, NO, RECORDS, YES, answer_logprobs, magnet_policy, scaled
+from tiny_models import make_record, tiny_policy
+
+ALPHA, UNIFORM = 0.5, 0.1
+RMS = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
+PROMPTS = [
+    ([1, 2, 3], LEGAL, 3 / 6, [1.5 / 2.5, -0.5 / 1.5]),
+    ([9, 8], [YES, NO, MAYBE], 2 / 6, [0.0, 2.0 / 1.5, 0.0]),
+]
+"""Prompts of the records with their legal answers, share of answers and advantages drawn to 0."""
+
+
+def gradients(algorithm: AllActions, policy: PolicyModel, records=RECORDS) -> list[torch.Tensor]:
+    """Return the gradients of one update."""
+    policy.model.zero_grad(set_to_none=True)
+    algorithm.initialize(policy, max_generation_len=7)
+    algorithm.begin(records)
+    algorithm.update(algorithm.prepare_batch(records))
+    return [parameter.grad.clone() for parameter in policy.adapter_parameters()]
+
+
+def plain_gradients(policy: PolicyModel, objective) -> list[torch.Tensor]:
+    """Return the gradients of - ``objective``(log pi, Q, log rho) - log mass over all prompts."""
+    loss = torch.zeros(())
+    for prompt, legal, share, advantages in PROMPTS:
+        logprobs = answer_logprobs(policy, TRAINED, prompt, legal)
+        with torch.no_grad():
+            average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
+        log_rho = torch.log((1 - UNIFORM) * average + UNIFORM / len(legal))
+        value = torch.tensor(advantages) / RMS
+        mass = torch.logsumexp(logprobs, dim=0)
+        loss = loss - share * (objective(logprobs - mass, value, log_rho) + mass)
+    with policy.adapter(TRAINED):
+        return list(torch.autograd.grad(loss, policy.adapter_parameters()))
+
+
+def assert_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert max(one.abs().max().item() for one in expected) > 1e-3
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=5e-5)
+
+
+def test_policy_is_the_exact_gradient_of_the_expected_value_less_the_divergence():
+    policy = magnet_policy()
+
+    def objective(log_pi, value, log_rho):
+        pi = torch.exp(log_pi)
+        return (pi * value).sum() - ALPHA * (pi * (log_pi - log_rho)).sum()
+
+    assert_equal(gradients(AllActions("policy", ALPHA, UNIFORM), policy), plain_gradients(policy, objective))
+
+
+def gains(log_pi, value, log_rho, alpha=ALPHA):
+    pi, value = torch.exp(log_pi), value - alpha * (log_pi - log_rho)
+    return (value - (pi * value).sum()).detach()
+
+
+def test_neurd_follows_the_gains_on_centred_log_probabilities():
+    policy = magnet_policy()
+
+    def objective(log_pi, value, log_rho):
+        return (gains(log_pi, value, log_rho) * (log_pi - log_pi.mean())).sum()
+
+    algorithm = AllActions("neurd", ALPHA, UNIFORM, beta=100.0)
+    assert_equal(gradients(algorithm, policy), plain_gradients(policy, objective))
+
+
+def test_neurd_pushes_no_answer_further_out_than_its_bound():
+    policy = magnet_policy()
+    alpha = 0.01  # otherwise the magnet pulls all answers inwards
+    kept = []
+
+    def objective(log_pi, value, log_rho):
+        centred, gain = log_pi - log_pi.mean(), gains(log_pi, value, log_rho, alpha)
+        inward = (centred.abs() <= bound) | (centred * gain < 0)
+        kept.extend(inward.tolist())
+        return (torch.where(inward, gain, 0.0) * centred).sum()
+
+    for bound in (0.1, 0.5, 1.0):
+        found = gradients(AllActions("neurd", alpha, UNIFORM, beta=bound), policy)
+        assert_equal(found, plain_gradients(policy, objective))
+    assert set(kept) == {True, False}
+
+
+@pytest.mark.parametrize("gradient", ["policy", "neurd"])
+def test_the_stakes_of_a_game_do_not_matter(gradient):
+    policy = magnet_policy()
+    found = [gradients(AllActions(gradient), policy, scaled(RECORDS, factor)) for factor in (1.0, 13.0)]
+    assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("gradient", ["policy", "neurd"])
+def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones(gradient):
+    policy = tiny_policy()
+    algorithm = AllActions(gradient, alpha=0.5)
+    algorithm.initialize(policy, max_generation_len=4)
+    learner = Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(3e-3, 3e-3, 30),
+        regulariser_weight=Schedule(1.0, 1.0, 30),
+        average_decay=0.8,
+        max_mismatch=1e6,
+        minibatches=2,
+    )
+    before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach().numpy()
+    for _ in range(30):
+        metrics = learner.update(RECORDS)
+    after = answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
+    assert after[0] - after[1] > before[0] - before[1] + 1
+    assert np.exp(after).sum() > 0.6 > 0.1 > np.exp(before).sum()
+    assert metrics["value_scale"] == pytest.approx(RMS)
+
+
+def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():
+    algorithm = AllActions()
+    algorithm.initialize(magnet_policy(), max_generation_len=4)
+    with pytest.raises(SelfplayError, match="all_actions learns from legal answers, and this batch has none"):
+        algorithm.begin([make_record([7], [1], 1.0)])
