@@ -116,5 +116,7 @@ def test_a_resumed_run_keeps_its_algorithm(capsys):
 
 
 def test_zero_advantages_are_not_skipped_with_magnet():
-    with pytest.raises(InputError, match=r"^learning\.skip_zero_advantages: is not for magnet"):
+    with pytest.raises(
+        InputError, match=r"^learning\.skip_zero_advantages: is not for learning\.algorithm, which averages"
+    ):
         load_config("quickstart", {"learning.skip_zero_advantages": "true"}, "magnet")

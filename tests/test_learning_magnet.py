@@ -164,3 +164,35 @@ def test_magnets_see_every_answer(algorithm):
     with pytest.raises(InputError, match=r"is not for learning\.policies\.solver\.algorithm"):
         LearningSettings(policies=own, skip_zero_advantages=True)
     assert LearningSettings(algorithm=algorithm).algorithm == algorithm
+
+
+def test_most_of_an_illegal_answer_is_not_computed_and_changes_nothing():
+    found = []
+    for illegal in ([1], [1, 2, 6, 7, 8, 9, 3, 4, 5]):
+        policy = magnet_policy()
+        algorithm = Magnet()
+        algorithm.initialize(policy, max_generation_len=4)
+        records = [*RECORDS[:4], make_record([9, 8], illegal, -2.0, alternatives=[YES, NO, MAYBE])]
+        algorithm.begin(records)
+        batch = algorithm.prepare_batch(records)
+        algorithm.update(batch)
+        gradients = [parameter.grad.clone() for parameter in policy.adapter_parameters()]
+        found.append((batch.packed_tokens, batch.num_answers, gradients))
+    (tokens, answers, gradients), (other_tokens, other_answers, others) = found
+    assert (tokens, answers) == (other_tokens, other_answers)
+    assert all(torch.equal(one, other) for one, other in zip(gradients, others, strict=True))
+
+
+def test_an_illegal_answer_within_a_conversation_stays_in_the_prompt_that_follows():
+    first = make_record([1, 2, 3], [5, 5, 5], -1.0, alternatives=LEGAL)
+    first.later = [make_record([7, 7], YES, 1.0, alternatives=LEGAL)]
+    policy = magnet_policy()
+    algorithm = Magnet()
+    algorithm.initialize(policy, max_generation_len=4)
+    algorithm.begin([first])
+    batch = algorithm.prepare_batch([first])
+    assert {bytes(one) for one in batch.answers.prompts} == {
+        bytes_of([1, 2, 3]),
+        bytes_of([1, 2, 3, 5, 5, 5, 7, 7]),
+    }
+    algorithm.update(batch)

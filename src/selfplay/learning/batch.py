@@ -161,10 +161,13 @@ def pack(
     version: int | None,
     max_train_len: int | None,
     with_answers: bool,
+    cut_illegal: bool = False,
 ) -> Batch:
     """Pack records into plans, each of one sampling temperature, that share almost nothing with each other.
 
-    A record is cut after ``max_train_len`` tokens. Answers whose prompt alone is that long are left out.
+    A record is cut after ``max_train_len`` tokens. Answers whose prompt alone is that long are left out. With
+    ``cut_illegal``, answers that are not among the legal ones keep only their first token, for which nothing
+    but the prompt has to be computed.
 
     Raises:
         NoRecordFits: no answer is left.
@@ -176,6 +179,11 @@ def pack(
         answers = _fitting(record, max_train_len or NO_LIMIT)
         if not answers:
             continue
+        if cut_illegal:
+            answers = [
+                (answer, start, stop if answer.completion_token_ids in answer.alternatives else start + 1)
+                for answer, start, stop in answers
+            ]
         head = record.prompt_token_ids
         if id(head) not in heads:
             heads[id(head)] = bytes_of(head)

@@ -48,6 +48,9 @@ class BaseAlgo(ABC):
             from the loss.
     """
 
+    learns_from_draws = True
+    """Whether the loss needs every drawn token. If it does not, most of an illegal answer is not computed."""
+
     def __init__(
         self,
         regulariser: str = "none",
@@ -113,6 +116,7 @@ class BaseAlgo(ABC):
             version=version,
             max_train_len=self.max_train_len,
             with_answers=self.regulariser != "none",
+            cut_illegal=not self.learns_from_draws,
         )
         if self.mean_length is not None:
             batch.mean_length = self.mean_length

@@ -36,6 +36,7 @@ class Magnetic(BaseAlgo):
 
     name: ClassVar[str]
     """The algorithm's name in a configuration."""
+    learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
         super().__init__(regulariser=self.name)
