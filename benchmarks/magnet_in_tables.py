@@ -63,7 +63,7 @@ class Method:
     one_seat: bool = False
     rate: float = 0.1
     momentum: float = 0.0
-    beta: float = 2.0
+    beta: float = 4.0
 
     @property
     def changes(self) -> str:
@@ -90,7 +90,7 @@ METHODS = [
     *(replace(method, alpha=alpha, one_seat=True) for method in (POLICY, NEURD) for alpha in (0.8, 2.0)),
     *(replace(method, rate=0.2) for method in (MAGNET, POLICY, NEURD)),
     *(replace(method, momentum=0.8) for method in (MAGNET, POLICY, NEURD)),
-    *(replace(NEURD, beta=beta) for beta in (1.0, 4.0)),
+    *(replace(NEURD, beta=beta) for beta in (1.0, 2.0, 8.0)),
 ]
 """The rows of the table."""
 

@@ -163,7 +163,7 @@ class AllActionsSettings(MagneticSettings):
     """Names this algorithm."""
     gradient: AnswerGradient = "policy"
     """The exact policy gradient, or `neurd`, with which rare answers return as fast as others."""
-    beta: float = Field(default=2.0, gt=0)
+    beta: float = Field(default=4.0, gt=0)
     """With `neurd`, an answer whose log-probability differs from the mean of the legal answers by more than
     this, in nats, is not pushed further away from it."""
 

@@ -16,8 +16,8 @@ sg[x] is x without a gradient. There are two gradients:
 - ``neurd``: the loss - sum_a sg[A(a)] y(a) with y(a) = log pi(a) - mean_b log pi(b), from which rare answers
   return as fast as others (neural replicator dynamics, Hennes et al. 2020, arXiv 1906.00190). An answer with
   y(a) beyond ``beta`` on either side is not pushed further out. The divergence is part of the values, as in
-  R-NaD (Perolat et al. 2022, arXiv 2206.15378): beside this loss its own gradient, which has the factor
-  pi(a), would be balanced in another place than where J is greatest.
+  R-NaD (Perolat et al. 2022, arXiv 2206.15378, where beta is 2): beside this loss its own gradient, which has
+  the factor pi(a), would be balanced in another place than where J is greatest.
 
 Both also lose - log sum_a p(a), the surprise at a legal answer, so that the probability of illegal ones
 falls; p(a) is the probability of a whole answer, among all that the model could say. Since log pi(a) is
@@ -52,7 +52,7 @@ class AllActions(Magnetic):
         gradient: AnswerGradient = "policy",
         alpha: float = 0.8,
         uniform: float = 0.05,
-        beta: float = 2.0,
+        beta: float = 4.0,
     ) -> None:
         super().__init__(alpha, uniform)
         self.gradient = gradient
