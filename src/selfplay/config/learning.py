@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.algorithms import Algorithm, MagnetSettings, ReinforceSettings
+from selfplay.config.algorithms import A2cSettings, Algorithm, MagnetSettings, ReinforceSettings
 from selfplay.config.base import Settings
+from selfplay.config.critic import CriticSettings
 from selfplay.core import InputError
 
 
@@ -17,6 +18,8 @@ class LearningSettings(Settings):
     algorithm: Algorithm = ReinforceSettings()
     """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
     otherwise."""
+    critic: CriticSettings | None = None
+    """A critic, for any algorithm but `magnet`. `[learning.critic]` without fields has the default values."""
     learning_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
@@ -55,6 +58,20 @@ class LearningSettings(Settings):
                 "learning.average_decay",
                 "is 0, but the running average is the magnet of learning.algorithm",
                 "Set it, for example to 0.8",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_where_it_is_used(self) -> "LearningSettings":
+        if isinstance(self.algorithm, A2cSettings) and self.critic is None:
+            raise InputError(
+                "learning.critic", "is missing, but a2c learns from its advantages", "Add [learning.critic]"
+            )
+        if isinstance(self.algorithm, MagnetSettings) and self.critic is not None:
+            raise InputError(
+                "learning.critic",
+                "is of no use to magnet, which has a value for every legal answer",
+                "Leave it out, or choose another learning.algorithm",
             )
         return self
 

@@ -82,7 +82,8 @@ class Batch:
     Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
     number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` and ``base``
     are logprobs_C of each plan, before the update's first step and of the untrained model; the algorithm
-    fills them as far as it needs them.
+    fills them as far as it needs them. ``kept`` are the answers themselves. With a critic, ``value_R`` are
+    the values of their states before the update's first step and ``target_R`` what they are to become.
     """
 
     plans: list[TreePlan]
@@ -95,6 +96,9 @@ class Batch:
     mean_length: float
     old: list[Tensor] = field(default_factory=list)
     base: list[NDArray[np.float64]] = field(default_factory=list)
+    kept: list[Answer] = field(default_factory=list)
+    value_R: NDArray[np.float32] | None = None
+    target_R: NDArray[np.float32] | None = None
 
     @property
     def num_answers(self) -> int:
@@ -116,6 +120,10 @@ class Batch:
     def packed_tokens(self) -> int:
         """Number of tokens in the forward passes of all plans."""
         return sum(plan.num_tokens for plan in self.plans)
+
+    def first_tokens(self, plan: TreePlan) -> NDArray[np.int64]:
+        """Return the places, among the S tokens of ``plan``, of the first token of each answer in it."""
+        return np.flatnonzero((plan.offset_S == 0) & (plan.sample_S < self.num_answers))
 
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
@@ -205,6 +213,7 @@ def pack(
         behaviour=np.concatenate(behaviour),
         separate_tokens=separate_tokens,
         mean_length=float(lengths.mean()),
+        kept=kept,
     )
 
 

@@ -7,15 +7,16 @@ too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
-The learners exchange only the adapter's gradients, as one tensor, and a line of metrics. They exchange errors
-before gradients, so that none of them continues alone.
+The learners exchange only the gradients of the adapter and its critic, as one tensor, and a line of metrics;
+with a critic, also the values of the batch's states, because the turns of a game may be in several shards.
+They exchange errors before gradients, so that none of them continues alone.
 """
 
 import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from ipaddress import ip_address
 from itertools import pairwise
@@ -29,6 +30,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
+from selfplay.learning.critic import PlacedValue
 from selfplay.learning.sequences import TOKEN, as_bytes, shared_prefixes
 from selfplay.learning.sharded_base import ShardedBase
 
@@ -53,10 +55,14 @@ class PeerLost(SelfplayError):
 
 @dataclass(frozen=True)
 class Share:
-    """Metrics and counts from training on a set of records; the gradients are in the parameters."""
+    """Metrics and counts from training on a set of records; the gradients are in the parameters.
+
+    ``values`` are the critic's values of the records' states, where they were measured.
+    """
 
     metrics: dict[str, float]
     counts: Counts
+    values: list[PlacedValue] = field(default_factory=list)
 
 
 def combine(shares: list[Share]) -> Share:
@@ -75,6 +81,7 @@ def combine(shares: list[Share]) -> Share:
             sum(count.stale_tokens for count in counts),
             sum(count.regularised for count in counts),
         ),
+        [value for share in shares for value in share.values],
     )
 
 
@@ -285,7 +292,12 @@ class DataParallel:
         for rank, report in enumerate(reports):
             if "error" in report:
                 raise SelfplayError(f"learner {rank} failed: {report['error']}")
-        whole = combine([Share(report["metrics"], Counts(**report["counts"])) for report in reports])
+        whole = combine(
+            [
+                Share(report["metrics"], Counts(**report["counts"]), [(p, v) for p, v in report["values"]])
+                for report in reports
+            ]
+        )
         if whole.counts.answers == 0:
             raise NoRecordFits(NOTHING_FITS)
         return own, whole

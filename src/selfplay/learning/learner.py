@@ -3,16 +3,19 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core.types import Answer
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch
+from selfplay.learning.critic import Critic, PlacedValue
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
@@ -47,6 +50,10 @@ class Schedule:
         return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
 
 
+def _answers_of(records: list[TrainingRecord]) -> Iterator[Answer]:
+    return (answer for record in records for answer in record.answers)
+
+
 class Learner:
     """The owner of the optimizer of one policy's adapter. Learners of several policies on one model take
     turns.
@@ -66,6 +73,8 @@ class Learner:
             average.
         max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
             drawn by the current version; a greater one ends the run. See :meth:`_check_mismatch`.
+        critic: the policy's critic, which is trained with it and takes the place of the records' advantages;
+            ``None`` to learn from these.
         group: the learners that share the work of each update, all in the same state; ``None`` if this
             learner works alone.
 
@@ -87,6 +96,7 @@ class Learner:
         minibatches: int = 1,
         average_decay: float = 0.0,
         max_mismatch: float = 0.2,
+        critic: Critic | None = None,
         group: DataParallel | None = None,
     ) -> None:
         if adapter not in policy.policies:
@@ -109,6 +119,7 @@ class Learner:
         self.minibatches = minibatches
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
+        self.critic = algorithm.critic = critic
         self.group = group
         self.version = 0
         self.samples_seen = 0
@@ -120,6 +131,8 @@ class Learner:
             betas=(momentum, SQUARES_DECAY),
             weight_decay=0.0,
         )
+        if critic is not None:
+            self.optimizer.add_param_group({"params": critic.parameters(), "lr": critic.value_learning_rate})
 
     @property
     def result(self) -> str:
@@ -141,15 +154,14 @@ class Learner:
         started = perf_counter()
         learning_rate = self.learning_rate.at(self.version)
         regulariser_weight = self.regulariser_weight.at(self.version)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.optimizer.param_groups[0]["lr"] = learning_rate
         self.algorithm.begin(records)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)
-        if self.epochs * len(minibatches) == 1:
+        if self.epochs * len(minibatches) == 1 and self.critic is None:
             share, norm = self._step(minibatches[0], regulariser_weight)
         else:
-            share, norm = self._steps(minibatches, regulariser_weight)
+            share, norm = self._steps(records, minibatches, regulariser_weight)
         metrics, trained = share.metrics, share.counts.answers
         self.version += 1
         if self.average_decay:
@@ -168,39 +180,68 @@ class Learner:
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
 
-    def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
-        """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
+    def _steps(
+        self, records: list[TrainingRecord], minibatches: list[MiniBatch], regulariser_weight: float
+    ) -> tuple[Share, float]:
+        """Make all steps of an update that has several, or a critic; see :meth:`_step` for the result."""
+        places = {id(answer): place for place, answer in enumerate(_answers_of(records))}
         with self._unchanged_by_failure():
-            measured = combine([self._measure(one) for one in minibatches])
+            measured = combine([self._measure(one, places) for one in minibatches])
             self._check_mismatch(measured.metrics)
+            judged = self._judge(records, minibatches, places, measured.values)
             steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
-        return Share(metrics | measured.metrics, measured.counts), norm
+        return Share(metrics | measured.metrics | judged, measured.counts), norm
+
+    def _judge(
+        self,
+        records: list[TrainingRecord],
+        minibatches: list[MiniBatch],
+        places: dict[int, int],
+        values: list[PlacedValue],
+    ) -> dict[str, float]:
+        """Replace the advantages by the critic's, set the targets of its values, and return its metrics."""
+        if self.critic is None:
+            return {}
+        targets, metrics = self.critic.targets(records, values)
+        for batch in [one.packed for one in minibatches if one.packed is not None]:
+            chosen = [targets[places[id(answer)]] for answer in batch.kept]
+            batch.advantage_R = np.array([one.advantage for one in chosen], dtype=np.float32)
+            batch.target_R = np.array([one.value for one in chosen], dtype=np.float32)
+        return metrics
 
     def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
         """Make one optimizer step; return its share and the gradient's norm before clipping."""
         self.optimizer.zero_grad(set_to_none=True)
-        parameters = self.policy.adapter_parameters(self.adapter)
+        adapter = self.policy.adapter_parameters(self.adapter)
+        head = [] if self.critic is None else self.critic.parameters()
         work = partial(self._work, minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
         if self.group is None:
             share = work(minibatch.records)
         else:
-            share = self.group.train(minibatch.records, work, parameters)
+            share = self.group.train(minibatch.records, work, [*adapter, *head])
         self._check_mismatch(share.metrics)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.grad_clip))
+        torch.nn.utils.clip_grad_norm_(head, self.grad_clip)  # apart: a wrong value must not slow the policy
         loss = share.metrics["loss"]
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
         self.optimizer.step()
         return share, norm
 
-    def _measure(self, minibatch: MiniBatch) -> Share:
-        """Keep the log-probabilities before the first step, and return the mismatch."""
-        work = partial(self._work, minibatch, self.algorithm.keep_logprobs)
-        if self.group is None:
-            return work(minibatch.records)
-        return self.group.measure(minibatch.records, work)
+    def _measure(self, minibatch: MiniBatch, places: dict[int, int]) -> Share:
+        """Keep the log-probabilities before the first step; return the mismatch and the values."""
+
+        def work(records: list[TrainingRecord]) -> Share:
+            share = self._work(minibatch, self.algorithm.keep_logprobs, records)
+            batch = minibatch.packed
+            if batch is None or batch.value_R is None:
+                return share
+            kept = [places[id(answer)] for answer in batch.kept]
+            return replace(share, values=list(zip(kept, batch.value_R.tolist(), strict=True)))
+
+        return work(minibatch.records) if self.group is None else self.group.measure(minibatch.records, work)
 
     def _work(
         self,
@@ -220,7 +261,7 @@ class Learner:
         try:
             yield
         except BaseException:  # an interrupt must not leave half an update behind either
-            load_training_tensors(self.policy, self.adapter, self.optimizer, before)
+            load_training_tensors(self.policy, self.adapter, self.optimizer, before, self.critic)
             raise
 
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
@@ -260,7 +301,7 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
-        return training_tensors(self.policy, self.adapter, self.optimizer)
+        return training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
 
     def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
@@ -268,6 +309,6 @@ class Learner:
         Raises:
             InputError: the weights belong to another adapter.
         """
-        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors)
+        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
         self.version = version
         self.samples_seen = samples_seen

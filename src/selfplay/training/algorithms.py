@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from selfplay.config.algorithms import (
+    A2cSettings,
     Algorithm,
     CispoSettings,
     DppoSettings,
@@ -28,12 +29,14 @@ def build_algorithm(settings: Algorithm) -> "BaseAlgo":
     Raises:
         InputError: an algorithm of the user's own cannot be built.
     """
-    from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+    from selfplay.learning.algorithms import A2c, BaseAlgo, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
 
     options = settings.model_dump(exclude=OF_LEARNER)
     match settings:
         case ReinforceSettings():
             return Reinforce(**options)
+        case A2cSettings():
+            return A2c(**options)
         case PpoSettings():
             return Ppo(**options)
         case GspoSettings():

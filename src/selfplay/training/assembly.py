@@ -89,6 +89,7 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter."""
+    from selfplay.learning.critic import Critic
     from selfplay.learning.learner import Learner, Schedule
 
     settings, factor = learning.algorithm, learning.policy_rates.get(policy, 1.0)
@@ -117,6 +118,7 @@ def build_learner(
         minibatches=learning.minibatches,
         average_decay=learning.average_decay,
         max_mismatch=learning.max_mismatch,
+        critic=None if learning.critic is None else Critic(model, **learning.critic.model_dump()),
     )
 
 

@@ -17,9 +17,10 @@ from selfplay.core import TrainingRecord
 from selfplay.core.algorithm_names import KLEstimator, KLPlace
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.critic import Critic
 from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.logprobs import plan_entropies, plan_logprobs
+from selfplay.learning.logprobs import PlanOutputs, plan_logprobs, plan_outputs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import TreePlan
 
@@ -45,6 +46,8 @@ class BaseAlgo(ABC):
             from the loss.
     """
 
+    critic: Critic | None = None
+    """The learner's critic, whose loss is added to the loss, if there is one."""
     average_warmup = 9
     """The average's decay after update v is at most v / (v + this), so that it forgets the first weights."""
 
@@ -114,18 +117,25 @@ class BaseAlgo(ABC):
     def keep_logprobs(self, batch: Batch) -> dict[str, float]:
         """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
 
-        An update of several steps calls this before the first of them, because later ones change the policy.
-        :meth:`update` then does not measure the mismatch.
+        An update of several steps, or with a critic, calls this before the first step, because later ones
+        change the policy. :meth:`update` then does not measure the mismatch. With a critic, the values are
+        kept as well.
         """
         self._sums.clear()
-        old = []
+        old, value_R = [], np.zeros(batch.num_answers, dtype=np.float32)
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
-                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
-                drawn_S = logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
+                found = self._outputs(plan, entropies=False)
+                drawn_S = found.logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
                 self._add_mismatch(drawn_S, batch.tokens(plan, self.policy.device))
-                old.append(logprobs_C)
+                old.append(found.logprobs_C)
+                if found.value_C is not None:
+                    first_r = batch.first_tokens(plan)
+                    value_C = found.value_C.cpu().numpy()
+                    value_R[plan.sample_S[first_r]] = value_C[plan.prediction_S[first_r]]
         batch.old = old
+        if self.critic is not None:
+            batch.value_R = value_R
         return self._mismatch_metrics(batch)
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
@@ -159,10 +169,8 @@ class BaseAlgo(ABC):
         """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
         plan = batch.plans[index]
         prediction_S, own_S = self._tensor(plan.prediction_S), self._drawn(plan, batch)
-        if self.entropy_weight:
-            logprobs_C, entropy_C = plan_entropies(self.policy, plan, self.limits)
-        else:
-            logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+        found = self._outputs(plan, entropies=self.entropy_weight > 0)
+        logprobs_C = found.logprobs_C
         logprobs_S = logprobs_C[prediction_S]
         drawn_S = logprobs_S[own_S]
         tokens = batch.tokens(plan, self.policy.device)
@@ -183,12 +191,30 @@ class BaseAlgo(ABC):
             kl = self._kl(drawn_S, base_S, tokens) / batch.num_answers
             loss = loss + self.kl_weight * kl if self.kl_in == "loss" else loss
             self._sums["kl_to_base"] += float(kl.detach())
-        if self.entropy_weight:
-            entropy_S = entropy_C[prediction_S][own_S]
+        if found.entropy_C is not None:
+            entropy_S = found.entropy_C[prediction_S][own_S]
             entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
             loss = loss - self.entropy_weight * entropy
             self.add_metric("entropy", entropy_S)
+        if found.value_C is not None:
+            loss = loss + self._value_loss(found.value_C, plan, batch)
         return loss, logprobs_C
+
+    def _outputs(self, plan: TreePlan, *, entropies: bool) -> PlanOutputs:
+        """Run the model and the critic, if there is one, over a plan."""
+        values = None if self.critic is None else self.critic.values
+        return plan_outputs(self.policy, plan, self.limits, entropies=entropies, values=values)
+
+    def _value_loss(self, value_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
+        """Return one plan's part of the critic's loss."""
+        assert self.critic is not None
+        assert batch.value_R is not None
+        assert batch.target_R is not None
+        first_r = batch.first_tokens(plan)
+        answer_r = plan.sample_S[first_r]
+        value_r = value_C[self._tensor(plan.prediction_S[first_r])]
+        old_r, target_r = self._tensor(batch.value_R[answer_r]), self._tensor(batch.target_R[answer_r])
+        return self.critic.loss(value_r, old_r, target_r) / batch.num_answers
 
     def _metrics(self, batch: Batch, seen: list[FloatArray]) -> dict[str, float]:
         """Return the metrics, from the sums over all plans and the logprobs_C of each plan."""
