@@ -6,13 +6,14 @@ from selfplay.config import load_config
 from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.config.fields import models_in
 from selfplay.core import InputError
-from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+from selfplay.learning.algorithms import A2c, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.assembly import build_learner
 from tiny_models import tiny_policy
 
 KINDS = {
     "reinforce": Reinforce,
+    "a2c": A2c,
     "ppo": Ppo,
     "gspo": Gspo,
     "cispo": Cispo,

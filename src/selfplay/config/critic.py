@@ -14,8 +14,8 @@ class CriticSettings(Settings):
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     """How far an advantage looks: with 0 it trusts the value of the role's next turn, with 1 only the rewards
     that were reached."""
-    value_learning_rate: float = Field(default=0.05, gt=0)
-    """Constant learning rate of the head: about how far an optimizer step can move all values, in units of
+    value_learning_rate: float = Field(default=0.1, gt=0)
+    """Constant learning rate of the head: about how far an optimizer step can move a value, in units of
     reward."""
     value_weight: float = Field(default=0.0, ge=0)
     """Weight of the value loss in the gradient of the adapter, whose hidden states the head reads. With 0,

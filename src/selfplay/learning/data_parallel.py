@@ -16,13 +16,15 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
@@ -30,7 +32,6 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
-from selfplay.learning.critic import PlacedValue
 from selfplay.learning.sequences import TOKEN, as_bytes, shared_prefixes
 from selfplay.learning.sharded_base import ShardedBase
 
@@ -55,14 +56,10 @@ class PeerLost(SelfplayError):
 
 @dataclass(frozen=True)
 class Share:
-    """Metrics and counts from training on a set of records; the gradients are in the parameters.
-
-    ``values`` are the critic's values of the records' states, where they were measured.
-    """
+    """Metrics and counts from training on a set of records; the gradients are in the parameters."""
 
     metrics: dict[str, float]
     counts: Counts
-    values: list[PlacedValue] = field(default_factory=list)
 
 
 def combine(shares: list[Share]) -> Share:
@@ -81,7 +78,6 @@ def combine(shares: list[Share]) -> Share:
             sum(count.stale_tokens for count in counts),
             sum(count.regularised for count in counts),
         ),
-        [value for share in shares for value in share.values],
     )
 
 
@@ -292,12 +288,7 @@ class DataParallel:
         for rank, report in enumerate(reports):
             if "error" in report:
                 raise SelfplayError(f"learner {rank} failed: {report['error']}")
-        whole = combine(
-            [
-                Share(report["metrics"], Counts(**report["counts"]), [(p, v) for p, v in report["values"]])
-                for report in reports
-            ]
-        )
+        whole = combine([Share(report["metrics"], Counts(**report["counts"])) for report in reports])
         if whole.counts.answers == 0:
             raise NoRecordFits(NOTHING_FITS)
         return own, whole
@@ -314,6 +305,14 @@ class DataParallel:
         with _others_answering():
             self._reports.allreduce([numbers]).wait()
         return numbers.tolist()
+
+    def sum(self, numbers_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over all learners of their arrays, which are equally long."""
+        total_N = torch.tensor(numbers_N)
+        with _others_answering():
+            self._reports.allreduce([total_N]).wait()
+        summed_N: NDArray[np.float64] = total_N.numpy()
+        return summed_N
 
     def gather_parts(self, part: Tensor) -> Tensor:
         """Return the parts of all learners, which are equally long, one after the other."""

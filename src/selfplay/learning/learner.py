@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
-from selfplay.core.types import Answer
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch
-from selfplay.learning.critic import Critic, PlacedValue
+from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
+from selfplay.learning.state_sums import StateSums
 
 SQUARES_DECAY = 0.99
 """AdamW's second beta: the decay of the running mean of squared gradients."""
@@ -48,10 +48,6 @@ class Schedule:
         else:
             value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
         return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
-
-
-def _answers_of(records: list[TrainingRecord]) -> Iterator[Answer]:
-    return (answer for record in records for answer in record.answers)
 
 
 class Learner:
@@ -158,11 +154,12 @@ class Learner:
         self.algorithm.begin(records)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)
-        if self.epochs * len(minibatches) == 1 and self.critic is None:
+        judged = self._judge(records, minibatches)
+        if self.epochs * len(minibatches) == 1:
             share, norm = self._step(minibatches[0], regulariser_weight)
         else:
-            share, norm = self._steps(records, minibatches, regulariser_weight)
-        metrics, trained = share.metrics, share.counts.answers
+            share, norm = self._steps(minibatches, regulariser_weight)
+        metrics, trained = share.metrics | judged, share.counts.answers
         self.version += 1
         if self.average_decay:
             self._average()
@@ -180,35 +177,46 @@ class Learner:
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
 
-    def _steps(
-        self, records: list[TrainingRecord], minibatches: list[MiniBatch], regulariser_weight: float
-    ) -> tuple[Share, float]:
-        """Make all steps of an update that has several, or a critic; see :meth:`_step` for the result."""
-        places = {id(answer): place for place, answer in enumerate(_answers_of(records))}
+    def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
+        """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
         with self._unchanged_by_failure():
-            measured = combine([self._measure(one, places) for one in minibatches])
+            measured = combine([self._measure(one, self.algorithm.keep_logprobs) for one in minibatches])
             self._check_mismatch(measured.metrics)
-            judged = self._judge(records, minibatches, places, measured.values)
             steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
-        return Share(metrics | measured.metrics | judged, measured.counts), norm
+        return Share(metrics | measured.metrics, measured.counts), norm
 
-    def _judge(
-        self,
-        records: list[TrainingRecord],
-        minibatches: list[MiniBatch],
-        places: dict[int, int],
-        values: list[PlacedValue],
-    ) -> dict[str, float]:
-        """Replace the advantages by the critic's, set the targets of its values, and return its metrics."""
-        if self.critic is None:
+    def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
+        """Set the advantages and the targets of all answers, and return the critic's metrics.
+
+        Without a critic, nothing happens. Each learner has the values of its shards' answers. What they
+        exchange, in the order of the records, is the value of each answer and 1 if it is trained on, and the
+        sums over states.
+        """
+        critic = self.critic
+        if critic is None:
             return {}
-        targets, metrics = self.critic.targets(records, values)
+        answers = [(record, answer) for record in records for answer in record.answers]
+        places = {id(answer): place for place, (_, answer) in enumerate(answers)}
+        value_A, kept_A = np.zeros(len(answers)), np.zeros(len(answers))
+        state_sums = np.zeros(self.policy.hidden_size + 2)
+        for minibatch in minibatches:
+            self._measure(minibatch, partial(self.algorithm.keep_values, critic))
+            if minibatch.packed is not None:
+                chosen = [places[id(answer)] for answer in minibatch.packed.kept]
+                value_A[chosen], kept_A[chosen] = minibatch.packed.value_R, 1
+                state_sums += minibatch.packed.state_sums
+        if self.group is not None:
+            value_A, kept_A, state_sums = map(self.group.sum, (value_A, kept_A, state_sums))
+        critic.centre(StateSums.from_array(state_sums))
+        kept = np.flatnonzero(kept_A).tolist()
+        judged, metrics = critic.judge([answers[place] for place in kept], value_A[kept].tolist())
+        judgement_of = {id(answers[place][1]): one for place, one in zip(kept, judged, strict=True)}
         for batch in [one.packed for one in minibatches if one.packed is not None]:
-            chosen = [targets[places[id(answer)]] for answer in batch.kept]
-            batch.advantage_R = np.array([one.advantage for one in chosen], dtype=np.float32)
-            batch.target_R = np.array([one.value for one in chosen], dtype=np.float32)
+            own = [judgement_of[id(answer)] for answer in batch.kept]
+            batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
+            batch.target_R = np.array([one.target for one in own], dtype=np.float32)
         return metrics
 
     def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
@@ -230,18 +238,12 @@ class Learner:
         self.optimizer.step()
         return share, norm
 
-    def _measure(self, minibatch: MiniBatch, places: dict[int, int]) -> Share:
-        """Keep the log-probabilities before the first step; return the mismatch and the values."""
-
-        def work(records: list[TrainingRecord]) -> Share:
-            share = self._work(minibatch, self.algorithm.keep_logprobs, records)
-            batch = minibatch.packed
-            if batch is None or batch.value_R is None:
-                return share
-            kept = [places[id(answer)] for answer in batch.kept]
-            return replace(share, values=list(zip(kept, batch.value_R.tolist(), strict=True)))
-
-        return work(minibatch.records) if self.group is None else self.group.measure(minibatch.records, work)
+    def _measure(self, minibatch: MiniBatch, measure: Callable[[Batch], dict[str, float]]) -> Share:
+        """Keep in a mini-batch what the algorithm needs from before the first step; return its metrics."""
+        work = partial(self._work, minibatch, measure)
+        if self.group is None:
+            return work(minibatch.records)
+        return self.group.measure(minibatch.records, work)
 
     def _work(
         self,

@@ -112,6 +112,11 @@ def plan_outputs(
     )
 
 
+def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None) -> Tensor:
+    """Return hidden_DC, the hidden states after the last norm from which the predictions are made."""
+    return _PlanPass(policy, plan, _states, plan.temperature, limits)()
+
+
 class _PlanPass:
     """A forward pass over a plan, section by section, that a backward pass can follow."""
 
@@ -265,6 +270,12 @@ def _entropies(
     return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
 
 
+def _states(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    return hidden_ND[rows_c].T
+
+
 def _with_values(
     score: Score,
     values: Callable[[Tensor], Tensor],
@@ -275,4 +286,4 @@ def _with_values(
     temperature: float,
 ) -> Tensor:
     scores = score(policy, hidden_ND, rows_c, tokens_c, temperature)
-    return torch.cat([scores.reshape(-1, len(rows_c)), values(hidden_ND)[rows_c].unsqueeze(0)])
+    return torch.cat([scores[None] if scores.ndim == 1 else scores, values(hidden_ND)[rows_c][None]])

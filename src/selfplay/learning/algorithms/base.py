@@ -20,8 +20,9 @@ from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.critic import Critic
 from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.logprobs import PlanOutputs, plan_logprobs, plan_outputs
+from selfplay.learning.logprobs import plan_logprobs, plan_outputs, plan_states
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
+from selfplay.learning.state_sums import StateSums
 from selfplay.learning.trie import TreePlan
 
 
@@ -117,26 +118,36 @@ class BaseAlgo(ABC):
     def keep_logprobs(self, batch: Batch) -> dict[str, float]:
         """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
 
-        An update of several steps, or with a critic, calls this before the first step, because later ones
-        change the policy. :meth:`update` then does not measure the mismatch. With a critic, the values are
-        kept as well.
+        An update of several steps calls this before the first of them, because later ones change the policy.
+        :meth:`update` then does not measure the mismatch.
         """
         self._sums.clear()
-        old, value_R = [], np.zeros(batch.num_answers, dtype=np.float32)
+        old = []
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
-                found = self._outputs(plan, entropies=False)
-                drawn_S = found.logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
+                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+                drawn_S = logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
                 self._add_mismatch(drawn_S, batch.tokens(plan, self.policy.device))
-                old.append(found.logprobs_C)
-                if found.value_C is not None:
-                    first_r = batch.first_tokens(plan)
-                    value_C = found.value_C.cpu().numpy()
-                    value_R[plan.sample_S[first_r]] = value_C[plan.prediction_S[first_r]]
+                old.append(logprobs_C)
         batch.old = old
-        if self.critic is not None:
-            batch.value_R = value_R
         return self._mismatch_metrics(batch)
+
+    def keep_values(self, critic: Critic, batch: Batch) -> dict[str, float]:
+        """Keep the present values of the states in which the answers were drawn, and sums over the states.
+
+        There are no metrics yet.
+        """
+        batch.value_R = np.zeros(batch.num_answers, dtype=np.float32)
+        batch.state_sums = np.zeros(self.policy.hidden_size + 2)
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            for plan in batch.plans:
+                states = plan.only(batch.first_tokens(plan))
+                hidden_CD = plan_states(self.policy, states, self.limits).T
+                value_C = critic.values(hidden_CD).cpu().numpy()
+                batch.value_R[states.sample_S] = value_C[states.prediction_S]
+                answers_C = np.bincount(states.prediction_S, minlength=len(value_C)).astype(np.float64)
+                batch.state_sums += StateSums.of(hidden_CD.double().cpu().numpy(), answers_C).to_array()
+        return {}
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the whole batch into the adapter and return metrics.
@@ -169,7 +180,13 @@ class BaseAlgo(ABC):
         """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
         plan = batch.plans[index]
         prediction_S, own_S = self._tensor(plan.prediction_S), self._drawn(plan, batch)
-        found = self._outputs(plan, entropies=self.entropy_weight > 0)
+        found = plan_outputs(
+            self.policy,
+            plan,
+            self.limits,
+            entropies=self.entropy_weight > 0,
+            values=None if self.critic is None else self.critic.values,
+        )
         logprobs_C = found.logprobs_C
         logprobs_S = logprobs_C[prediction_S]
         drawn_S = logprobs_S[own_S]
@@ -196,25 +213,17 @@ class BaseAlgo(ABC):
             entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
             loss = loss - self.entropy_weight * entropy
             self.add_metric("entropy", entropy_S)
-        if found.value_C is not None:
-            loss = loss + self._value_loss(found.value_C, plan, batch)
+        if self.critic is not None and found.value_C is not None:
+            loss = loss + self._value_loss(self.critic, found.value_C, plan, batch)
         return loss, logprobs_C
 
-    def _outputs(self, plan: TreePlan, *, entropies: bool) -> PlanOutputs:
-        """Run the model and the critic, if there is one, over a plan."""
-        values = None if self.critic is None else self.critic.values
-        return plan_outputs(self.policy, plan, self.limits, entropies=entropies, values=values)
-
-    def _value_loss(self, value_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
+    def _value_loss(self, critic: Critic, value_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
         """Return one plan's part of the critic's loss."""
-        assert self.critic is not None
-        assert batch.value_R is not None
-        assert batch.target_R is not None
-        first_r = batch.first_tokens(plan)
-        answer_r = plan.sample_S[first_r]
-        value_r = value_C[self._tensor(plan.prediction_S[first_r])]
+        first_S = batch.first_tokens(plan)
+        answer_r = plan.sample_S[first_S]
+        value_r = value_C[self._tensor(plan.prediction_S[first_S])]
         old_r, target_r = self._tensor(batch.value_R[answer_r]), self._tensor(batch.target_R[answer_r])
-        return self.critic.loss(value_r, old_r, target_r) / batch.num_answers
+        return critic.loss(value_r, old_r, target_r) / batch.num_answers
 
     def _metrics(self, batch: Batch, seen: list[FloatArray]) -> dict[str, float]:
         """Return the metrics, from the sums over all plans and the logprobs_C of each plan."""
