@@ -190,7 +190,7 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
             {"learning.algorithm.type": "pro"},
-            'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "ppo", "gspo"',
+            'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "a2c", "ppo"',
         ),
         (
             {"learning.algorithm": '{type = "ppo", clip_high = -0.1}'},
