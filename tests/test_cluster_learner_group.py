@@ -16,6 +16,7 @@ from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.batch import Batch
+from selfplay.learning.critic import Critic
 from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.logprobs import plan_logprobs
@@ -26,6 +27,7 @@ RATE = 1e-3
 TIMEOUT_SECONDS = 120
 WITH_GRADIENTS = "with gradients"
 BEFORE_THE_STEP = "before the step"
+NAMES = {"loss", "grad_norm", "legal_mass", "kl_to_base", "mismatch", "records", "samples_seen", "value_loss"}
 TOLD, PID = "told.npz", "process id"
 
 
@@ -72,7 +74,7 @@ class Mortal(Reinforce):
         return metrics
 
 
-def build_learners(fate: Fate, shard_base: bool = False) -> dict[str, Learner]:
+def build_learners(fate: Fate, shard_base: bool = False, with_critic: bool = False) -> dict[str, Learner]:
     policy, algorithm = tiny_policy(shard_base=shard_base), Mortal(fate)
     algorithm.initialize(policy, max_generation_len=4)
     learner = Learner(
@@ -82,6 +84,7 @@ def build_learners(fate: Fate, shard_base: bool = False) -> dict[str, Learner]:
         regulariser_weight=Schedule(0.3, 0.1, 10),
         average_decay=0.5,
         max_mismatch=100.0,
+        critic=Critic(policy, value_weight=0.5) if with_critic else None,
     )
     learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
     learner.optimizer.register_step_post_hook(lambda *_: fate.tell(learner))
@@ -121,7 +124,7 @@ class Pair:
         records = batch_of(self.alone.learners["default"].version)
         metrics, expected = self.group.update(records), self.alone.update(records)
         assert metrics.keys() == expected.keys()
-        for name in ("loss", "grad_norm", "legal_mass", "kl_to_base", "mismatch", "records", "samples_seen"):
+        for name in NAMES & metrics.keys():
             assert metrics[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-6), name
         ours, theirs = self.group.learners["default"], self.alone.learners["default"]
         assert ours.version == theirs.version
@@ -155,21 +158,22 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture(scope="module", params=["whole base", "sharded base"])
+@pytest.fixture(scope="module", params=["whole base", "sharded base and critic"])
 def pair(
     cluster: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Pair]:
     fate, nobodys = (Fate(tmp_path_factory.mktemp("orders"), os.getpid()) for _ in range(2))
+    second = request.param == "sharded base and critic"
     group, alone = (
         LearnerGroup(
-            partial(build_learners, one, shard_base),
+            partial(build_learners, one, shard_base, second),
             size,
             cpus=1,
             gpus=0,
             timeout_seconds=TIMEOUT_SECONDS,
         )
         for one, size, shard_base in (
-            (fate, 2, request.param == "sharded base"),
+            (fate, 2, second),
             (nobodys, 1, False),
         )
     )

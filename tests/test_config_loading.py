@@ -207,7 +207,7 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ),
         (
             {"learning.algorithm.type": "pro"},
-            'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "ppo", "gspo"',
+            'learning.algorithm.type: "pro" is not a valid type. Use one of "reinforce", "a2c", "ppo"',
         ),
         (
             {"learning.algorithm": '{type = "ppo", clip_high = -0.1}'},

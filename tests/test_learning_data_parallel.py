@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
 from selfplay.learning.batch import Counts
+from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.minibatches import minibatches_of
@@ -45,6 +46,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     epochs: int = 1
     minibatches: int = 1
+    critic: dict[str, float] | None = None
 
 
 @dataclass
@@ -73,6 +75,7 @@ def make_learner(case: Case) -> Learner:
         epochs=case.epochs,
         minibatches=case.minibatches,
         max_mismatch=case.max_mismatch,
+        critic=None if case.critic is None else Critic(policy, **case.critic),
     )
 
 
@@ -141,6 +144,21 @@ def self_play_batch(seed: int, size: int, version: int) -> Records:
             )
         )
     return records
+
+
+def conversations(seed: int, size: int) -> Records:
+    """Return games of three turns whose prompts begin differently, so that the turns may be on two shards."""
+    draw = random.Random(seed)
+    return [
+        replace(
+            make_record([5 + turn, 6, draw.randrange(3)], [draw.randrange(9)], outcome, logprobs=[-1.0]),
+            rollout_id=str(game),
+            turn=turn,
+        )
+        for game in range(size)
+        for outcome in [draw.choice([-1.0, 1.0])]
+        for turn in range(3)
+    ]
 
 
 def batches(*sizes: int) -> list[Records]:
@@ -216,6 +234,18 @@ CASES = {
     "mini-batches that are too long on one shard": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, kind=Ppo, epochs=2, minibatches=2
     ),
+    "critic": Case([conversations(n, 5) for n in range(3)], critic={"value_weight": 0.5, "gamma": 0.9}),
+    "critic and mini-batches": Case(
+        [conversations(n, 5) for n in range(3)],
+        kind=Ppo,
+        epochs=2,
+        minibatches=3,
+        average_decay=0.5,
+        critic={"gae_lambda": 0.5, "normalize_advantages": True, "value_clip": 0.2},
+    ),
+    "critic, too long on one shard only": Case(
+        [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, critic={}
+    ),
     "cut completions": Case(batches(8, 8), regulariser="uniform", max_train_len=8),
 }
 
@@ -253,6 +283,8 @@ def test_the_cases_are_what_their_names_say():
     lengths = [[len(r.prompt_token_ids) for r in part] for part in (first, second)]
     assert max(lengths[0]) < 11 <= min(lengths[1])
     assert sorted(map(len, shard(CASES["one empty"].batches[0], 2))) == [0, 1]
+    games = [{record.rollout_id for record in part} for part in shard(CASES["critic"].batches[0], 2)]
+    assert games[0] & games[1]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,11 @@ def test_a_chart_shows_the_tokens_that_are_clipped_and_left_out():
     assert charts == {"Clipped and left-out tokens": ["clip fraction", "correction masked"]}
 
 
+def test_a_chart_shows_what_the_critic_explains():
+    charts = charts_of(view_of("learner/value_loss", "learner/explained_variance", "learner/mean_value"))
+    assert charts == {"Loss": ["value loss"], "Explained variance": [""], "Mean value": [""]}
+
+
 def test_the_axis_of_a_mismatch_is_logarithmic_if_it_spans_more_than_a_decade():
     def axis(*values):
         (found,) = chart_sections(view_of("learner/mismatch", values=values))["Learning"]

@@ -6,7 +6,7 @@ from selfplay.config import dump_config, load_config
 from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.config.fields import models_in
 from selfplay.core import InputError
-from selfplay.learning.algorithms import AllActions, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+from selfplay.learning.algorithms import A2c, AllActions, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.assembly import build_learner
@@ -14,6 +14,7 @@ from tiny_models import tiny_model, tiny_policy
 
 KINDS = {
     "reinforce": Reinforce,
+    "a2c": A2c,
     "ppo": Ppo,
     "gspo": Gspo,
     "cispo": Cispo,

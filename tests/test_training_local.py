@@ -109,6 +109,7 @@ SEVERAL_STEPS = {
     "learning__epochs": "2",
     "learning__minibatches": "2",
 }
+CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{value_weight = 0.5}"}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ SEVERAL_STEPS = {
         ("mirror", MAGNET),
         ("mirror", ALL_ACTIONS),
         ("mirror", SEVERAL_STEPS),
+        ("mirror", CRITIC),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learning):

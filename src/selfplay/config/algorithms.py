@@ -76,8 +76,15 @@ class ReinforceSettings(CorrectedSettings):
     """Names this algorithm."""
 
 
+class A2cSettings(CorrectedSettings):
+    """REINFORCE with the advantages of a critic. It needs the table `learning.critic`."""
+
+    type: Literal["a2c"] = "a2c"
+    """Names this algorithm."""
+
+
 class PpoSettings(CorrectedSettings):
-    """PPO's clipped objective, without a critic."""
+    """PPO's clipped objective, with a critic if there is a table `learning.critic`."""
 
     type: Literal["ppo"] = "ppo"
     """Names this algorithm."""
@@ -182,6 +189,7 @@ class PythonAlgorithm(AlgorithmSettings):
 
 Algorithm = Annotated[
     ReinforceSettings
+    | A2cSettings
     | PpoSettings
     | GspoSettings
     | CispoSettings

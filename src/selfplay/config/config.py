@@ -131,6 +131,9 @@ class Config(Settings):
         sampling = self.rewards.sampling != RewardSettings().sampling
         if self.credit is not None and sampling:
             raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
+        if self.learning.critic is not None and (self.credit is not None or sampling):
+            place = "credit" if self.credit is not None else "rewards.sampling"
+            raise InputError("learning.critic", f"takes the place of {place}", "Leave one of the two out")
         return self
 
     @property

@@ -4,8 +4,15 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.algorithms import Algorithm, MagneticSettings, ReinforceSettings, with_type
+from selfplay.config.algorithms import (
+    A2cSettings,
+    Algorithm,
+    MagneticSettings,
+    ReinforceSettings,
+    with_type,
+)
 from selfplay.config.base import Settings
+from selfplay.config.critic import CriticSettings
 from selfplay.core import InputError
 
 
@@ -33,6 +40,8 @@ class LearningSettings(Settings):
     algorithm: Algorithm = ReinforceSettings()
     """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
     otherwise."""
+    critic: CriticSettings | None = None
+    """A critic, for any algorithm but `magnet`. `[learning.critic]` without fields has the default values."""
     learning_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
@@ -100,6 +109,29 @@ class LearningSettings(Settings):
                 "learning.skip_zero_advantages",
                 f"is not for {magnetic[0]}, which averages the advantages of all answers",
                 "Leave it out, or choose another algorithm",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_where_it_is_used(self) -> Self:
+        for field, algorithm in self.algorithms.items():
+            if isinstance(algorithm, A2cSettings) and self.critic is None:
+                raise InputError(
+                    "learning.critic",
+                    f"is missing, but {field} is a2c, which needs it",
+                    "Add [learning.critic]",
+                )
+            if isinstance(algorithm, MagneticSettings) and self.critic is not None:
+                raise InputError(
+                    "learning.critic",
+                    f"is of no use to {field}, which has a value for every legal answer",
+                    "Leave it out, or choose another algorithm",
+                )
+        if self.critic is not None and self.skip_zero_advantages:
+            raise InputError(
+                "learning.skip_zero_advantages",
+                "is not for learning.critic, which gives advantages of its own",
+                "Leave one of the two out",
             )
         return self
 

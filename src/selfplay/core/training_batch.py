@@ -5,6 +5,8 @@ Games, and programs with a replay buffer, make their records in ``replay/records
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from selfplay.core.errors import SelfplayError
@@ -17,8 +19,14 @@ def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
 
     A step is a record of its own, or a later answer of the record that it continues; see :func:`joined`.
     """
-    steps = [(rollout, step) for rollout, step in _steps(results) if step.policy and not step.text_only]
-    return joined([_record(rollout, step) for rollout, step in steps])
+    turns = defaultdict[tuple[str, str], Iterator[int]](count)
+    return joined(
+        [
+            _record(rollout, step, next(turns[rollout.id, step.role_id]))
+            for rollout, step in _steps(results)
+            if step.policy and not step.text_only
+        ]
+    )
 
 
 def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
@@ -26,7 +34,7 @@ def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
     return [(rollout, step) for rollout in rollouts for step in rollout.steps]
 
 
-def _record(rollout: Rollout, step: Step) -> TrainingRecord:
+def _record(rollout: Rollout, step: Step, turn: int) -> TrainingRecord:
     prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
     assert prompt is not None
     assert completion is not None
@@ -40,6 +48,7 @@ def _record(rollout: Rollout, step: Step) -> TrainingRecord:
         logprobs=logprobs,
         reward=step.reward,
         advantage=step.advantage,
+        turn=turn,
         legal_answers=legal_answers,
         prompt=step.prompt if legal_answers else [],
         policy_version=step.policy_version,

@@ -181,7 +181,9 @@ class GenerateResult:
 class Answer:
     """One answer in a training record: the ids before it, the ids drawn, and what it earned.
 
-    ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning.
+    ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning. ``reward`` is
+    what the answer earned before any baseline was subtracted, ``advantage`` what is left of it. ``turn`` is
+    the number of the answer among those of its role in the rollout, from 0.
     ``alternatives`` are completions (token ids, including the stop token) that were acceptable in this
     position; a regulariser may use their probabilities. ``legal_answers`` are the same as texts, and
     ``prompt`` is what they answer (or empty): the learner, which has the tokenizer, makes ``alternatives`` of
@@ -193,6 +195,7 @@ class Answer:
     logprobs: list[float]
     reward: float
     advantage: float
+    turn: int = 0
     alternatives: list[list[int]] = field(default_factory=list)
     legal_answers: list[str] = field(default_factory=list)
     prompt: Messages = field(default_factory=list)

@@ -82,7 +82,10 @@ class Batch:
     Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
     number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` are
     logprobs_C of each plan before the update's first step, and ``others`` those of other adapters, by name;
-    the algorithm fills them as far as it needs them.
+    the algorithm fills them as far as it needs them. ``kept`` are the answers themselves. For a critic,
+    ``value_R`` are the values of the states in which they were drawn, before the update's first step,
+    ``state_sums`` are the numbers of the states' ``StateSums``, and ``target_R`` is what the values are to
+    become.
     """
 
     plans: list[TreePlan]
@@ -95,6 +98,10 @@ class Batch:
     mean_length: float
     old: list[Tensor] = field(default_factory=list)
     others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
+    kept: list[Answer] = field(default_factory=list)
+    value_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    state_sums: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    target_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
     @property
     def num_answers(self) -> int:
@@ -116,6 +123,11 @@ class Batch:
     def packed_tokens(self) -> int:
         """Number of tokens in the forward passes of all plans."""
         return sum(plan.num_tokens for plan in self.plans)
+
+    def first_tokens(self, plan: TreePlan) -> NDArray[np.bool_]:
+        """Return first_S: which of the S tokens of ``plan`` are the first of an answer that was drawn."""
+        first_S: NDArray[np.bool_] = (plan.offset_S == 0) & (plan.sample_S < self.num_answers)
+        return first_S
 
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
@@ -213,6 +225,7 @@ def pack(
         behaviour=np.concatenate(behaviour),
         separate_tokens=separate_tokens,
         mean_length=float(lengths.mean()),
+        kept=kept,
     )
 
 

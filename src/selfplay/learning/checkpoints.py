@@ -20,9 +20,12 @@ from torch import Tensor
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, TRAINED
 from selfplay.core.files import put_in_place, scratch_for
+from selfplay.learning.optimizer_state import CRITIC, part_of
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
 LEARNER_FILE = "learner.safetensors"
+CRITIC_FILE = "critic.safetensors"
+"""The weights of a policy's critic, beside its adapter; not without a critic."""
 STATE_FILE = "state.json"
 EVERY_LINEAR_LAYER = "all-linear"
 """The text that PEFT accepts instead of a list of modules."""
@@ -90,6 +93,9 @@ def save_checkpoint(
     for learner in learners:
         tensors = {k: v.contiguous() for k, v in learner.tensors.items()}
         save_file(tensors, folders[learner.policy] / LEARNER_FILE)
+        critic = part_of(tensors, CRITIC)
+        if critic:
+            save_file(critic, folders[learner.policy] / CRITIC_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
     put_in_place(scratch, directory)
 

@@ -7,8 +7,9 @@ too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
-The learners exchange only the adapter's gradients, as one tensor, and a line of metrics. They exchange errors
-before gradients, so that none of them continues alone.
+The learners exchange only the gradients of the adapter and its critic, as one tensor, and a line of metrics;
+with a critic, also the values of the batch's states, because the turns of a game may be in several shards.
+They exchange errors before gradients, so that none of them continues alone.
 """
 
 import json
@@ -21,7 +22,9 @@ from ipaddress import ip_address
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
@@ -302,6 +305,14 @@ class DataParallel:
         with _others_answering():
             self._reports.allreduce([numbers]).wait()
         return numbers.tolist()
+
+    def sum(self, numbers_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over all learners of their arrays, which are equally long."""
+        total_N = torch.tensor(numbers_N)
+        with _others_answering():
+            self._reports.allreduce([total_N]).wait()
+        summed_N: NDArray[np.float64] = total_N.numpy()
+        return summed_N
 
     def gather_parts(self, part: Tensor) -> Tensor:
         """Return the parts of all learners, which are equally long, one after the other."""

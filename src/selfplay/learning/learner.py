@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,11 +16,13 @@ from selfplay.core.adapters import reference_of
 from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch
+from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.following import Follower
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
+from selfplay.learning.state_sums import StateSums
 
 SQUARES_DECAY = 0.99
 """AdamW's second beta: the decay of the running mean of squared gradients."""
@@ -76,6 +79,8 @@ class Learner:
             one only if the algorithm compares the policy with it.
         max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
             drawn by the current version; a greater one ends the run. See :meth:`_check_mismatch`.
+        critic: the policy's critic, which is trained with it and takes the place of the records' advantages;
+            ``None`` to learn from these.
         group: the learners that share the work of each update, all in the same state; ``None`` if this
             learner works alone.
 
@@ -100,6 +105,7 @@ class Learner:
         reference_decay: float = 0.8,
         reference_every: int = 1,
         max_mismatch: float = 0.2,
+        critic: Critic | None = None,
         group: DataParallel | None = None,
     ) -> None:
         if adapter not in policy.policies:
@@ -123,6 +129,7 @@ class Learner:
         self.skip_zero_advantages = skip_zero_advantages
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
+        self.critic = algorithm.critic = critic
         self.group = group
         self.version = 0
         self.samples_seen = 0
@@ -141,6 +148,8 @@ class Learner:
             betas=(momentum, SQUARES_DECAY),
             weight_decay=0.0,
         )
+        if critic is not None:
+            self.optimizer.add_param_group({"params": critic.parameters(), "lr": critic.value_learning_rate})
 
     @property
     def result(self) -> str:
@@ -162,18 +171,18 @@ class Learner:
         started = perf_counter()
         learning_rate = self.learning_rate.at(self.version)
         regulariser_weight = self.regulariser_weight.at(self.version)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.optimizer.param_groups[0]["lr"] = learning_rate
         if self.skip_zero_advantages:
             records = without_zero_advantages(records)
         self.algorithm.begin(records)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)
+        judged = self._judge(records, minibatches)
         if self.epochs * len(minibatches) == 1:
             share, norm = self._step(minibatches[0], regulariser_weight)
         else:
             share, norm = self._steps(minibatches, regulariser_weight)
-        metrics, trained = share.metrics, share.counts.answers
+        metrics, trained = share.metrics | judged, share.counts.answers
         self.version += 1
         self._follow()
         self.samples_seen += trained
@@ -193,33 +202,67 @@ class Learner:
     def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
         """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
         with self._unchanged_by_failure():
-            measured = combine([self._measure(one) for one in minibatches])
+            measured = combine([self._measure(one, self.algorithm.keep_logprobs) for one in minibatches])
             self._check_mismatch(measured.metrics)
             steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
         return Share(metrics | measured.metrics, measured.counts), norm
 
+    def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
+        """Set the advantages and the targets of all answers, and return the critic's metrics.
+
+        Without a critic, nothing happens. Each learner has the values of its shards' answers. What they
+        exchange, in the order of the records, is the value of each answer and 1 if it is trained on, and the
+        sums over states.
+        """
+        critic = self.critic
+        if critic is None:
+            return {}
+        answers = [(record, answer) for record in records for answer in record.answers]
+        places = {id(answer): place for place, (_, answer) in enumerate(answers)}
+        value_A, kept_A = np.zeros(len(answers)), np.zeros(len(answers))
+        state_sums = np.zeros(self.policy.hidden_size + 2)
+        for minibatch in minibatches:
+            self._measure(minibatch, partial(self.algorithm.keep_values, critic))
+            if minibatch.packed is not None:
+                chosen = [places[id(answer)] for answer in minibatch.packed.kept]
+                value_A[chosen], kept_A[chosen] = minibatch.packed.value_R, 1
+                state_sums += minibatch.packed.state_sums
+        if self.group is not None:
+            value_A, kept_A, state_sums = map(self.group.sum, (value_A, kept_A, state_sums))
+        critic.centre(StateSums.from_array(state_sums))
+        kept = np.flatnonzero(kept_A).tolist()
+        judged, metrics = critic.judge([answers[place] for place in kept], value_A[kept].tolist())
+        judgement_of = {id(answers[place][1]): one for place, one in zip(kept, judged, strict=True)}
+        for batch in [one.packed for one in minibatches if one.packed is not None]:
+            own = [judgement_of[id(answer)] for answer in batch.kept]
+            batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
+            batch.target_R = np.array([one.target for one in own], dtype=np.float32)
+        return metrics
+
     def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
         """Make one optimizer step; return its share and the gradient's norm before clipping."""
         self.optimizer.zero_grad(set_to_none=True)
-        parameters = self.policy.adapter_parameters(self.adapter)
+        adapter = self.policy.adapter_parameters(self.adapter)
+        head = [] if self.critic is None else self.critic.parameters()
         work = partial(self._work, minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
         if self.group is None:
             share = work(minibatch.records)
         else:
-            share = self.group.train(minibatch.records, work, parameters)
+            share = self.group.train(minibatch.records, work, [*adapter, *head])
         self._check_mismatch(share.metrics)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.grad_clip))
+        torch.nn.utils.clip_grad_norm_(head, self.grad_clip)  # apart: a wrong value must not slow the policy
         loss = share.metrics["loss"]
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
         self.optimizer.step()
         return share, norm
 
-    def _measure(self, minibatch: MiniBatch) -> Share:
-        """Keep the log-probabilities before the first step, and return the mismatch."""
-        work = partial(self._work, minibatch, self.algorithm.keep_logprobs)
+    def _measure(self, minibatch: MiniBatch, measure: Callable[[Batch], dict[str, float]]) -> Share:
+        """Keep in a mini-batch what the algorithm needs from before the first step; return its metrics."""
+        work = partial(self._work, minibatch, measure)
         if self.group is None:
             return work(minibatch.records)
         return self.group.measure(minibatch.records, work)
@@ -242,7 +285,7 @@ class Learner:
         try:
             yield
         except BaseException:  # an interrupt must not leave half an update behind either
-            load_training_tensors(self.policy, self.adapter, self.optimizer, before)
+            load_training_tensors(self.policy, self.adapter, self.optimizer, before, self.critic)
             raise
 
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
@@ -283,7 +326,7 @@ class Learner:
 
         Their names are the same for any policy.
         """
-        tensors = training_tensors(self.policy, self.adapter, self.optimizer)
+        tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
             tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
         return tensors
@@ -294,7 +337,7 @@ class Learner:
         Raises:
             InputError: the weights belong to another adapter, or the reference's are missing.
         """
-        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors)
+        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
         if self.reference is not None:
             self.reference.load(_reference_in(tensors))
         self.version = version

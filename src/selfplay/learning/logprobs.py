@@ -9,6 +9,7 @@ over their tokens and changes no bit of the gradient.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,16 +69,52 @@ def plan_scores(
     return logprobs_C, hits_C.detach()
 
 
-def plan_entropies(
-    policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return logprobs_C as :func:`plan_logprobs` does, and entropy_C.
+@dataclass(frozen=True)
+class PlanOutputs:
+    """What one pass over a plan gives for each of its C predictions, all with a gradient.
 
-    The latter is the entropy, in nats, of the distribution over the vocabulary from which each prediction's
-    token is drawn; it has a gradient too.
+    ``entropy_C`` is the entropy, in nats, of the distribution over the vocabulary from which the prediction's
+    token is drawn, and ``value_C`` the value of the state in which it is drawn; ``None`` if not asked for.
     """
-    logprobs_C, entropy_C = _PlanPass(policy, plan, _entropies, plan.temperature, limits)()
-    return logprobs_C, entropy_C
+
+    logprobs_C: Tensor
+    entropy_C: Tensor | None
+    value_C: Tensor | None
+
+
+def plan_outputs(
+    policy: PolicyModel,
+    plan: TreePlan,
+    limits: PassLimits | None = None,
+    *,
+    entropies: bool = False,
+    values: Callable[[Tensor], Tensor] | None = None,
+) -> PlanOutputs:
+    """Return logprobs_C as :func:`plan_logprobs` does, and what else is asked for.
+
+    Args:
+        policy: the model.
+        plan: tokens to feed and predictions.
+        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
+        entropies: whether to return entropies.
+        values: returns value_N of hidden_ND; ``None`` to return no values.
+    """
+    score = _entropies if entropies else _logprobs
+    if values is not None:
+        score = partial(_with_values, score, values)
+    scores = _PlanPass(policy, plan, score, plan.temperature, limits)()
+    if scores.ndim == 1:
+        return PlanOutputs(scores, None, None)
+    return PlanOutputs(
+        scores[0],
+        scores[1] if entropies else None,
+        scores[-1] if values is not None else None,
+    )
+
+
+def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None) -> Tensor:
+    """Return hidden_DC, the hidden states after the last norm from which the predictions are made."""
+    return _PlanPass(policy, plan, _states, plan.temperature, limits)()
 
 
 class _PlanPass:
@@ -231,3 +268,22 @@ def _entropies(
     logprobs_NV = torch.log_softmax(policy.logits(hidden_ND) / temperature, dim=-1)
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
     return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
+
+
+def _states(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    return hidden_ND[rows_c].T
+
+
+def _with_values(
+    score: Score,
+    values: Callable[[Tensor], Tensor],
+    policy: PolicyModel,
+    hidden_ND: Tensor,
+    rows_c: Tensor,
+    tokens_c: Tensor,
+    temperature: float,
+) -> Tensor:
+    scores = score(policy, hidden_ND, rows_c, tokens_c, temperature)
+    return torch.cat([scores[None] if scores.ndim == 1 else scores, values(hidden_ND)[rows_c][None]])

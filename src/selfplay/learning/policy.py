@@ -152,6 +152,12 @@ class PolicyModel:
         dtype: torch.dtype = self._causal_lm.dtype
         return dtype
 
+    @property
+    def hidden_size(self) -> int:
+        """D, the size of a hidden state."""
+        size: int = self._causal_lm.config.get_text_config().hidden_size
+        return size
+
     def use_runs(self, reason: str) -> None:
         """Let learners that start from now on compute attention in runs, and note why."""
         self.tree_attention = RunAttention

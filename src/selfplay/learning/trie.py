@@ -6,7 +6,7 @@ Samples of a self-play batch share the rules, the examples, the history and ofte
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
 from typing import Self
@@ -55,6 +55,18 @@ class TreePlan:
     def num_tokens(self) -> int:
         """T, the number of tokens in the forward pass."""
         return len(self.tokens_T)
+
+    def only(self, chosen_S: NDArray[np.bool_]) -> Self:
+        """Return a plan that feeds the same tokens and predicts only some of the S tokens."""
+        kept_C, prediction_S = np.unique(self.prediction_S[chosen_S], return_inverse=True)
+        return replace(
+            self,
+            predict_node_C=self.predict_node_C[kept_C],
+            predict_token_C=self.predict_token_C[kept_C],
+            prediction_S=prediction_S,
+            sample_S=self.sample_S[chosen_S],
+            offset_S=self.offset_S[chosen_S],
+        )
 
     @cached_property
     def branch_starts(self) -> IntArray:

@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from selfplay.read.charts import FROM_ZERO, SMALL, Chart, Line, chart, lines_of, share_chart, with_wide_axis
+from selfplay.read.charts import (
+    FROM_ZERO,
+    SMALL,
+    WHOLE,
+    Chart,
+    Line,
+    chart,
+    lines_of,
+    share_chart,
+    with_wide_axis,
+)
 from selfplay.read.evaluations import exact_of
 from selfplay.read.run_view import REWARD, RunView
 from selfplay.read.series import Series
@@ -71,6 +81,13 @@ def learning_charts(run: RunView) -> list[Chart | None]:
     )
     return [
         chart("Loss", _of_learner(run, "loss"), "As reported by the learner."),
+        chart(
+            "Explained variance",
+            _of_learner(run, "explained_variance"),
+            "Share of the variance of the returns that the critic knows beforehand.",
+            bounds=WHOLE,
+        ),
+        chart("Mean value", _of_learner(run, "mean_value"), "What the critic expects, in units of reward."),
         chart("Gradient norm", _of_learner(run, "grad"), "Before clipping.", bounds=FROM_ZERO),
         chart("Entropy", _of_learner(run, "entropy"), "In nats.", bounds=FROM_ZERO),
         chart("Divergence", _of_learner(run, "kl"), "From another policy, in nats.", bounds=FROM_ZERO),

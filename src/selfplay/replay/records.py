@@ -20,7 +20,8 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     """Convert the steps of a batch into training records, in the same order.
 
     Steps of a conversation become one record; see :func:`selfplay.core.joined_records.joined`. An answer's
-    ``advantage`` is the step's reward after all transforms; its ``reward`` is the game's reward.
+    ``advantage`` is the step's reward after all transforms; its ``reward`` is that in the buffer, before the
+    sampling transforms.
     ``legal_answers`` are ``step.info["legal_answers"]``; see :func:`with_alternatives`, which is left to the
     caller if ``encode_answer`` is not given.
 
@@ -65,8 +66,9 @@ def _record(step: Step, index: int) -> TrainingRecord:
         prompt_token_ids=prompt,
         completion_token_ids=completion,
         logprobs=logprobs,
-        reward=step.info.get("reward_stages", {}).get("final", step.reward),
+        reward=step.info.get("reward_stages", {}).get("step", step.reward),
         advantage=step.reward,
+        turn=step.info.get("step_index", 0),
         legal_answers=legal_answers,
         prompt=step.prompt if legal_answers else [],
         policy_version=step.policy_version,

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from selfplay.config.algorithms import (
+    A2cSettings,
     Algorithm,
     AllActionsSettings,
     CispoSettings,
@@ -34,6 +35,7 @@ def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> "
         InputError: an algorithm of the user's own cannot be built.
     """
     from selfplay.learning.algorithms import (
+        A2c,
         AllActions,
         BaseAlgo,
         Cispo,
@@ -49,6 +51,8 @@ def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> "
     match settings:
         case ReinforceSettings():
             return Reinforce(**options)
+        case A2cSettings():
+            return A2c(**options)
         case PpoSettings():
             return Ppo(**options)
         case GspoSettings():

@@ -89,6 +89,7 @@ def build_learner(
     policy: str = TRAINED,
 ) -> "Learner":
     """Build the learner of one policy's adapter, with the settings of this policy."""
+    from selfplay.learning.critic import Critic
     from selfplay.learning.learner import Learner
 
     learning = learning.of_policy(policy)
@@ -115,6 +116,7 @@ def build_learner(
         reference_decay=learning.reference_decay,
         reference_every=learning.reference_every,
         max_mismatch=learning.max_mismatch,
+        critic=None if learning.critic is None else Critic(model, **learning.critic.model_dump()),
     )
 
 

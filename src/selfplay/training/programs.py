@@ -12,6 +12,7 @@ from selfplay.config.programs import ProofsSettings, PythonProgram
 from selfplay.core import (
     AgentSpec,
     Arena,
+    EpisodicRewardCredit,
     InferenceClient,
     InputError,
     Messages,
@@ -57,6 +58,8 @@ def build_program(config: Config) -> Arena | None:
         arena = kind(client, seed=seed, **options)
     if config.credit is not None:
         arena.credit_assigner = build_credit(config.credit)
+    elif config.learning.critic is not None:
+        arena.credit_assigner = EpisodicRewardCredit()
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
     arena.model_without_role = BASE

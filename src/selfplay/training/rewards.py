@@ -77,11 +77,14 @@ def composed_transforms(
 ]:
     """Return the stacks of the three families of transforms; ``None`` for an empty one.
 
-    A configured credit assigner takes the place of the sampling transforms.
+    A configured credit assigner takes the place of the sampling transforms, and so does a critic, which needs
+    the rewards as they are.
     """
     final, step, sampling = reward_transforms(config.rewards)
     if config.credit is not None:
         sampling = [CreditTransform(build_credit(config.credit))]
+    elif config.learning.critic is not None:
+        sampling = []
     return (
         ComposeFinalRewardTransforms(final) if final else None,
         ComposeStepRewardTransforms(step) if step else None,

@@ -1,5 +1,6 @@
 """Algorithms, each in a file of its own: policy gradients on sampled tokens, and losses on given answers."""
 
+from selfplay.learning.algorithms.a2c import A2c
 from selfplay.learning.algorithms.all_actions import AllActions
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.algorithms.cispo import Cispo
@@ -14,6 +15,7 @@ from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.algorithms.token_loss import TokenLoss
 
 __all__ = [
+    "A2c",
     "AllActions",
     "BaseAlgo",
     "Cispo",

@@ -18,10 +18,12 @@ from selfplay.core.adapters import reference_of
 from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.critic import Critic
 from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.logprobs import plan_entropies, plan_logprobs
+from selfplay.learning.logprobs import plan_logprobs, plan_outputs, plan_states
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
+from selfplay.learning.state_sums import StateSums
 from selfplay.learning.trie import TreePlan
 
 
@@ -48,6 +50,8 @@ class BaseAlgo(ABC):
             from the loss.
     """
 
+    critic: Critic | None = None
+    """The learner's critic, whose loss is added to the loss, if there is one."""
     learns_from_draws = True
     """Whether the loss needs every drawn token. If it does not, most of an illegal answer is not computed."""
 
@@ -139,6 +143,23 @@ class BaseAlgo(ABC):
         batch.old = old
         return self._mismatch_metrics(batch)
 
+    def keep_values(self, critic: Critic, batch: Batch) -> dict[str, float]:
+        """Keep the present values of the states in which the answers were drawn, and sums over the states.
+
+        There are no metrics yet.
+        """
+        batch.value_R = np.zeros(batch.num_answers, dtype=np.float32)
+        batch.state_sums = np.zeros(self.policy.hidden_size + 2)
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            for plan in batch.plans:
+                states = plan.only(batch.first_tokens(plan))
+                hidden_CD = plan_states(self.policy, states, self.limits).T
+                value_C = critic.values(hidden_CD).cpu().numpy()
+                batch.value_R[states.sample_S] = value_C[states.prediction_S]
+                answers_C = np.bincount(states.prediction_S, minlength=len(value_C)).astype(np.float64)
+                batch.state_sums += StateSums.of(hidden_CD.double().cpu().numpy(), answers_C).to_array()
+        return {}
+
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the whole batch into the adapter and return metrics.
 
@@ -170,10 +191,14 @@ class BaseAlgo(ABC):
         """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
         plan = batch.plans[index]
         prediction_S, own_S = self._tensor(plan.prediction_S), self._drawn(plan, batch)
-        if self.entropy_weight:
-            logprobs_C, entropy_C = plan_entropies(self.policy, plan, self.limits)
-        else:
-            logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+        found = plan_outputs(
+            self.policy,
+            plan,
+            self.limits,
+            entropies=self.entropy_weight > 0,
+            values=None if self.critic is None else self.critic.values,
+        )
+        logprobs_C = found.logprobs_C
         logprobs_S = logprobs_C[prediction_S]
         drawn_S = logprobs_S[own_S]
         tokens = batch.tokens(plan, self.policy.device)
@@ -195,12 +220,22 @@ class BaseAlgo(ABC):
             kl = self._kl(drawn_S, other_S, tokens) / batch.num_answers
             loss = loss + self.kl_weight * kl if self.kl_in == "loss" else loss
             self._sums["kl"] += float(kl.detach())
-        if self.entropy_weight:
-            entropy_S = entropy_C[prediction_S][own_S]
+        if found.entropy_C is not None:
+            entropy_S = found.entropy_C[prediction_S][own_S]
             entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
             loss = loss - self.entropy_weight * entropy
             self.add_metric("entropy", entropy_S)
+        if self.critic is not None and found.value_C is not None:
+            loss = loss + self._value_loss(self.critic, found.value_C, plan, batch)
         return loss, logprobs_C
+
+    def _value_loss(self, critic: Critic, value_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
+        """Return one plan's part of the critic's loss."""
+        first_S = batch.first_tokens(plan)
+        answer_r = plan.sample_S[first_S]
+        value_r = value_C[self._tensor(plan.prediction_S[first_S])]
+        old_r, target_r = self._tensor(batch.value_R[answer_r]), self._tensor(batch.target_R[answer_r])
+        return critic.loss(value_r, old_r, target_r) / batch.num_answers
 
     def _metrics(self, batch: Batch, seen: list[FloatArray]) -> dict[str, float]:
         """Return the metrics, from the sums over all plans and the logprobs_C of each plan."""

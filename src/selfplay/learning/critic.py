@@ -1,0 +1,174 @@
+"""Critic: a value head on the shared base, which says what a policy can expect before it answers.
+
+The state before an answer is all that the policy knows: the prompt, as the model has read it. With the hidden
+state h of the prompt's last token after the last norm, of size D,
+
+    V = w . u + b,    u = (h - c) / (s sqrt(D)).
+
+In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
+sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward.
+
+c is the mean of the states of the first batch, and s the root mean square of their distances from it. Prompts
+of one game differ in a few tokens, and their states by a few hundredths of their length: without c, a step in
+w would move all values alike and hardly tell the states apart. The division by s sqrt(D) gives the learning
+rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves each entry of w by about the
+rate, so a step moves a value by about the rate at most, whatever the model.
+
+The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G,
+
+    1/N * sum_i 0.5 (V_i - G_i)^2,    or the maximum of it and 0.5 (clip(V_i, old_i - e, old_i + e) - G_i)^2
+
+with ``value_clip`` = e (the value clip of PPO's implementations; Engstrom et al. 2020, arXiv 2005.12729).
+
+The head learns from this loss at a rate of its own. The adapter below it learns from the value loss only as
+far as ``value_weight`` says, by default not at all. A2C and PPO usually let the loss through to the layers
+that both share, which learn everything from the rewards. Here the base has learned to read before, and the
+few weights of an adapter are what plays: AdamW and the clip of the gradient's norm would make them follow
+whichever of the two losses is larger.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.types import Answer
+from selfplay.learning.gae import Turn, advantages_of
+from selfplay.learning.policy import PolicyModel
+from selfplay.learning.state_sums import StateSums
+
+SMALLEST_SPREAD = 1e-3
+"""The least s, as a share of the length of c: states that are alike differ by rounding alone."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an answer is worth: its advantage, and the target of the value of its state."""
+
+    advantage: float
+    target: float
+
+
+class Critic:
+    """The value head of one policy; see the module.
+
+    Args:
+        policy: the model whose hidden states the head reads.
+        gamma: discount of a turn's value and of later rewards.
+        gae_lambda: 0 trusts the next turn's value, 1 only the rewards.
+        value_learning_rate: learning rate of the head's AdamW, constant, in units of reward.
+        value_weight: weight of the value loss in the adapter's gradient.
+        value_clip: how far the loss lets a value move in one update, in units of reward; ``None`` for any
+            distance.
+        normalize_advantages: subtract the mean of the batch from the advantages and divide them by its
+            standard deviation.
+
+    Attributes:
+        weight_D: w.
+        bias: b.
+        centre_D: c.
+        scale: s sqrt(D); 0 until c and s are known.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyModel,
+        *,
+        gamma: float = 1.0,
+        gae_lambda: float = 0.95,
+        value_learning_rate: float = 0.1,
+        value_weight: float = 0.0,
+        value_clip: float | None = None,
+        normalize_advantages: bool = False,
+    ) -> None:
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self.value_learning_rate = value_learning_rate
+        self.value_weight = value_weight
+        self.value_clip = value_clip
+        self.normalize_advantages = normalize_advantages
+        self.weight_D = Parameter(torch.zeros(policy.hidden_size, device=policy.device))
+        self.bias = Parameter(torch.zeros((), device=policy.device))
+        self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
+        self.scale = 0.0
+
+    def parameters(self) -> list[Parameter]:
+        """Return the head's weights."""
+        return [self.weight_D, self.bias]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the head's weights, and of the numbers that make u of h, by name."""
+        tensors = {"weight": self.weight_D, "bias": self.bias, "centre": self.centre_D}
+        copies = {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
+        return copies | {"scale": torch.tensor(self.scale, dtype=torch.float64)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`."""
+        with torch.no_grad():
+            self.weight_D.copy_(state["weight"])
+            self.bias.copy_(state["bias"])
+            self.centre_D.copy_(state["centre"])
+        self.scale = float(state["scale"])
+
+    def centre(self, sums: StateSums) -> None:
+        """Take c and s from the states of the first batch. Later batches change nothing."""
+        if self.scale:
+            return
+        length = float(np.linalg.norm(sums.mean_D))
+        self.centre_D.copy_(torch.from_numpy(sums.mean_D))
+        self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
+
+    def values(self, hidden_ND: Tensor) -> Tensor:
+        """Return value_N of hidden states after the last norm, in float32."""
+        hidden_ND = hidden_ND.float()
+        read_ND = hidden_ND.detach()
+        if self.value_weight:
+            read_ND = read_ND + self.value_weight * (hidden_ND - read_ND)
+        unit_ND = (read_ND - self.centre_D) / (self.scale or 1.0)
+        value_N: Tensor = unit_ND @ self.weight_D + self.bias
+        return value_N
+
+    def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
+        """Return the sum of the value losses of R answers."""
+        error_R = (value_R - target_R) ** 2
+        if self.value_clip is not None:
+            bounded_R = old_R + (value_R - old_R).clamp(-self.value_clip, self.value_clip)
+            error_R = torch.maximum(error_R, (bounded_R - target_R) ** 2)
+        return 0.5 * error_R.sum()
+
+    def judge(
+        self, answers: Sequence[tuple[TrainingRecord, Answer]], values: Sequence[float]
+    ) -> tuple[list[Judgement], dict[str, float]]:
+        """Return what each answer is worth, and metrics.
+
+        The metrics are about the values before the update: ``value_loss``, the mean of 0.5 (V - G)^2;
+        ``mean_value``; and ``explained_variance``, 1 - Var(G - V) / Var(G), which is missing where all
+        targets are equal.
+
+        Args:
+            answers: all answers of an update that are trained on, with their records.
+            values: the value of each one's state.
+
+        Raises:
+            SelfplayError: a reward or a value is not finite.
+        """
+        turns = [
+            Turn(record.rollout_id, record.role_id, answer.turn, answer.reward, value)
+            for (record, answer), value in zip(answers, values, strict=True)
+        ]
+        advantage_A = np.array(advantages_of(turns, self.gamma, self.gae_lambda))
+        value_A = np.array(values)
+        if not np.isfinite(advantage_A).all():
+            raise SelfplayError("a reward of this batch, or a value that the critic gives, is not finite")
+        target_A = advantage_A + value_A
+        metrics = {"value_loss": float(0.5 * (advantage_A**2).mean()), "mean_value": float(value_A.mean())}
+        if target_A.var() > 0:
+            metrics["explained_variance"] = float(1 - advantage_A.var() / target_A.var())
+        if self.normalize_advantages:
+            advantage_A = (advantage_A - advantage_A.mean()) / (advantage_A.std() + 1e-8)
+        pairs = zip(advantage_A.tolist(), target_A.tolist(), strict=True)
+        return [Judgement(*pair) for pair in pairs], metrics

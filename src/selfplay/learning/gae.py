@@ -1,0 +1,55 @@
+"""Generalised advantage estimation with turns as time steps.
+
+The turns of one role in one rollout are a trajectory; what the others do in between belongs to the
+environment. With the value V_t of the state before turn t and the reward r_t of the turn,
+
+    delta_t = r_t + gamma V_{t+1} - V_t,    A_t = sum_k (gamma lambda)^k delta_{t+k}
+
+(Schulman et al. 2016, arXiv 1506.02438, equations 11 and 16). The value's target is A_t + V_t.
+
+A record gives each answer a reward R_t: the outcome for its role, and what its own transforms add to that.
+The reward of the turn itself is the difference to the next turn's, r_t = R_t - R_{t+1}, and r_T = R_T at the
+end. Where only the outcome is rewarded, it is 0 before the end. With gamma = lambda = 1 the target of each
+turn is its R_t, and no turn pays for what another one's transforms added.
+
+A batch may have only a part of a trajectory: a buffer draws single steps, steps become stale, and a record is
+cut at ``max_train_len``. A turn whose next one is missing counts as the last. Its target is then R_t, the
+outcome that was really reached, so a missing turn costs variance but introduces no error with gamma = 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An answer as a time step: the ``number`` of a role's turn in a rollout, its R_t and its V_t.
+
+    A turn without a rollout (an empty ``rollout_id``) is a trajectory of its own.
+    """
+
+    rollout_id: str
+    role_id: str
+    number: int
+    reward: float
+    value: float
+
+
+def advantages_of(turns: Sequence[Turn], gamma: float, gae_lambda: float) -> list[float]:
+    """Return A_t of each turn, in the order of ``turns``, which may be any."""
+    place_of = {
+        (turn.rollout_id, turn.role_id, turn.number): place
+        for place, turn in enumerate(turns)
+        if turn.rollout_id
+    }
+    advantages = [0.0] * len(turns)
+    for place in sorted(range(len(turns)), key=lambda place: -turns[place].number):
+        turn = turns[place]
+        following = place_of.get((turn.rollout_id, turn.role_id, turn.number + 1))
+        if following is None:
+            advantages[place] = turn.reward - turn.value
+        else:
+            after = turns[following]
+            delta = turn.reward - after.reward + gamma * after.value - turn.value
+            advantages[place] = delta + gamma * gae_lambda * advantages[following]
+    return advantages

@@ -1,0 +1,423 @@
+"""The critic: advantages by hand, values and gradients by plain transformers and peft, and what it learns."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from selfplay.config import load_config
+from selfplay.core import (
+    EpisodicRewardCredit,
+    GenerateResult,
+    InputError,
+    Rollout,
+    SelfplayError,
+    Step,
+    TrainingRecord,
+    Trajectory,
+)
+from selfplay.core.joined_records import joined
+from selfplay.core.training_batch import records_of
+from selfplay.learning.algorithms import A2c, Ppo, Reinforce
+from selfplay.learning.checkpoints import CRITIC_FILE, SavedLearner, load_checkpoint, save_checkpoint
+from selfplay.learning.critic import Critic
+from selfplay.learning.gae import Turn, advantages_of
+from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
+from selfplay.training.assembly import build_learner
+from selfplay.training.programs import build_program
+from selfplay.training.rewards import composed_transforms
+from test_learning_steps import new_plain_model
+from tiny_models import make_record, tiny_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models
+
+M = 5
+Records = list[TrainingRecord]
+
+
+def turns_of(rewards: list[float], values: list[float], rollout: str = "a", role: str = "x") -> list[Turn]:
+    pairs = enumerate(zip(rewards, values, strict=True))
+    return [Turn(rollout, role, number, reward, value) for number, (reward, value) in pairs]
+
+
+def test_a_reward_at_the_end_reaches_earlier_turns_through_the_values_of_those_between():
+    # delta is 0.9 * 0.4 - 0.2 = 0.16, 0.9 * 0.6 - 0.4 = 0.14, and 1 - 0.6 = 0.4; they decay by 0.9 * 0.5.
+    turns = turns_of([1.0, 1.0, 1.0], [0.2, 0.4, 0.6])
+    assert advantages_of(turns, 0.9, 0.5) == pytest.approx([0.16 + 0.45 * 0.32, 0.14 + 0.45 * 0.4, 0.4])
+
+
+def test_turns_may_come_in_any_order_and_those_of_other_roles_and_rollouts_are_apart():
+    turns = [
+        *turns_of([1.0, 1.0, 1.0], [0.2, 0.4, 0.6]),
+        *turns_of([-1.0, -1.0], [0.1, -0.5], role="y"),
+        *turns_of([2.0], [0.5], rollout="b"),
+    ]
+    expected = [*advantages_of(turns[:3], 0.9, 0.5), 0.9 * -0.5 - 0.1 + 0.45 * -0.5, -0.5, 1.5]
+    order = random.Random(0).sample(range(6), 6)
+    found = advantages_of([turns[place] for place in order], 0.9, 0.5)
+    assert found == pytest.approx([expected[place] for place in order])
+
+
+def test_what_a_turns_own_transform_adds_is_the_reward_of_that_turn():
+    # The middle turn's reward is lower by 3; with lambda = 0 the next value stands for all that follows.
+    turns = turns_of([1.0, -2.0, 1.0], [0.5, 0.25, 0.0])
+    assert advantages_of(turns, 1.0, 1.0) == pytest.approx([0.5, -2.25, 1.0])
+    assert advantages_of(turns, 1.0, 0.0) == pytest.approx([3.0 + 0.25 - 0.5, -3.0 - 0.25, 1.0])
+
+
+def test_a_turn_whose_next_one_is_missing_learns_from_its_own_reward():
+    first, _, last = turns_of([1.0, 1.0, 1.0], [0.2, 0.4, 0.6])
+    assert advantages_of([first, last], 0.9, 0.5) == pytest.approx([0.8, 0.4])
+    unknown = [replace(turn, rollout_id="") for turn in (first, last)]
+    assert advantages_of(unknown, 0.9, 0.5) == pytest.approx([0.8, 0.4])
+
+
+numbers = st.floats(-10, 10)
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6))
+def test_without_discount_and_decay_the_advantage_is_the_reward_less_the_value(pairs):
+    rewards, values = zip(*pairs, strict=True)
+    found = advantages_of(turns_of(list(rewards), list(values)), 1.0, 1.0)
+    assert found == pytest.approx([r - v for r, v in pairs], abs=1e-9)
+
+
+def perturb(critic: Critic) -> None:
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+
+
+def talks(seed: int = 0) -> Records:
+    """Return conversations of one to three turns whose first prompts are shared, one record for each turn."""
+    draw = random.Random(seed)
+    records = []
+    for number in range(6):
+        prompt, outcome = [1, 2, 3, number % 2], draw.choice([-1.0, 1.0])
+        for turn in range(1 + number % 3):
+            drawn = [draw.randrange(4, 8) for _ in range(draw.randrange(1, 4))]
+            record = make_record(prompt, drawn, outcome - 0.5 * (turn == 1), logprobs=[-1.0] * len(drawn))
+            records.append(replace(record, rollout_id=str(number), turn=turn))
+            prompt = [*prompt, *drawn, 9]
+    return records
+
+
+def learner_of(policy: PolicyModel, critic: Critic | None, kind: type[Reinforce] = A2c, **options) -> Learner:
+    algorithm = kind()
+    algorithm.initialize(policy, M, max_batch_tokens=options.pop("max_batch_tokens", 2048))
+    rate = options.pop("rate", 0.1)
+    return Learner(
+        policy,
+        algorithm,
+        learning_rate=Schedule(rate, rate, 10),
+        regulariser_weight=Schedule(0.0, 0.0, 10),
+        grad_clip=options.pop("grad_clip", 1e9),
+        max_mismatch=100.0,
+        critic=critic,
+        **options,
+    )
+
+
+def gradients_of(learner: Learner, records: Records) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gradients of adapter and head in an update."""
+    learner.update(records)
+    head = [] if learner.critic is None else learner.critic.parameters()
+    return [p.grad.clone() for p in learner.policy.adapter_parameters()], [p.grad.clone() for p in head]
+
+
+def plain_gradients(records: Records, options: dict[str, Any]) -> tuple[dict, list[torch.Tensor]]:
+    """Return the gradients of adapter and head, each answer fed alone to transformers and peft."""
+    model, critic = new_plain_model(), Critic(tiny_policy(), **options)
+    perturb(critic)
+    weight, bias = critic.parameters()
+
+    def outputs(record: TrainingRecord) -> tuple[torch.Tensor, torch.Tensor]:
+        prompt, drawn = record.prompt_token_ids, record.completion_token_ids
+        found = model(input_ids=torch.tensor([prompt + drawn]), output_hidden_states=True)
+        logprobs_TV = torch.log_softmax(found.logits[0, len(prompt) - 1 : -1], dim=-1)
+        hidden_D = found.hidden_states[-1][0, len(prompt) - 1]
+        return logprobs_TV.gather(1, torch.tensor(drawn)[:, None])[:, 0], hidden_D
+
+    with torch.no_grad():
+        states_RD = torch.stack([outputs(record)[1] for record in records]).double()
+    centre_D = states_RD.mean(0)
+    spread = ((states_RD - centre_D) ** 2).sum(1).mean().sqrt()
+
+    def value_of(hidden_D: torch.Tensor) -> torch.Tensor:
+        share = options["value_weight"]
+        read_D = share * hidden_D + (1 - share) * hidden_D.detach()
+        return weight @ (read_D - centre_D.float()) / spread.item() / len(hidden_D) ** 0.5 + bias
+
+    values = [value_of(hidden_D.float()).item() for hidden_D in states_RD]
+    turns = [
+        Turn(one.rollout_id, one.role_id, one.turn, one.reward, value)
+        for one, value in zip(records, values, strict=True)
+    ]
+    advantages = advantages_of(turns, critic.gamma, critic.gae_lambda)
+    loss = torch.zeros(())
+    for record, advantage, old in zip(records, advantages, values, strict=True):
+        logprobs_T, hidden_D = outputs(record)
+        value = value_of(hidden_D)
+        weight_T = torch.exp(logprobs_T.detach() - torch.tensor(record.logprobs)).clamp(max=2.0)
+        loss = loss - advantage * (weight_T * logprobs_T).sum() / M + 0.5 * (value - (advantage + old)) ** 2
+    (loss / len(records)).backward()
+    names = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return {name.replace(".default", ""): one.grad for name, one in names.items()}, [weight.grad, bias.grad]
+
+
+@pytest.mark.parametrize("value_weight", [0.0, 0.7])
+@pytest.mark.parametrize("max_batch_tokens", [2048, 16])
+@pytest.mark.parametrize("together", [False, True])
+def test_values_and_gradients_in_the_tree_are_those_of_each_answer_alone(
+    value_weight, max_batch_tokens, together
+):
+    options = {"gamma": 0.9, "gae_lambda": 0.8, "value_weight": value_weight}
+    policy, records = tiny_policy(), talks()
+    critic = Critic(policy, value_learning_rate=1e-30, **options)
+    batch = joined(records) if together else records
+    learner = learner_of(policy, critic, max_batch_tokens=max_batch_tokens, rate=0.0)
+    learner.update(batch)  # it finds the mean of the states; with such rates, nothing else happens
+    perturb(critic)
+    adapter, head = gradients_of(learner, batch)
+    plain_adapter, plain_head = plain_gradients(records, options)
+    for name, found in zip(policy.adapter_shapes(), adapter, strict=True):
+        torch.testing.assert_close(found, plain_adapter[name], rtol=1e-3, atol=1e-5)
+    for found, expected in zip(head, plain_head, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_without_a_value_weight_the_adapter_learns_from_the_advantages_alone():
+    records = talks()
+    critic = Critic(tiny_policy())  # V is 0, so with lambda = 0.95 the advantages are not the rewards
+    found, _ = gradients_of(learner_of(tiny_policy(), critic), records)
+    turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
+    given = [
+        replace(one, advantage=advantage)
+        for one, advantage in zip(records, advantages_of(turns, 1.0, 0.95), strict=True)
+    ]
+    expected, _ = gradients_of(learner_of(tiny_policy(), None, Reinforce), given)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def bandit(seed: int) -> Records:
+    """Return games in two states, in which every answer wins with a chance of 0.9, or of 0.2."""
+    draw = random.Random(seed)
+    return [
+        replace(
+            make_record(prompt, [4], 1.0 if draw.random() < chance else -1.0, logprobs=[-1.0]),
+            rollout_id=f"{number}-{chance}",
+        )
+        for number in range(50)
+        for prompt, chance in (([1, 2, 3], 0.9), ([1, 2, 8, 9], 0.2))
+    ]
+
+
+@pytest.mark.parametrize("kind", [A2c, Ppo])
+def test_the_value_becomes_the_mean_reward_of_each_state(kind):
+    policy = tiny_policy()
+    learner = learner_of(policy, Critic(policy), kind, rate=1e-5, grad_clip=1.0)
+    metrics = [learner.update(bandit(step)) for step in range(120)]
+    assert metrics[0]["mean_value"] == 0
+    assert metrics[0]["explained_variance"] == pytest.approx(0)
+    assert metrics[0]["value_loss"] == pytest.approx(0.5)
+    mean_of = {
+        name: sum(one[name] for one in metrics[-20:]) / 20 for name in ("mean_value", "explained_variance")
+    }
+    # Rewards are 0.8 and -0.6 in the mean; the variance between the states is 0.49 of 0.99.
+    assert mean_of["mean_value"] == pytest.approx(0.1, abs=0.1)
+    assert mean_of["explained_variance"] > 0.4
+    batch = learner.algorithm.prepare_batch(bandit(0))
+    learner.algorithm.keep_values(learner.critic, batch)
+    assert batch.value_R[0] == pytest.approx(0.8, abs=0.15)
+    assert batch.value_R[1] == pytest.approx(-0.6, abs=0.15)
+
+
+def test_the_head_learns_at_its_own_rate_and_its_loss_does_not_slow_the_adapter():
+    """A gradient of the head that is far above the norm's limit leaves the adapter's gradient as it is."""
+    large = [replace(record, reward=1e6 * record.reward) for record in bandit(0)]
+    policy = tiny_policy()
+    critic = Critic(policy, value_learning_rate=0.25)
+    learner = learner_of(policy, critic, rate=1e-9, grad_clip=1e-3)
+    learner.update(large)
+    adapter = torch.cat([p.grad.flatten() for p in policy.adapter_parameters()])
+    head = torch.cat([p.grad.flatten() for p in critic.parameters()])
+    assert float(adapter.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert float(head.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert abs(critic.bias.item()) == pytest.approx(0.25, rel=1e-2)
+
+
+def test_a_clip_bounds_the_change_of_a_value_only_where_it_would_get_closer():
+    critic = Critic(tiny_policy(), value_clip=0.5)
+    value_R = torch.tensor([0.25, 1.0, -1.0], requires_grad=True)
+    loss = critic.loss(value_R, torch.zeros(3), torch.full((3,), 2.0))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 * (1.75**2 + 1.5**2 + 3.0**2))
+    assert value_R.grad.tolist() == pytest.approx([-1.75, 0.0, -3.0])
+
+
+def test_normalised_advantages_have_mean_0_and_deviation_1_and_the_targets_stay():
+    records = [replace(record, reward=3 * record.reward + 1) for record in bandit(1)]
+    answers, values = [(record, record) for record in records], [0.5] * len(records)
+    plain, metrics = Critic(tiny_policy()).judge(answers, values)
+    scaled, same = Critic(tiny_policy(), normalize_advantages=True).judge(answers, values)
+    assert metrics == same
+    advantages = torch.tensor([one.advantage for one in scaled])
+    assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(advantages.std(correction=0)) == pytest.approx(1)
+    assert [one.target for one in scaled] == [one.target for one in plain]
+
+
+def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last():
+    records = joined(talks())
+    policy = tiny_policy()
+    learner = learner_of(policy, Critic(policy))
+    learner.algorithm.max_train_len = 7
+    metrics = learner.update(records)
+    kept = [one for one in talks() if len(one.prompt_token_ids) < 7]
+    assert (metrics["records"], metrics["records_too_long"]) == (len(kept), len(talks()) - len(kept))
+    turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in kept]
+    losses = [0.5 * advantage**2 for advantage in advantages_of(turns, 1.0, 0.95)]
+    assert metrics["value_loss"] == pytest.approx(sum(losses) / len(losses))
+    assert {one.turn for one in kept} == {0, 1}
+
+
+def test_training_continues_bit_by_bit_from_its_tensors_and_also_without_those_of_a_critic():
+    def fresh(**options) -> Learner:
+        policy = tiny_policy()
+        return learner_of(policy, Critic(policy, value_weight=0.5), Ppo, rate=0.01, **options)
+
+    whole = fresh(epochs=2, minibatches=2)
+    for step in range(2):
+        whole.update(talks(step))
+    saved, version, seen = whole.tensors(), whole.version, whole.samples_seen
+    assert float(saved["critic.weight"].abs().sum()) > 0
+    resumed = fresh(epochs=2, minibatches=2)
+    resumed.load_tensors(saved, version, seen)
+    for learner in (whole, resumed):
+        learner.update(talks(2))
+    left, right = whole.tensors(), resumed.tensors()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+    before = learner_of(tiny_policy(), None, Reinforce)
+    before.update(talks())
+    later = fresh()
+    later.load_tensors(before.tensors(), 1, 1)
+    assert float(later.tensors()["critic.weight"].abs().sum()) == 0
+    assert later.update(talks(3))["value_loss"] > 0
+
+
+def test_an_update_that_fails_leaves_the_head_as_it_was():
+    policy = tiny_policy()
+    learner = learner_of(policy, Critic(policy), rate=0.01)
+    learner.update(talks())
+    before = learner.tensors()
+    with pytest.raises(SelfplayError, match="not finite"):
+        learner.update([*talks(1), replace(talks(1)[0], rollout_id="bad", reward=float("inf"))])
+    after = learner.tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_head_is_saved_beside_its_adapter(tmp_path):
+    policy = tiny_policy()
+    learner = learner_of(policy, Critic(policy))
+    learner.update(talks())
+    saved = [SavedLearner(TRAINED, learner.result, learner.tensors())]
+    save_checkpoint(tmp_path / "step-1", policy, policy.model_name, saved, {})
+    head = load_file(tmp_path / "step-1" / CRITIC_FILE)
+    assert torch.equal(head["weight"], learner.critic.weight_D)
+    assert torch.equal(head["bias"], learner.critic.bias)
+    assert head["scale"].item() == learner.critic.scale > 0
+    assert torch.equal(load_checkpoint(tmp_path / "step-1").learners[TRAINED]["critic.bias"], head["bias"])
+
+
+def test_the_records_of_a_program_carry_the_number_of_the_roles_turn():
+    rollout = Rollout(episode_type="talk")
+    for role, ids in (("one", [1]), ("two", [2]), ("one", [1, 7, 3]), ("two", [9])):
+        rollout.steps.append(Step(role, [], [], ids, [7], [-0.5], reward=0.5, advantage=0.25))
+    records = records_of([GenerateResult(rollout)])
+    turns = [(one.role_id, answer.turn, answer.reward) for one in records for answer in one.answers]
+    assert turns == [("one", 0, 0.5), ("one", 1, 0.5), ("two", 0, 0.5), ("two", 1, 0.5)]
+
+
+def test_the_records_of_a_buffer_carry_turns_and_rewards_without_a_baseline():
+    steps = [
+        Step(
+            "player_0",
+            [{"role": "user", "content": "?"}],
+            [],
+            [1, 2, turn],
+            [3],
+            [-0.5],
+            info={"format_feedback": {"invalid_move": turn == 1}},
+        )
+        for turn in range(3)
+    ]
+    config = load_config("quickstart", {"learning.critic": "{}"})
+    assert composed_transforms(config)[2] is None
+    buffer = StepBuffer(10, None, None, PenaltyForInvalidMove(0.0, -0.5), composed_transforms(config)[2])
+    buffer.add_player_trajectory(Trajectory(0, "Kuhn", 2.0, steps, rollout_id="g"), "Kuhn")
+    records = sorted(records_from_steps(buffer.get_batch(3)), key=lambda one: one.turn)
+    assert [(one.turn, one.reward) for one in records] == [(0, 2.0), (1, 1.5), (2, 2.0)]
+
+
+def test_a_critic_takes_the_place_of_a_programs_credit():
+    config = load_config("debate", {"learning.critic": "{}"})
+    arena = build_program(config)
+    assert arena is not None
+    assert isinstance(arena.credit_assigner, EpisodicRewardCredit)
+
+
+def test_a_configured_critic_reaches_the_learner():
+    options = (
+        "{gamma = 0.9, gae_lambda = 0.8, value_learning_rate = 0.01, value_weight = 0.5, value_clip = 0.2}"
+    )
+    config = load_config(
+        "tictactoe",
+        {"learning.critic": options, "learning.algorithm": '{type = "ppo"}', "learning.epochs": "2"},
+    )
+    critic = build_learner(config.learning, config, tiny_policy()).critic
+    assert critic is not None
+    assert (critic.gamma, critic.gae_lambda, critic.value_clip) == (0.9, 0.8, 0.2)
+    assert (critic.value_learning_rate, critic.value_weight) == (0.01, 0.5)
+    assert not critic.normalize_advantages
+    assert build_learner(load_config("tictactoe", {}).learning, config, tiny_policy()).critic is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"learning.algorithm": '{type = "a2c"}'},
+            "learning.critic: is missing, but learning.algorithm is a2c",
+        ),
+        (
+            {
+                "learning.algorithm": '{type = "magnet"}',
+                "learning.average_decay": "0.8",
+                "learning.critic": "{}",
+            },
+            "learning.critic: is of no use to learning.algorithm",
+        ),
+        ({"learning.critic": "{}", "credit": "{}"}, "learning.critic: takes the place of credit"),
+        (
+            {"learning.critic": "{}", "rewards.sampling": "[]"},
+            r"learning.critic: takes the place of rewards\.sampling",
+        ),
+        ({"learning.critic": "{gamma = 0}"}, "learning.critic.gamma"),
+        ({"learning.critic": "{value_clip = 0}"}, "learning.critic.value_clip"),
+    ],
+)
+def test_a_critic_that_makes_no_sense_is_refused_in_one_line(overrides, message):
+    with pytest.raises(InputError, match=message) as raised:
+        load_config("tictactoe", overrides)
+    assert "\n" not in str(raised.value)
