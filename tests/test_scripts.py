@@ -69,13 +69,13 @@ def ran(clone: Path) -> list[str]:
     return lines
 
 
-def test_train_installs_once_and_trains_the_quickstart_by_default(clone):
+def test_train_installs_once_and_trains_kuhn_poker_by_default(clone):
     first = run(clone, "scripts/train")
     assert first.returncode == 0, first.stderr
     assert ran(clone) == [
         "pip install torch==2.13.0",
         "pip install -e .[serve,watch]",
-        "selfplay train quickstart",
+        "selfplay train kuhn",
     ]
     assert "creating .venv" in first.stderr
     assert "installing" in first.stderr
@@ -129,7 +129,7 @@ def test_a_failed_installation_shows_pips_words_and_is_tried_again(clone):
     assert failed.stderr.splitlines()[-1].startswith("error: pip install failed.")
     assert ran(clone) == ["pip install torch==2.13.0"]
     assert run(clone, "scripts/train").returncode == 0
-    assert ran(clone)[-1] == "selfplay train quickstart"
+    assert ran(clone)[-1] == "selfplay train kuhn"
 
 
 @pytest.mark.parametrize("script", ["scripts/train", "scripts/test"])
