@@ -8,11 +8,12 @@ state h of the prompt's last token after the last norm, of size D,
 In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
 sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward.
 
-c is the mean of the states of the first batch, and s the root mean square of their distances from it. Prompts
-of one game differ in a few tokens, and their states by a few hundredths of their length: without c, a step in
-w would move all values alike and hardly tell the states apart. The division by s sqrt(D) gives the learning
-rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves each entry of w by about the
-rate, so a step moves a value by about the rate at most, whatever the model.
+c is the mean of the states of the batch, and s the root mean square of their distances from it; both are
+measured before the update's first step. Prompts of one game differ in a few tokens, and their states by a few
+hundredths of their length: without c, a step in w would move all values alike and hardly tell the states
+apart, and so would a step of the adapter, which moves all states together. The division by s sqrt(D) gives
+the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves each entry of w
+by about the rate, so a step moves a value by about the rate at most, whatever the model.
 
 The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G,
 
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -39,7 +41,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.policy import PolicyModel
-from selfplay.learning.state_sums import StateSums
+from selfplay.learning.states import States, StateSums
 
 SMALLEST_SPREAD = 1e-3
 """The least s, as a share of the length of c: states that are alike differ by rounding alone."""
@@ -71,7 +73,7 @@ class Critic:
         weight_D: w.
         bias: b.
         centre_D: c.
-        scale: s sqrt(D); 0 until c and s are known.
+        scale: s sqrt(D).
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Critic:
         self.weight_D = Parameter(torch.zeros(policy.hidden_size, device=policy.device))
         self.bias = Parameter(torch.zeros((), device=policy.device))
         self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
-        self.scale = 0.0
+        self.scale = 1.0
 
     def parameters(self) -> list[Parameter]:
         """Return the head's weights."""
@@ -115,9 +117,7 @@ class Critic:
         self.scale = float(state["scale"])
 
     def centre(self, sums: StateSums) -> None:
-        """Take c and s from the states of the first batch. Later batches change nothing."""
-        if self.scale:
-            return
+        """Take c and s from the states of the whole batch."""
         length = float(np.linalg.norm(sums.mean_D))
         self.centre_D.copy_(torch.from_numpy(sums.mean_D))
         self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
@@ -128,9 +128,15 @@ class Critic:
         read_ND = hidden_ND.detach()
         if self.value_weight:
             read_ND = read_ND + self.value_weight * (hidden_ND - read_ND)
-        unit_ND = (read_ND - self.centre_D) / (self.scale or 1.0)
+        unit_ND = (read_ND - self.centre_D) / self.scale
         value_N: Tensor = unit_ND @ self.weight_D + self.bias
         return value_N
+
+    def values_of(self, states: States) -> NDArray[np.float32]:
+        """Return value_R of the states in which R answers were drawn, without a gradient."""
+        with torch.no_grad():
+            value_R: NDArray[np.float32] = self.values(states.hidden_ND).cpu().numpy()[states.state_of_R]
+        return value_R
 
     def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
         """Return the sum of the value losses of R answers."""
