@@ -194,7 +194,7 @@ def test_values_and_gradients_in_the_tree_are_those_of_each_answer_alone(
 
 def test_without_a_value_weight_the_adapter_learns_from_the_advantages_alone():
     records = talks()
-    critic = Critic(tiny_policy())  # V is 0, so with lambda = 0.95 the advantages are not the rewards
+    critic = Critic(tiny_policy(), value_weight=0.0)
     found, _ = gradients_of(learner_of(tiny_policy(), critic), records)
     turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
     given = [
@@ -292,7 +292,7 @@ def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last(
 def test_training_continues_bit_by_bit_from_its_tensors_and_also_without_those_of_a_critic():
     def fresh(**options) -> Learner:
         policy = tiny_policy()
-        return learner_of(policy, Critic(policy, value_weight=0.5), Ppo, rate=0.01, **options)
+        return learner_of(policy, Critic(policy), Ppo, rate=0.01, **options)
 
     whole = fresh(epochs=2, minibatches=2)
     for step in range(2):
@@ -379,7 +379,7 @@ def test_a_critic_takes_the_place_of_a_programs_credit():
 
 def test_a_configured_critic_reaches_the_learner():
     options = (
-        "{gamma = 0.9, gae_lambda = 0.8, value_learning_rate = 0.01, value_weight = 0.5, value_clip = 0.2}"
+        "{gamma = 0.9, gae_lambda = 0.8, value_learning_rate = 0.01, value_weight = 0.25, value_clip = 0.2}"
     )
     config = load_config(
         "tictactoe",
@@ -388,7 +388,7 @@ def test_a_configured_critic_reaches_the_learner():
     critic = build_learner(config.learning, config, tiny_policy()).critic
     assert critic is not None
     assert (critic.gamma, critic.gae_lambda, critic.value_clip) == (0.9, 0.8, 0.2)
-    assert (critic.value_learning_rate, critic.value_weight) == (0.01, 0.5)
+    assert (critic.value_learning_rate, critic.value_weight) == (0.01, 0.25)
     assert not critic.normalize_advantages
     assert build_learner(load_config("tictactoe", {}).learning, config, tiny_policy()).critic is None
 

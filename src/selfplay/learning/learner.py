@@ -224,10 +224,8 @@ class Learner:
         values_2A = np.zeros((2, len(places)))
         for batch in batches:
             batch.value_R = critic.values_of(batch.states)
-            values_2A[:, [places[id(answer)] for answer in batch.kept]] = (
-                batch.value_R,
-                np.ones(len(batch.kept)),
-            )
+            own = [places[id(answer)] for answer in batch.kept]
+            values_2A[0, own], values_2A[1, own] = batch.value_R, 1
         return self._over_group(values_2A)
 
     def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
