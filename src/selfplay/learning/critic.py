@@ -8,12 +8,14 @@ state h of the prompt's last token after the last norm, of size D,
 In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
 sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward.
 
-c is the mean of the states of the batch, and s the root mean square of their distances from it; both are
-measured before the update's first step. Prompts of one game differ in a few tokens, and their states by a few
-hundredths of their length: without c, a step in w would move all values alike and hardly tell the states
-apart, and so would a step of the adapter, which moves all states together. The division by s sqrt(D) gives
-the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves each entry of w
-by about the rate, so a step moves a value by about the rate at most, whatever the model.
+c is the mean of the states of the batch, measured before the update's first step. Prompts of one game differ
+in a few tokens, and their states by a few hundredths of their length: without c, a step in w would move all
+values alike and hardly tell the states apart, and so would a step of the adapter, which moves all states
+together. s is the root mean square of the states' distances from c in the first batch. The division by
+s sqrt(D) gives the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves
+each entry of w by about the rate, so a step moves a value by about the rate at most, whatever the model. s
+stays as it is, although the adapter pulls the states apart: mostly by what it will answer, and a greater s
+would make the rest, which the outcome also depends on, small.
 
 The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G,
 
@@ -24,8 +26,7 @@ with ``value_clip`` = e (the value clip of PPO's implementations; Engstrom et al
 The head learns from this loss at a rate of its own. The loss also reaches the adapter below, times
 ``value_weight``, as in A2C and PPO with layers that policy and value share. With a weight of 0 only the head
 learns from it. Then nothing disturbs the policy's gradient, but the head has to read states that the adapter
-keeps changing in favour of the next token alone, in which what decides the outcome may fade: on Kuhn poker it
-explains less than half as much.
+keeps changing in favour of the next token alone, and on Kuhn poker it explains much less.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class Critic:
         weight_D: w.
         bias: b.
         centre_D: c.
-        scale: s sqrt(D).
+        scale: s sqrt(D); 0 before the first batch.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Critic:
         self.weight_D = Parameter(torch.zeros(policy.hidden_size, device=policy.device))
         self.bias = Parameter(torch.zeros((), device=policy.device))
         self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
-        self.scale = 1.0
+        self.scale = 0.0
 
     def parameters(self) -> list[Parameter]:
         """Return the head's weights."""
@@ -117,10 +118,11 @@ class Critic:
         self.scale = float(state["scale"])
 
     def centre(self, sums: StateSums) -> None:
-        """Take c and s from the states of the whole batch."""
-        length = float(np.linalg.norm(sums.mean_D))
+        """Take c from the states of the whole batch, and s if it is the first one."""
         self.centre_D.copy_(torch.from_numpy(sums.mean_D))
-        self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
+        if not self.scale:
+            length = float(np.linalg.norm(sums.mean_D))
+            self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
 
     def values(self, hidden_ND: Tensor) -> Tensor:
         """Return value_N of hidden states after the last norm, in float32."""
