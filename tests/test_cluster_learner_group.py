@@ -84,7 +84,7 @@ def build_learners(fate: Fate, shard_base: bool = False, with_critic: bool = Fal
         regulariser_weight=Schedule(0.3, 0.1, 10),
         average_decay=0.5,
         max_mismatch=100.0,
-        critic=Critic(policy, value_weight=0.5) if with_critic else None,
+        critic=Critic(policy) if with_critic else None,
     )
     learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
     learner.optimizer.register_step_post_hook(lambda *_: fate.tell(learner))

@@ -234,7 +234,7 @@ CASES = {
     "mini-batches that are too long on one shard": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, kind=Ppo, epochs=2, minibatches=2
     ),
-    "critic": Case([conversations(n, 5) for n in range(3)], critic={"value_weight": 0.5, "gamma": 0.9}),
+    "critic": Case([conversations(n, 5) for n in range(3)], critic={"gamma": 0.9}),
     "critic and mini-batches": Case(
         [conversations(n, 5) for n in range(3)],
         kind=Ppo,

@@ -109,7 +109,7 @@ SEVERAL_STEPS = {
     "learning__epochs": "2",
     "learning__minibatches": "2",
 }
-CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{value_weight = 0.5}"}
+CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{}"}
 
 
 @pytest.mark.parametrize(

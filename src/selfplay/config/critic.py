@@ -17,7 +17,7 @@ class CriticSettings(Settings):
     value_learning_rate: float = Field(default=0.1, gt=0)
     """Constant learning rate of the head: about how far an optimizer step can move a value, in units of
     reward."""
-    value_weight: float = Field(default=0.0, ge=0)
+    value_weight: float = Field(default=0.5, ge=0)
     """Weight of the value loss in the gradient of the adapter, whose hidden states the head reads. With 0,
     only the head learns from that loss."""
     value_clip: float | None = Field(default=None, gt=0)

@@ -12,6 +12,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.sequences import TOKEN, TokenSequence, bytes_of
+from selfplay.learning.states import States
 from selfplay.learning.trie import TreePlan, plans_of
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
@@ -83,9 +84,8 @@ class Batch:
     number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` are
     logprobs_C of each plan before the update's first step, and ``others`` those of other adapters, by name;
     the algorithm fills them as far as it needs them. ``kept`` are the answers themselves. For a critic,
-    ``value_R`` are the values of the states in which they were drawn, before the update's first step,
-    ``state_sums`` are the numbers of the states' ``StateSums``, and ``target_R`` is what the values are to
-    become.
+    ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
+    step, and ``target_R`` what these are to become.
     """
 
     plans: list[TreePlan]
@@ -99,8 +99,8 @@ class Batch:
     old: list[Tensor] = field(default_factory=list)
     others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
     kept: list[Answer] = field(default_factory=list)
+    states: States = field(default_factory=States.none)
     value_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-    state_sums: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     target_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
     @property

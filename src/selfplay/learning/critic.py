@@ -8,11 +8,14 @@ state h of the prompt's last token after the last norm, of size D,
 In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
 sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward.
 
-c is the mean of the states of the first batch, and s the root mean square of their distances from it. Prompts
-of one game differ in a few tokens, and their states by a few hundredths of their length: without c, a step in
-w would move all values alike and hardly tell the states apart. The division by s sqrt(D) gives the learning
-rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves each entry of w by about the
-rate, so a step moves a value by about the rate at most, whatever the model.
+c is the mean of the states of the batch, measured before the update's first step. Prompts of one game differ
+in a few tokens, and their states by a few hundredths of their length: without c, a step in w would move all
+values alike and hardly tell the states apart, and so would a step of the adapter, which moves all states
+together. s is the root mean square of the states' distances from c in the first batch. The division by
+s sqrt(D) gives the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves
+each entry of w by about the rate, so a step moves a value by about the rate at most, whatever the model. s
+stays as it is, although the adapter pulls the states apart: mostly by what it will answer, and a greater s
+would make the rest, which the outcome also depends on, small.
 
 The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G,
 
@@ -20,11 +23,10 @@ The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with t
 
 with ``value_clip`` = e (the value clip of PPO's implementations; Engstrom et al. 2020, arXiv 2005.12729).
 
-The head learns from this loss at a rate of its own. The adapter below it learns from the value loss only as
-far as ``value_weight`` says, by default not at all. A2C and PPO usually let the loss through to the layers
-that both share, which learn everything from the rewards. Here the base has learned to read before, and the
-few weights of an adapter are what plays: AdamW and the clip of the gradient's norm would make them follow
-whichever of the two losses is larger.
+The head learns from this loss at a rate of its own. The loss also reaches the adapter below, times
+``value_weight``, as in A2C and PPO with layers that policy and value share. With a weight of 0 only the head
+learns from it. Then nothing disturbs the policy's gradient, but the head has to read states that the adapter
+keeps changing in favour of the next token alone, and on Kuhn poker it explains much less.
 """
 
 from collections.abc import Sequence
@@ -32,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -39,7 +42,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.policy import PolicyModel
-from selfplay.learning.state_sums import StateSums
+from selfplay.learning.states import States, StateSums
 
 SMALLEST_SPREAD = 1e-3
 """The least s, as a share of the length of c: states that are alike differ by rounding alone."""
@@ -71,7 +74,7 @@ class Critic:
         weight_D: w.
         bias: b.
         centre_D: c.
-        scale: s sqrt(D); 0 until c and s are known.
+        scale: s sqrt(D); 0 before the first batch.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class Critic:
         gamma: float = 1.0,
         gae_lambda: float = 0.95,
         value_learning_rate: float = 0.1,
-        value_weight: float = 0.0,
+        value_weight: float = 0.5,
         value_clip: float | None = None,
         normalize_advantages: bool = False,
     ) -> None:
@@ -115,12 +118,11 @@ class Critic:
         self.scale = float(state["scale"])
 
     def centre(self, sums: StateSums) -> None:
-        """Take c and s from the states of the first batch. Later batches change nothing."""
-        if self.scale:
-            return
-        length = float(np.linalg.norm(sums.mean_D))
+        """Take c from the states of the whole batch, and s if it is the first one."""
         self.centre_D.copy_(torch.from_numpy(sums.mean_D))
-        self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
+        if not self.scale:
+            length = float(np.linalg.norm(sums.mean_D))
+            self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
 
     def values(self, hidden_ND: Tensor) -> Tensor:
         """Return value_N of hidden states after the last norm, in float32."""
@@ -128,9 +130,15 @@ class Critic:
         read_ND = hidden_ND.detach()
         if self.value_weight:
             read_ND = read_ND + self.value_weight * (hidden_ND - read_ND)
-        unit_ND = (read_ND - self.centre_D) / (self.scale or 1.0)
+        unit_ND = (read_ND - self.centre_D) / self.scale
         value_N: Tensor = unit_ND @ self.weight_D + self.bias
         return value_N
+
+    def values_of(self, states: States) -> NDArray[np.float32]:
+        """Return value_R of the states in which R answers were drawn, without a gradient."""
+        with torch.no_grad():
+            value_R: NDArray[np.float32] = self.values(states.hidden_ND).cpu().numpy()[states.state_of_R]
+        return value_R
 
     def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
         """Return the sum of the value losses of R answers."""

@@ -306,13 +306,13 @@ class DataParallel:
             self._reports.allreduce([numbers]).wait()
         return numbers.tolist()
 
-    def sum(self, numbers_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum over all learners of their arrays, which are equally long."""
-        total_N = torch.tensor(numbers_N)
+    def sum(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over all learners of their arrays, which have one shape."""
+        total = torch.tensor(numbers)
         with _others_answering():
-            self._reports.allreduce([total_N]).wait()
-        summed_N: NDArray[np.float64] = total_N.numpy()
-        return summed_N
+            self._reports.allreduce([total]).wait()
+        summed: NDArray[np.float64] = total.numpy()
+        return summed
 
     def gather_parts(self, part: Tensor) -> Tensor:
         """Return the parts of all learners, which are equally long, one after the other."""

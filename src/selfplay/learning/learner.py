@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord
@@ -22,7 +23,7 @@ from selfplay.learning.following import Follower
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.state_sums import StateSums
+from selfplay.learning.states import StateSums
 
 SQUARES_DECAY = 0.99
 """AdamW's second beta: the decay of the running mean of squared gradients."""
@@ -212,34 +213,46 @@ class Learner:
     def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
         """Set the advantages and the targets of all answers, and return the critic's metrics.
 
-        Without a critic, nothing happens. Each learner has the values of its shards' answers. What they
-        exchange, in the order of the records, is the value of each answer and 1 if it is trained on, and the
-        sums over states.
+        Without a critic, nothing happens.
         """
         critic = self.critic
         if critic is None:
             return {}
+        for minibatch in minibatches:
+            self._measure(minibatch, self.algorithm.keep_states)
+        batches = [one.packed for one in minibatches if one.packed is not None]
         answers = [(record, answer) for record in records for answer in record.answers]
         places = {id(answer): place for place, (_, answer) in enumerate(answers)}
-        value_A, kept_A = np.zeros(len(answers)), np.zeros(len(answers))
-        state_sums = np.zeros(self.policy.hidden_size + 2)
-        for minibatch in minibatches:
-            self._measure(minibatch, partial(self.algorithm.keep_values, critic))
-            if minibatch.packed is not None:
-                chosen = [places[id(answer)] for answer in minibatch.packed.kept]
-                value_A[chosen], kept_A[chosen] = minibatch.packed.value_R, 1
-                state_sums += minibatch.packed.state_sums
-        if self.group is not None:
-            value_A, kept_A, state_sums = map(self.group.sum, (value_A, kept_A, state_sums))
-        critic.centre(StateSums.from_array(state_sums))
-        kept = np.flatnonzero(kept_A).tolist()
-        judged, metrics = critic.judge([answers[place] for place in kept], value_A[kept].tolist())
-        judgement_of = {id(answers[place][1]): one for place, one in zip(kept, judged, strict=True)}
-        for batch in [one.packed for one in minibatches if one.packed is not None]:
-            own = [judgement_of[id(answer)] for answer in batch.kept]
+        values_2A = self._values(critic, batches, places)
+        kept = np.flatnonzero(values_2A[1]).tolist()
+        judged, metrics = critic.judge([answers[place] for place in kept], values_2A[0, kept].tolist())
+        judgement_of = dict(zip(kept, judged, strict=True))
+        for batch in batches:
+            own = [judgement_of[places[id(answer)]] for answer in batch.kept]
             batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
             batch.target_R = np.array([one.target for one in own], dtype=np.float32)
         return metrics
+
+    def _values(self, critic: Critic, batches: list[Batch], places: dict[int, int]) -> NDArray[np.float64]:
+        """Return the value of each of the A answers of an update, and 1 for each that is trained on.
+
+        Each learner of a group has the states of its own shards. ``places`` are the answers' places among
+        all, by their identity.
+        """
+        sums = np.zeros(self.policy.hidden_size + 2)
+        for batch in batches:
+            sums += batch.states.sums().to_array()
+        critic.centre(StateSums.from_array(self._over_group(sums)))
+        values_2A = np.zeros((2, len(places)))
+        for batch in batches:
+            batch.value_R = critic.values_of(batch.states)
+            own = [places[id(answer)] for answer in batch.kept]
+            values_2A[0, own], values_2A[1, own] = batch.value_R, 1
+        return self._over_group(values_2A)
+
+    def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of the numbers of all learners."""
+        return numbers if self.group is None else self.group.sum(numbers)
 
     def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
         """Make one optimizer step; return its share and the gradient's norm before clipping."""

@@ -23,7 +23,7 @@ from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
 from selfplay.learning.logprobs import plan_logprobs, plan_outputs, plan_states
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
-from selfplay.learning.state_sums import StateSums
+from selfplay.learning.states import States
 from selfplay.learning.trie import TreePlan
 
 
@@ -143,21 +143,17 @@ class BaseAlgo(ABC):
         batch.old = old
         return self._mismatch_metrics(batch)
 
-    def keep_values(self, critic: Critic, batch: Batch) -> dict[str, float]:
-        """Keep the present values of the states in which the answers were drawn, and sums over the states.
-
-        There are no metrics yet.
-        """
-        batch.value_R = np.zeros(batch.num_answers, dtype=np.float32)
-        batch.state_sums = np.zeros(self.policy.hidden_size + 2)
+    def keep_states(self, batch: Batch) -> dict[str, float]:
+        """Keep the states, by the present policy, in which the answers were drawn. There are no metrics."""
+        hidden, state_of_R = list[Tensor](), np.zeros(batch.num_answers, dtype=np.int64)
+        number = 0
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
                 states = plan.only(batch.first_tokens(plan))
-                hidden_CD = plan_states(self.policy, states, self.limits).T
-                value_C = critic.values(hidden_CD).cpu().numpy()
-                batch.value_R[states.sample_S] = value_C[states.prediction_S]
-                answers_C = np.bincount(states.prediction_S, minlength=len(value_C)).astype(np.float64)
-                batch.state_sums += StateSums.of(hidden_CD.double().cpu().numpy(), answers_C).to_array()
+                hidden.append(plan_states(self.policy, states, self.limits).T)
+                state_of_R[states.sample_S] = number + states.prediction_S
+                number += len(hidden[-1])
+        batch.states = States(torch.cat(hidden), state_of_R)
         return {}
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:

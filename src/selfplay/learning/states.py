@@ -1,27 +1,43 @@
-"""Sums over the states in which answers were drawn, from which their mean and their spread follow."""
+"""The hidden states in which a batch's answers were drawn, their mean, and their spread about it."""
 
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class States:
+    """N states of hidden size D after the last norm, and the one in which each of R answers was drawn."""
+
+    hidden_ND: Tensor
+    state_of_R: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no states of no answers."""
+        return cls(torch.empty(0, 0), np.empty(0, dtype=np.int64))
+
+    def sums(self) -> "StateSums":
+        """Return the sums over the states of all answers."""
+        hidden_ND: FloatArray = self.hidden_ND.double().cpu().numpy()
+        answers_N = np.bincount(self.state_of_R, minlength=len(hidden_ND)).astype(np.float64)
+        squares_N = (hidden_ND**2).sum(axis=1)
+        return StateSums(float(answers_N.sum()), float(answers_N @ squares_N), answers_N @ hidden_ND)
+
+
+@dataclass(frozen=True)
 class StateSums:
-    """The number of states of hidden size D, their sum, and the sum of their squared lengths."""
+    """The number of states, the sum of their squared lengths, and the sum of the states."""
 
     count: float
     squares: float
     sum_D: FloatArray
-
-    @classmethod
-    def of(cls, states_CD: FloatArray, answers_C: FloatArray) -> Self:
-        """Return the sums over states in which so many answers each were drawn."""
-        squares_C = (states_CD**2).sum(axis=1)
-        return cls(float(answers_C.sum()), float(answers_C @ squares_C), answers_C @ states_CD)
 
     @classmethod
     def from_array(cls, numbers: FloatArray) -> Self:
