@@ -40,7 +40,7 @@ class Case:
     minibatches: int = 1
 
 
-def new_learner(case: Case, *, sgd: bool = True) -> Learner:
+def new_learner(case: Case, *, sgd: bool = True, average_decay: float = 0.0) -> Learner:
     """Return a learner of a tiny policy; plain gradient descent does not enlarge a gradient's rounding."""
     policy = tiny_policy(rank=RANK)
     algorithm = case.kind(**case.options)
@@ -52,6 +52,7 @@ def new_learner(case: Case, *, sgd: bool = True) -> Learner:
         regulariser_weight=Schedule(REGULARISER_WEIGHT, REGULARISER_WEIGHT, 10),
         epochs=case.epochs,
         minibatches=case.minibatches,
+        average_decay=average_decay,
         max_mismatch=100.0,
     )
     if sgd:
@@ -318,10 +319,8 @@ def test_an_update_of_several_steps_is_one_version_and_counts_each_answer_once()
 
 
 def test_the_average_moves_once_for_an_update():
-    learner = new_learner(Case(Ppo, epochs=3))
+    learner = new_learner(Case(Ppo, epochs=3), average_decay=0.9)
     policy = learner.policy
-    learner.average_decay = 0.9
-    policy.load_adapter_state(policy.adapter_state(), AVERAGE)
     before = policy.adapter_state()
     learner.update(list(some_records()))
     decay = 1 / 10
