@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -21,7 +21,7 @@ from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.following import Follower
 from selfplay.learning.minibatches import MiniBatch, minibatches_of
-from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
+from selfplay.learning.optimizer_state import load_training_tensors, part_of, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 from selfplay.learning.states import StateSums
 
@@ -178,11 +178,13 @@ class Learner:
         self.algorithm.begin(records)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)
-        judged = self._judge(records, minibatches)
-        if self.epochs * len(minibatches) == 1:
-            share, norm = self._step(minibatches[0], regulariser_weight)
-        else:
-            share, norm = self._steps(minibatches, regulariser_weight)
+        several = self.epochs * len(minibatches) > 1
+        with self._unchanged_by_failure() if several or self.critic is not None else nullcontext():
+            judged = self._judge(records, minibatches)
+            if several:
+                share, norm = self._steps(minibatches, regulariser_weight)
+            else:
+                share, norm = self._step(minibatches[0], regulariser_weight)
         metrics, trained = share.metrics | judged, share.counts.answers
         self.version += 1
         self._follow()
@@ -202,10 +204,9 @@ class Learner:
 
     def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
         """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
-        with self._unchanged_by_failure():
-            measured = combine([self._measure(one, self.algorithm.keep_logprobs) for one in minibatches])
-            self._check_mismatch(measured.metrics)
-            steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
+        measured = combine([self._measure(one, self.algorithm.keep_logprobs) for one in minibatches])
+        self._check_mismatch(measured.metrics)
+        steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
         return Share(metrics | measured.metrics, measured.counts), norm
@@ -293,7 +294,7 @@ class Learner:
 
     @contextmanager
     def _unchanged_by_failure(self) -> Iterator[None]:
-        """Undo the steps that were made if a later one fails."""
+        """Undo what an update changed before it fails: earlier steps, and what the critic measured."""
         before = self.tensors()
         try:
             yield
@@ -352,16 +353,13 @@ class Learner:
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
         if self.reference is not None:
-            self.reference.load(_reference_in(tensors))
+            weights = part_of(tensors, REFERENCE_PREFIX)
+            if not weights:
+                raise InputError(
+                    "learning.algorithm",
+                    "the saved state has no reference",
+                    "Resume with the settings of the run",
+                )
+            self.reference.load(weights)
         self.version = version
         self.samples_seen = samples_seen
-
-
-def _reference_in(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    prefix = REFERENCE_PREFIX
-    weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    if not weights:
-        raise InputError(
-            "learning.algorithm", "the saved state has no reference", "Resume with the settings of the run"
-        )
-    return weights
