@@ -74,20 +74,20 @@ def plain_entropy(model: Any, record: TrainingRecord) -> torch.Tensor:
     return torch.distributions.Categorical(logits=logits_TV / record.temperature).entropy().sum()
 
 
-def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case) -> torch.Tensor:
-    """Return one record's share of the loss, by the formulas in the documentation."""
+def plain_losses(model: Any, record: TrainingRecord, num_records: int, case: Case) -> list[torch.Tensor]:
+    """Return the terms of one record's share of the loss, by the formulas in the documentation."""
     prompt, completion = record.prompt_token_ids, record.completion_token_ids
     logprobs_t = plain_logprobs(model, prompt, completion, record.temperature)
     ratio_t = torch.exp(logprobs_t.detach() - torch.tensor(record.logprobs))
     weights_t = torch.minimum(ratio_t, torch.tensor(MAX_IMPORTANCE_WEIGHT))
-    loss = -record.advantage * (weights_t * logprobs_t).sum()
+    losses = [-record.advantage * (weights_t * logprobs_t).sum()]
     if case.kl_weight:
         with torch.no_grad(), model.disable_adapter():
             base_t = plain_logprobs(model, prompt, completion, record.temperature)
         ratio_t = torch.exp(torch.minimum(base_t - logprobs_t, torch.tensor(2.6)))
-        loss = loss + case.kl_weight * (weights_t * (ratio_t - 1 - torch.log(ratio_t))).sum()
+        losses.append(case.kl_weight * (weights_t * (ratio_t - 1 - torch.log(ratio_t))).sum())
     if case.entropy_weight:
-        loss = loss - case.entropy_weight * plain_entropy(model, record)
+        losses.append(-case.entropy_weight * plain_entropy(model, record))
     if case.regulariser != "none" and record.alternatives:
         answer_A = [plain_logprobs(model, prompt, a, record.temperature).sum() for a in record.alternatives]
         reference_A = torch.full((len(answer_A),), 1 / len(answer_A))
@@ -97,13 +97,13 @@ def plain_loss(model: Any, record: TrainingRecord, num_records: int, case: Case)
                     plain_logprobs(model, prompt, a, record.temperature).sum() for a in record.alternatives
                 ]
             reference_A = torch.softmax(torch.stack(base_A), dim=0)
-        loss = loss - case.regulariser_weight * (reference_A * torch.stack(answer_A)).sum()
-    return loss / (num_records * MAX_GENERATION_LEN)
+        losses.append(-case.regulariser_weight * (reference_A * torch.stack(answer_A)).sum())
+    return [loss / (num_records * MAX_GENERATION_LEN) for loss in losses]
 
 
 @dataclass
 class PlainResult:
-    """Sums over records, and sums of magnitudes, which scale the rounding where records cancel each other."""
+    """Sums over records, and sums of magnitudes, which scale the rounding where terms cancel each other."""
 
     loss: float
     loss_magnitude: float
@@ -116,14 +116,14 @@ def train_plainly(model: Any, records: Records, case: Case) -> PlainResult:
     zeros = {name: torch.zeros_like(p) for name, p in parameters.items()}
     result = PlainResult(0.0, 0.0, dict(zeros), dict(zeros))
     for record in records:
-        loss = plain_loss(model, record, len(records), case)
-        result.loss += float(loss.detach())
-        result.loss_magnitude += abs(float(loss.detach()))
-        for name, gradient in zip(
-            parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True
-        ):
-            result.gradients[name] = result.gradients[name] + gradient
-            result.gradient_magnitudes[name] = result.gradient_magnitudes[name] + gradient.abs()
+        for loss in plain_losses(model, record, len(records), case):
+            result.loss += float(loss.detach())
+            result.loss_magnitude += abs(float(loss.detach()))
+            # Several terms of a record share its forward pass.
+            gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True)
+            for name, gradient in zip(parameters, gradients, strict=True):
+                result.gradients[name] = result.gradients[name] + gradient
+                result.gradient_magnitudes[name] = result.gradient_magnitudes[name] + gradient.abs()
     return result
 
 
