@@ -196,3 +196,32 @@ def test_an_illegal_answer_within_a_conversation_stays_in_the_prompt_that_follow
         bytes_of([1, 2, 3, 5, 5, 5, 7, 7]),
     }
     algorithm.update(batch)
+
+
+def learner_with(epochs: int, **options) -> Learner:
+    policy = magnet_policy()
+    algorithm = Magnet()
+    algorithm.initialize(policy, max_generation_len=4)
+    rate = Schedule(0.1, 0.1, 5)
+    return Learner(policy, algorithm, learning_rate=rate, regulariser_weight=rate, epochs=epochs, **options)
+
+
+def test_the_mismatch_of_several_epochs_is_that_before_the_first_step():
+    once = learner_with(1, max_mismatch=1e6).update(RECORDS)["mismatch"]
+    learner = learner_with(3, max_mismatch=once * 1.001)
+    before = learner.policy.adapter_state()
+    assert learner.update(RECORDS)["mismatch"] == pytest.approx(once, rel=1e-6)
+    assert any(not torch.equal(before[key], value) for key, value in learner.policy.adapter_state().items())
+
+    learner = learner_with(3, max_mismatch=once * 0.999)
+    with pytest.raises(SelfplayError, match="engine and learner disagree"):
+        learner.update(RECORDS)
+    assert all(torch.equal(before[key], value) for key, value in learner.policy.adapter_state().items())
+
+
+def test_several_epochs_need_no_forward_pass_before_the_first_step(monkeypatch):
+    learner, passes = learner_with(2, max_mismatch=1e6), []
+    run = learner.policy.hidden_states
+    monkeypatch.setattr(learner.policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
+    learner.update(RECORDS)
+    assert len(passes) == 3  # the reference's, and one in each epoch

@@ -83,7 +83,8 @@ class Batch:
     Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
     number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` are
     logprobs_C of each plan before the update's first step, and ``others`` those of other adapters, by name;
-    the algorithm fills them as far as it needs them. ``kept`` are the answers themselves. For a critic,
+    the algorithm fills them as far as it needs them. ``measured`` is whether the mismatch of engine and
+    learner has been measured. ``kept`` are the answers themselves. For a critic,
     ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
     step, and ``target_R`` what these are to become.
     """
@@ -98,6 +99,7 @@ class Batch:
     mean_length: float
     old: list[Tensor] = field(default_factory=list)
     others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
+    measured: bool = False
     kept: list[Answer] = field(default_factory=list)
     states: States = field(default_factory=States.none)
     value_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))

@@ -204,12 +204,17 @@ class Learner:
 
     def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
         """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
-        measured = combine([self._measure(one, self.algorithm.keep_logprobs) for one in minibatches])
-        self._check_mismatch(measured.metrics)
+        measured: dict[str, float] = {}
+        if self.algorithm.learns_from_draws or len(minibatches) > 1:
+            measured = combine(
+                [self._measure(one, self.algorithm.keep_logprobs) for one in minibatches]
+            ).metrics
+            self._check_mismatch(measured)
         steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
+        epoch = combine([share for share, _ in steps[: len(minibatches)]])
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
-        return Share(metrics | measured.metrics, measured.counts), norm
+        return Share(metrics | measured, epoch.counts), norm
 
     def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
         """Set the advantages and the targets of all answers, and return the critic's metrics.

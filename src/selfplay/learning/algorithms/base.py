@@ -53,7 +53,8 @@ class BaseAlgo(ABC):
     critic: Critic | None = None
     """The learner's critic, whose loss is added to the loss, if there is one."""
     learns_from_draws = True
-    """Whether the loss needs every drawn token. If it does not, most of an illegal answer is not computed."""
+    """Whether the loss needs every drawn token, with its log-probability before the first step. If it does
+    not, most of an illegal answer is not computed, and several epochs need no forward pass beforehand."""
 
     def __init__(
         self,
@@ -130,7 +131,6 @@ class BaseAlgo(ABC):
         """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
 
         An update of several steps calls this before the first of them, because later ones change the policy.
-        :meth:`update` then does not measure the mismatch.
         """
         self._sums.clear()
         old = []
@@ -140,7 +140,7 @@ class BaseAlgo(ABC):
                 drawn_S = logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
                 self._add_mismatch(drawn_S, batch.tokens(plan, self.policy.device))
                 old.append(logprobs_C)
-        batch.old = old
+        batch.old, batch.measured = old, True
         return self._mismatch_metrics(batch)
 
     def keep_states(self, batch: Batch) -> dict[str, float]:
@@ -162,7 +162,8 @@ class BaseAlgo(ABC):
         ``mismatch`` is the mean absolute difference between the log-probabilities with which on-policy tokens
         were drawn and those of this model now; it should be no more than rounding. ``stale_mismatch`` is the
         same for tokens of older versions, so it includes the effect of the updates since. Each is
-        missing if the batch has no such tokens.
+        missing if the batch has no such tokens, or if it was measured before: an earlier step of an update
+        has changed the policy.
         """
         self._sums.clear()
         self._token_sums.clear()
@@ -175,7 +176,9 @@ class BaseAlgo(ABC):
                 torch.autograd.backward(loss)
                 self._sums["loss"] += float(loss.detach())
                 seen.append(logprobs_C.detach().double().cpu().numpy())
-        return self._metrics(batch, seen)
+        metrics = self._metrics(batch, seen)
+        batch.measured = True
+        return metrics
 
     def add_metric(self, name: str, values_S: Tensor) -> None:
         """Add one plan's tokens to a metric that is a mean over all drawn tokens."""
@@ -200,7 +203,7 @@ class BaseAlgo(ABC):
         tokens = batch.tokens(plan, self.policy.device)
         if batch.old:
             tokens = replace(tokens, old_S=batch.old[index][prediction_S][own_S])
-        else:
+        if not batch.measured:
             self._add_mismatch(drawn_S, tokens)
         if self.kl_weight:
             other_C = batch.others[self._adapter_of(self.kl_to)][index]
@@ -240,7 +243,7 @@ class BaseAlgo(ABC):
             "packed_tokens": float(batch.packed_tokens),
             "separate_tokens": float(batch.separate_tokens),
         }
-        if not batch.old:
+        if not batch.measured:
             metrics |= self._mismatch_metrics(batch)
         if self.kl_weight:
             metrics[f"kl_to_{self.kl_to}"] = self._sums["kl"]
