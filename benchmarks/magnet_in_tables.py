@@ -1,11 +1,11 @@
 """What algorithms over legal answers do where the policy is a table: no language model, minutes of one core.
 
 A policy here is a number for each action of each information state. Each update samples games from it,
-averages the advantages of each action to its value Q, in units of their root mean square, and makes a step of
-Adam with the gradient of ``learning.algorithms.magnet`` or ``all_actions``; every state counts by its share
-of the decisions. The magnet is a running average of the policy's logarithms, or a copy of the policy that is
-taken every few updates. So what is left is the algorithm and the noise of the games. With a language model,
-states share their weights.
+subtracts the baselines of ``SamePromptBaseline``, makes values Q of the advantages as
+``learning.action_values`` does, and makes a step of Adam with the gradient of ``learning.algorithms.magnet``
+or ``all_actions``; every state counts by its share of the decisions. The magnet is a running average of the
+policy's logarithms, or a copy of the policy that is taken every few updates. So what is left is the algorithm
+and the noise of the games. With a language model, states share their weights.
 
 ``fit`` is magnet without a gradient: each logarithm goes half of the way to the target. ``neurd, KL in the
 loss`` has the divergence beside the loss with its own gradient, where ``neurd`` has it in the values.
@@ -25,6 +25,8 @@ import numpy as np
 
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
+from selfplay.learning.action_values import PRIOR
+from selfplay.replay.transforms_sampling import SEAT_WEIGHT
 
 GAMES = {
     "kuhn_poker": (150, 1000),
@@ -35,8 +37,6 @@ GAMES = {
     ),
 }
 """Games of two players, with the number of updates and of games in each."""
-PRIOR = 0.5
-"""Steps without advantage that are added to those of each action."""
 SLOW_DECAY = 0.95
 """Decay of the average that is evaluated."""
 EVALUATIONS, LAST = 10, 4
@@ -54,7 +54,7 @@ class Method:
     """A loss with its constants.
 
     The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
-    With ``one_seat``, alpha is 0 for the second player.
+    With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``.
     """
 
     loss: str
@@ -64,12 +64,14 @@ class Method:
     rate: float = 0.1
     momentum: float = 0.0
     beta: float = 4.0
+    eta: float | None = None
 
     @property
     def changes(self) -> str:
         """What differs from the defaults besides alpha."""
         parts = [f"copy every {self.every}"] if self.every else []
         parts += ["one seat"] if self.one_seat else []
+        parts += [] if self.eta is None else [f"eta {self.eta:g}"]
         default = Method(self.loss)
         for name in ("rate", "momentum", "beta"):
             if getattr(self, name) != getattr(default, name):
@@ -86,6 +88,7 @@ METHODS = [
         for alpha in (0.5, 0.8, 1.2)
     ),
     IN_LOSS,
+    *(replace(MAGNET, eta=eta) for eta in (1.25, 0.4, 0.1)),
     *(replace(method, every=every) for method in (MAGNET, POLICY, NEURD) for every in (5, 10)),
     *(replace(method, alpha=alpha, one_seat=True) for method in (POLICY, NEURD) for alpha in (0.8, 2.0)),
     *(replace(method, rate=0.2) for method in (MAGNET, POLICY, NEURD)),
@@ -103,17 +106,21 @@ def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
 
 
 def values_of(
-    tree: Tree, state: IntArray, action: IntArray, reward: FloatArray
+    tree: Tree, state_D: IntArray, action_D: IntArray, reward_D: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return value_SA, each action's mean advantage over the state's mean, and the share of each state."""
+    """Return value_SA, the value of each action, and the share of each state among the D decisions."""
+    seat_D = np.array(tree.seats)[state_D]
+    seat_mean_D = np.array([reward_D[seat_D == seat].mean() for seat in (0, 1)])[seat_D]
+    count_S = np.bincount(state_D, minlength=len(tree.seats))
+    others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
+    baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
+    advantage_D = reward_D - baseline_D
+    scale = np.sqrt(np.mean(advantage_D**2))
+    middle_S = np.bincount(state_D, advantage_D, len(count_S)) / (count_S + 1)
     count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
-    np.add.at(count_SA, (state, action), 1)
-    np.add.at(sum_SA, (state, action), reward)
-    count_S = count_SA.sum(axis=1)
-    mean_S = sum_SA.sum(axis=1) / np.maximum(count_S, 1)
-    scale = np.sqrt(np.mean((reward - mean_S[state]) ** 2))
-    advantage_SA = (sum_SA - count_SA * mean_S[:, None]) / (count_SA + PRIOR) / scale
-    return advantage_SA, count_S / count_S.sum()
+    np.add.at(count_SA, (state_D, action_D), 1)
+    np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
+    return sum_SA / (count_SA + PRIOR) / scale, count_S / count_S.sum()
 
 
 def step_of(
@@ -127,7 +134,9 @@ def step_of(
     """Return how the loss moves the logarithms of each state."""
     pi_SA = np.exp(policy) * legal_SA
     if method.loss in ("fit", "magnet"):
-        target = normalised(magnet + value_SA / alpha_S1, legal_SA)
+        reply = magnet + value_SA / alpha_S1
+        share = 1.0 if method.eta is None else method.eta * alpha_S1 / (1 + method.eta * alpha_S1)
+        target = normalised(share * reply + (1 - share) * policy, legal_SA)
         return target - policy if method.loss == "fit" else np.exp(target) * legal_SA - pi_SA
     away_SA = alpha_S1 * above_mean(policy - magnet, pi_SA)
     gain_SA = above_mean(value_SA, pi_SA)

@@ -17,7 +17,7 @@ from tiny_models import make_record, tiny_policy
 ALPHA, UNIFORM = 0.5, 0.1
 RMS = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
 PROMPTS = [
-    ([1, 2, 3], LEGAL, 3 / 6, [1.5 / 2.5, -0.5 / 1.5]),
+    ([1, 2, 3], LEGAL, 3 / 6, [1.0 / 2.5, -0.75 / 1.5]),
     ([9, 8], [YES, NO, MAYBE], 2 / 6, [0.0, 2.0 / 1.5, 0.0]),
 ]
 """Prompts of the records with their legal answers, share of answers and advantages drawn to 0."""

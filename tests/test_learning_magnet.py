@@ -37,11 +37,12 @@ def positions(*given: tuple[list[int], list[list[int]]]) -> LegalAnswers:
     return LegalAnswers.collect([Position(bytes_of(prompt), legal, 1.0) for prompt, legal in given])
 
 
-def test_an_answer_is_worth_its_mean_advantage_drawn_to_zero():
+def test_an_answer_is_worth_its_mean_advantage_above_the_position_drawn_to_zero():
+    # The position [1, 2, 3] is worth (1 + 0.5 - 0.5) / (3 + 1), and [9, 8] is worth 0.
     values = ActionValues.of(RECORDS)
     legal = positions(([1, 2, 3], LEGAL), ([9, 8], [YES, NO, MAYBE]), ([5], LEGAL))
     assert values.scale == pytest.approx(RMS)
-    expected = [1.5 / 2.5, -0.5 / 1.5, 0.0, 2.0 / 1.5, 0.0, 0.0, 0.0]
+    expected = [1.0 / 2.5, -0.75 / 1.5, 0.0, 2.0 / 1.5, 0.0, 0.0, 0.0]
     assert values.of_answers(legal) * RMS == pytest.approx(expected)
 
 
@@ -51,14 +52,32 @@ def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation
     later.temperature = 0.5
     values = ActionValues.of([later])
     same = LegalAnswers.collect([Position(bytes_of([1, 2, 3]), LEGAL, 0.5)])
-    assert values.of_answers(same) == pytest.approx([3.0 / 1.5 / 3.0, 0.0])
+    assert values.of_answers(same) == pytest.approx([1.5 / 1.5 / 3.0, 0.0])
     assert not values.of_answers(positions(([1, 2, 3], LEGAL))).any()
 
 
-def test_a_batch_in_which_nothing_was_gained_has_no_values():
-    records = [make_record([1], YES, 0.0, alternatives=LEGAL)]
-    assert not ActionValues.of(records).of_answers(positions(([1], LEGAL))).any()
+def test_a_position_that_is_lost_whatever_is_played_says_little_of_the_answers():
+    records = [make_record([1], YES, -1.0, alternatives=LEGAL) for _ in range(99)]
+    assert ActionValues.of(records).of_answers(positions(([1], LEGAL))) == pytest.approx([-0.99 / 99.5, 0.0])
+
+
+@pytest.mark.parametrize("advantage", [0.0, -1.4e-17, 1e-9])
+def test_a_batch_in_which_nothing_was_gained_has_no_values(advantage):
+    records = [make_record([1], YES, advantage, alternatives=LEGAL)]
+    assert abs(ActionValues.of(records).of_answers(positions(([1], LEGAL)))).max() < 1e-8
     assert not ActionValues.of([]).of_answers(positions(([1], LEGAL))).any()
+
+
+def test_the_stakes_of_one_game_do_not_matter_to_another_in_the_same_batch():
+    poker = [make_record([1], YES, 13.0, alternatives=LEGAL), make_record([1], NO, -13.0, alternatives=LEGAL)]
+    coins = [make_record([2], YES, 1.0, alternatives=LEGAL), make_record([2], NO, -1.0, alternatives=LEGAL)]
+    for records, name in ((poker, "poker"), (coins, "coins")):
+        for record in records:
+            record.meta = {"env_id": name}
+    values = ActionValues.of([*poker, *coins])
+    found = values.of_answers(positions(([1], LEGAL), ([2], LEGAL)))
+    assert found == pytest.approx([1 / 1.5, -1 / 1.5, 1 / 1.5, -1 / 1.5])
+    assert values.scale == pytest.approx(7.0)
 
 
 def answer_logprobs(
@@ -78,7 +97,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     gradients = [parameter.grad.clone() for parameter in policy.adapter_parameters()]
 
     loss = torch.zeros(())
-    values = {(1, 2, 3): [1.5 / 2.5, -0.5 / 1.5], (9, 8): [0.0, 2.0 / 1.5, 0.0]}
+    values = {(1, 2, 3): [1.0 / 2.5, -0.75 / 1.5], (9, 8): [0.0, 2.0 / 1.5, 0.0]}
     for prompt, legal, share in (([1, 2, 3], LEGAL, 3 / 6), ([9, 8], [YES, NO, MAYBE], 2 / 6)):
         with torch.no_grad():
             average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
@@ -90,6 +109,29 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for found, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_the_update():
+    policy, prompt, legal = magnet_policy(), [9, 8], [YES, NO, MAYBE]
+    algorithm = Magnet(alpha=0.5, uniform=0.1, eta=3.0)
+    algorithm.initialize(policy, max_generation_len=7)
+    records = [make_record(prompt, NO, 1.0, alternatives=legal), make_record(prompt, YES, -1.0)]
+    algorithm.begin(records)
+    batch = algorithm.prepare_batch(records)
+    with torch.no_grad():
+        before = torch.softmax(answer_logprobs(policy, TRAINED, prompt, legal), dim=0)
+        average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
+    magnet = 0.9 * average + 0.1 / 3
+    # The mean of the one listed step is 1 / 2, so Q of NO is (1 - 1 / 2) / 1.5.
+    values = torch.tensor([0.0, 0.5 / 1.5, 0.0])
+    target = (before * magnet**1.5 * torch.exp(3 * values)) ** (1 / 2.5)
+    for _ in range(2):  # the second epoch has the same target, although the policy has changed
+        algorithm.compute_others(batch)
+        torch.testing.assert_close(
+            torch.from_numpy(algorithm.pull(batch)).float(), target / target.sum(), rtol=1e-4, atol=1e-6
+        )
+        with torch.no_grad():
+            policy.adapter_parameters()[0].add_(0.1)
 
 
 def magnet_policy() -> PolicyModel:
@@ -152,8 +194,22 @@ def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
 def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():
     algorithm = Magnet()
     algorithm.initialize(magnet_policy(), max_generation_len=4)
+    unlisted = [make_record([7], [1], 1.0)]
     with pytest.raises(SelfplayError, match="magnet learns from legal answers, and this batch has none"):
-        algorithm.begin([make_record([7], [1], 1.0)])
+        algorithm.begin(unlisted)
+
+
+def test_a_later_batch_without_legal_answers_teaches_nothing_and_says_so():
+    policy = magnet_policy()
+    algorithm = Magnet()
+    algorithm.initialize(policy, max_generation_len=4)
+    unlisted = [make_record([7], [1], 1.0)]
+    for records, share in ((RECORDS, 5 / 6), (unlisted, 0.0)):
+        policy.model.zero_grad()
+        algorithm.begin(records)
+        metrics = algorithm.update(algorithm.prepare_batch(records))
+        assert metrics["listed_share"] == pytest.approx(share)
+    assert not any(parameter.grad.any() for parameter in policy.adapter_parameters())
 
 
 @pytest.mark.parametrize("algorithm", [MagnetSettings(), AllActionsSettings()])

@@ -149,7 +149,7 @@ class MagneticSettings(Settings):
 
     alpha: float = Field(default=0.8, gt=0)
     """Weight of the divergence from the reference, in units of the root mean square of the batch's
-    advantages. A smaller value moves further in each update."""
+    advantages in the same game. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
 
@@ -160,6 +160,9 @@ class MagnetSettings(MagneticSettings):
 
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
+    eta: float | None = Field(default=None, gt=0)
+    """Size of a step of magnetic mirror descent, towards the best reply within reach of the reference; if not
+    given, an update goes all the way. It costs one more forward pass."""
 
 
 class AllActionsSettings(MagneticSettings):

@@ -1,21 +1,28 @@
 """Action values: what each legal answer to a prompt was worth in a batch.
 
-At every prompt with legal answers, the advantages A_1, ..., A_n of the steps that gave answer a are averaged,
-and the mean is drawn towards 0, the value of the policy itself, as if ``PRIOR`` further steps had given it:
+Let A_1, ..., A_n be the advantages of the steps at a prompt with legal answers. Their mean, drawn towards 0
+as if by one further step, m = (A_1 + ... + A_n) / (n + 1), is what the position was worth whatever was
+answered. The value of an answer that was given k times is the mean advantage above m, drawn towards 0 as if
+by ``PRIOR`` further steps:
 
-    Q(a) = (A_1 + ... + A_n) / (n + PRIOR) / scale
+    Q(a) = sum over the steps that gave a of (A_i - m) / (k + PRIOR) / scale
 
-``scale`` is the root mean square of all advantages of the batch, so that the values do not depend on whether
-a game pays 1 or 13. An answer that nobody gave has the value 0.
+``scale`` is the root mean square of the advantages of the batch's steps in the same game, so the values do
+not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games meet a
+prompt, Q is centred there, whatever baseline the advantages have; where one game does, half of its advantage
+remains, without which nothing could be learned from it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from selfplay.core import TrainingRecord
+from selfplay.core.types import Answer
+from selfplay.core.zero_advantages import NO_ADVANTAGE
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
 from selfplay.learning.sequences import bytes_of
 
@@ -26,9 +33,22 @@ Given = tuple[float, bytes, bytes]
 """A temperature, a prompt and an answer to it, as bytes of token ids."""
 
 
+class _Step(NamedTuple):
+    """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type."""
+
+    game: str
+    temperature: float
+    prompt: bytes
+    drawn: bytes
+    advantage: float
+
+
 @dataclass
 class ActionValues:
-    """The values of answers in a batch; ``scale`` is what advantages were divided by."""
+    """The values of answers in a batch.
+
+    ``scale`` is what advantages were divided by: the mean over games, weighted by their steps.
+    """
 
     values: Mapping[Given, float] = field(default_factory=dict)
     scale: float = 1.0
@@ -36,14 +56,20 @@ class ActionValues:
     @classmethod
     def of(cls, records: Iterable[TrainingRecord]) -> "ActionValues":
         """Average the advantages of a whole batch; see the module."""
-        advantages: defaultdict[Given, list[float]] = defaultdict(list)
-        for given, advantage in _given(records):
-            advantages[given].append(advantage)
-        every = np.array([value for values in advantages.values() for value in values])
-        scale = float(np.sqrt(np.mean(every**2))) if len(every) else 0.0
-        scale = scale or 1.0
-        means = {given: sum(some) / (len(some) + PRIOR) / scale for given, some in advantages.items()}
-        return cls(means, scale)
+        steps = list(_steps(records))
+        scale_of = _scales(steps)
+        at_prompt: defaultdict[tuple[float, bytes], list[_Step]] = defaultdict(list)
+        for step in steps:
+            at_prompt[step.temperature, step.prompt].append(step)
+        values: dict[Given, float] = {}
+        for (temperature, prompt), some in at_prompt.items():
+            middle = sum(step.advantage for step in some) / (len(some) + 1)
+            above: defaultdict[bytes, list[float]] = defaultdict(list)
+            for step in some:
+                above[step.drawn].append((step.advantage - middle) / scale_of[step.game])
+            for drawn, those in above.items():
+                values[temperature, prompt, drawn] = sum(those) / (len(those) + PRIOR)
+        return cls(values, float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0)
 
     def of_answers(self, legal: LegalAnswers) -> FloatArray:
         """Return value_A, the value of each legal answer."""
@@ -51,13 +77,26 @@ class ActionValues:
         return np.array([self.values.get((one, prompt, bytes_of(ids)), 0.0) for one, prompt, ids in given])
 
 
-def _given(records: Iterable[TrainingRecord]) -> Iterator[tuple[Given, float]]:
-    """Yield every answer at a position with legal answers, with its advantage."""
+def _scales(steps: list[_Step]) -> dict[str, float]:
+    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
+    squares: defaultdict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        squares[step.game].append(step.advantage**2)
+    roots = {game: float(np.sqrt(np.mean(some))) for game, some in squares.items()}
+    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
+
+
+def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
+    """Yield every step at a position with legal answers."""
     for record in records:
         before = b""
         for answer in record.answers:
             before += bytes_of(answer.prompt_token_ids)
             drawn = bytes_of(answer.completion_token_ids)
             if answer.alternatives:
-                yield (record.temperature, before, drawn), answer.advantage
+                yield _Step(_game_of(answer), record.temperature, before, drawn, answer.advantage)
             before += drawn
+
+
+def _game_of(answer: Answer) -> str:
+    return str(answer.meta.get("env_id") or answer.meta.get("episode_type", ""))

@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.cluster.serialization import PackedRecords
 from selfplay.training.learners import Batch, BatchOf, Saved, State
 
-KEPT_NOTES = {"finish_reason"}
+KEPT_NOTES = {"episode_type", "finish_reason"}
 """What is measured of a record's ``meta``."""
 
 

@@ -7,6 +7,13 @@ magnet rho (magnetic mirror descent, Sokota et al. 2022, arXiv 2206.05825; NashP
 
     pi' = argmax_pi  E_pi[Q] - alpha KL(pi || rho),    pi'(a) = rho(a) exp(Q(a) / alpha) / Z
 
+A step of magnetic mirror descent goes only part of the way there from the policy pi before the update:
+
+    pi'(a) is proportional to  (pi(a) rho(a)^(eta alpha) exp(eta Q(a)))^(1 / (1 + eta alpha))
+
+Without a limit of the step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single
+value that is far from 0 decide, and the more does the gradient resemble that of ``all_actions``.
+
 The loss is the cross-entropy from pi' to the policy over all legal answers: their weights are pi' (see
 ``magnetic``, which also defines Q and rho). So answers that were not drawn have a gradient too, and the
 probability of illegal ones falls.
@@ -23,13 +30,32 @@ from selfplay.learning.legal_answers import FloatArray
 
 
 class Magnet(Magnetic):
-    """The algorithm that the module's docstring describes; see :class:`Magnetic` for its arguments."""
+    """The algorithm that the module's docstring describes.
+
+    Args:
+        alpha, uniform: see :class:`Magnetic`.
+        eta: size of a step of mirror descent; ``None`` for no limit. With a limit, an update costs one more
+            forward pass.
+    """
 
     name = "magnet"
 
-    def __init__(self, alpha: float = 0.8, uniform: float = 0.05) -> None:
+    def __init__(self, alpha: float = 0.8, uniform: float = 0.05, eta: float | None = None) -> None:
         super().__init__(alpha, uniform)
+        self.eta = eta
+
+    def compute_others(self, batch: Batch) -> None:
+        """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
+        super().compute_others(batch)
+        if self.eta is not None and self.adapter not in batch.others:
+            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer: the best reply within reach of the magnet."""
-        return batch.answers.normalised(np.log(self.magnet(batch)) + self.values(batch) / self.alpha)
+        legal = batch.answers
+        reply_A = np.log(self.magnet(batch)) + self.values(batch) / self.alpha
+        if self.eta is None:
+            return legal.normalised(reply_A)
+        before_A = legal.sums(batch.plans, batch.others[self.adapter], batch.num_answers)
+        share = self.eta * self.alpha / (1 + self.eta * self.alpha)
+        return legal.normalised(share * reply_A + (1 - share) * before_A)

@@ -32,6 +32,9 @@ class Magnetic(BaseAlgo):
     Args:
         alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
+
+    The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
+    nothing.
     """
 
     name: ClassVar[str]
@@ -42,7 +45,7 @@ class Magnetic(BaseAlgo):
         super().__init__(regulariser=self.name)
         self.alpha = alpha
         self.uniform = uniform
-        self._values = ActionValues()
+        self._values: ActionValues | None = None
 
     @property
     def compared_with(self) -> set[str]:
@@ -53,9 +56,11 @@ class Magnetic(BaseAlgo):
         """Average the advantages of the whole batch.
 
         Raises:
-            SelfplayError: no answer has legal answers beside it, so there is nothing to learn.
+            SelfplayError: no answer of the first batch has legal answers beside it, so there is nothing to
+                learn. In a later batch this may be chance, and is left to ``listed_share``.
         """
-        if not any(answer.alternatives for record in records for answer in record.answers):
+        listed = any(answer.alternatives for record in records for answer in record.answers)
+        if self._values is None and not listed:
             raise SelfplayError(
                 f"{self.name} learns from legal answers, and this batch has none; "
                 "choose another learning.algorithm, such as reinforce"
@@ -70,11 +75,17 @@ class Magnetic(BaseAlgo):
     def update(self, batch: Batch, regulariser_weight: float = 1.0) -> dict[str, float]:
         """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
         metrics = super().update(batch, float(self.max_generation_len))
-        return metrics | {"value_scale": self._values.scale}
+        listed = float(batch.answers.visits_P.sum())
+        return metrics | {"value_scale": self._known_values.scale, "listed_share": listed}
 
     def values(self, batch: Batch) -> FloatArray:
         """Return Q_A, the value of each legal answer."""
-        return self._values.of_answers(batch.answers)
+        return self._known_values.of_answers(batch.answers)
+
+    @property
+    def _known_values(self) -> ActionValues:
+        """The values of the batch with which :meth:`begin` was called; none before."""
+        return self._values or ActionValues()
 
     def magnet(self, batch: Batch) -> FloatArray:
         """Return rho_A, the magnet's probability of each legal answer."""
