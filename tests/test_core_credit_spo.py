@@ -14,6 +14,9 @@ from selfplay.core.credit import spo
 from selfplay.core.credit.positions import MAX_ANSWERS
 from test_core_credit_groups import found, game
 
+TENTH = math.log2(10 / 9)
+"""The change of log-probabilities, in half-lives, after which a tenth is forgotten: 2^-TENTH = 0.9."""
+
 
 def drawn(prompt, answer=(9,), logprob=-1.0, role="a", policy="default"):
     """A step in which ``answer`` was drawn, with this log-probability in all."""
@@ -30,6 +33,12 @@ def scaled(*advantages):
     """The advantages divided by their deviation about 0."""
     deviation = math.sqrt(sum(advantage**2 for advantage in advantages) / len(advantages))
     return [pytest.approx(advantage / deviation) for advantage in advantages]
+
+
+def sums_of(credit):
+    """S and N of the only position."""
+    ((_, (rewards, samples, _)),) = credit.state_dict()["positions"]
+    return [pytest.approx(rewards), pytest.approx(samples)]
 
 
 def flat(credit, results):
@@ -53,8 +62,8 @@ def test_the_value_is_read_before_any_sample_of_the_batch_is_written():
     credit = SPOCredit()
     credit.compute([one(1.0), one(0.0), one(0.0), one(1.0, [2])])  # [1]: 1 of 3; [2]: 1 of 1
     assert flat(credit, [one(1.0), one(1.0), one(0.0, [2])]) == scaled(2 / 3, 2 / 3, -1.0)
-    # No log-probability has changed, so nothing is forgotten: [1]: 3 of 5; [2]: 1 of 2.
-    assert flat(credit, [one(1.0), one(0.0, [2])]) == scaled(0.4, -0.5)
+    # rho is 0.96. [1]: S = 0.96 + 2, N = 2.88 + 2; [2]: S = 0.96 + 0, N = 0.96 + 1.
+    assert flat(credit, [one(1.0), one(0.0, [2])]) == scaled(1.92 / 4.88, -0.96 / 1.96)
 
 
 def test_advantages_are_scaled_and_not_centred():
@@ -74,47 +83,63 @@ def test_rewards_that_were_expected_give_no_advantage():
 def test_a_position_forgets_as_far_as_the_policy_has_moved():
     credit = SPOCredit(half_life=0.5)
     credit.compute([one(1.0, answer=(5, 6), logprob=-1.5), one(0.0, answer=(7,), logprob=-0.25)])
-    # The three answers that were drawn before are likelier by 1, 1 and -1/2 nats, the fourth is new: D = 1/2.
-    # Half is forgotten: S = 1/2 + 1 + 1 + 1 + 0, N = 1 + 4.
+    # Per token, the three answers that were drawn before change by 1, 1 and -1 times a half of TENTH; the
+    # fourth is new. So rho is 0.9: S = 0.9 + 1 + 1 + 1 + 0, N = 1.8 + 4.
     credit.compute(
         [
-            one(1.0, answer=(5, 6), logprob=-0.5),
-            one(1.0, answer=(5, 6), logprob=-0.5),
-            one(1.0, answer=(7,), logprob=-0.75),
+            one(1.0, answer=(5, 6), logprob=-1.5 + TENTH),
+            one(1.0, answer=(5, 6), logprob=-1.5 + TENTH),
+            one(1.0, answer=(7,), logprob=-0.25 - TENTH / 2),
             one(0.0, answer=(8,), logprob=-3.0),
         ]
     )
-    ((_, (rewards, samples, _)),) = credit.state_dict()["positions"]
-    assert (rewards, samples) == (3.5, 5.0)
-    assert flat(credit, [one(1.0), one(0.0)]) == scaled(0.3, -0.7)
+    assert sums_of(credit) == [3.9, 5.8]
+    assert flat(credit, [one(1.0), one(0.0)]) == scaled(1.9 / 5.8, -3.9 / 5.8)
 
 
 def test_each_answer_is_compared_with_its_own_last_draw():
     credit = SPOCredit(half_life=1.0)
     credit.compute([one(8.0, answer=(5,), logprob=-2.0), one(0.0, answer=(6,), logprob=-3.0)])
-    credit.compute([one(0.0, answer=(5,), logprob=-2.0)])  # 8 of 3
-    credit.compute([one(0.0, answer=(6,), logprob=-2.0)])  # D = 1: 4 + 0 of 3/2 + 1
-    ((_, (rewards, samples, _)),) = credit.state_dict()["positions"]
-    assert (rewards, samples) == (4.0, 2.5)
-    credit.compute([one(0.0, answer=(6,), logprob=-1.0)])  # D = 1 since the last draw, not 2: 2 of 9/4
-    ((_, (rewards, samples, _)),) = credit.state_dict()["positions"]
-    assert (rewards, samples) == (2.0, 2.25)
+    credit.compute([one(0.0, answer=(5,), logprob=-2.0)])  # 0.96 * 8 of 0.96 * 2 + 1
+    assert sums_of(credit) == [7.68, 2.92]
+    credit.compute([one(0.0, answer=(6,), logprob=-3.0 + TENTH)])  # 0.9 * 7.68 of 0.9 * 2.92 + 1
+    assert sums_of(credit) == [6.912, 3.628]
+    credit.compute([one(0.0, answer=(6,), logprob=-3.0 + 2 * TENTH)])  # TENTH since the last draw, not twice
+    assert sums_of(credit) == [6.2208, 4.2652]
 
 
-@pytest.mark.parametrize("logprob", [-1.0, -5.0])
-def test_nothing_is_forgotten_if_the_drawn_answers_are_no_likelier(logprob):
+@pytest.mark.parametrize(
+    ("change", "rho"),
+    [(0.0, 0.96), (1e-3, 0.96), (-1e-3, 0.96), (0.06 * TENTH, 0.9), (-0.06 * TENTH, 0.9), (5.0, 0.875)],
+)
+@pytest.mark.parametrize("length", [1, 4])
+def test_rho_has_bounds_and_depends_on_the_change_per_token_in_either_direction(change, rho, length):
+    credit, answer = SPOCredit(), tuple(range(length))
+    credit.compute([one(1.0, answer=answer, logprob=-9.0)])
+    credit.compute([one(0.0, answer=answer, logprob=-9.0 + length * change)])
+    assert sums_of(credit) == [rho, rho + 1]
+
+
+@pytest.mark.parametrize(("moved", "memory"), [(0.0, 25.0), (1.0, 8.0)])
+def test_a_position_remembers_eight_to_twenty_five_batches(moved, memory):
     credit = SPOCredit()
-    credit.compute([one(1.0, logprob=-1.0)])
-    credit.compute([one(0.0, logprob=logprob)])
-    ((_, (rewards, samples, _)),) = credit.state_dict()["positions"]
-    assert (rewards, samples) == (1.0, 2.0)
+    for batch in range(400):
+        credit.compute([one(1.0, logprob=-9.0 + moved * (batch % 2))])
+    assert sums_of(credit) == [memory, memory]
+
+
+def test_a_position_whose_answers_never_repeat_forgets_as_slowly_as_any():
+    credit = SPOCredit()
+    for batch in range(400):
+        credit.compute([one(1.0, answer=(batch,), logprob=-float(batch % 3))])
+    assert sums_of(credit) == [25.0, 25.0]
 
 
 def test_positions_move_separately():
     credit = SPOCredit(half_life=1.0)
     credit.compute([one(1.0, [1], logprob=-2.0), one(1.0, [2], logprob=-2.0)])
-    credit.compute([one(0.0, [1], logprob=-1.0), one(0.0, [2], logprob=-2.0)])
-    assert flat(credit, [one(1.0, [1]), one(1.0, [2])]) == scaled(1 - 0.5 / 1.5, 0.5)
+    credit.compute([one(0.0, [1], logprob=-2.0 - TENTH), one(0.0, [2], logprob=-2.0)])
+    assert flat(credit, [one(1.0, [1]), one(1.0, [2])]) == scaled(1 - 0.9 / 1.9, 1 - 0.96 / 1.96)
 
 
 def test_positions_differ_by_prompt_role_and_type():
@@ -160,9 +185,11 @@ def test_a_position_remembers_a_bounded_number_of_answers():
     for answer in range(1, MAX_ANSWERS + 1):
         credit.compute([one(1.0, answer=(answer,), logprob=-2.0)])
     ((_, (_, samples, logprobs)),) = credit.state_dict()["positions"]
-    assert (samples, len(logprobs)) == (MAX_ANSWERS + 1, MAX_ANSWERS)
+    assert len(logprobs) == MAX_ANSWERS
     credit.compute([one(1.0, answer=(0,), logprob=-1.0)])  # forgotten, so nothing has moved
-    assert credit.state_dict()["positions"][0][1][1] == MAX_ANSWERS + 2
+    assert sums_of(credit)[1] == 0.96 * samples + 1
+    credit.compute([one(1.0, answer=(MAX_ANSWERS,), logprob=-1.0)])  # remembered, so it has moved by 1
+    assert sums_of(credit)[1] == 0.875 * (0.96 * samples + 1) + 1
 
 
 def batches(seed, count=6):

@@ -186,18 +186,19 @@ def plain_answer_loss(
         advantage_T = advantage_T - weight * plain_divergence(case, old_T, base_T)
     factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
     loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
-    default = "seq-mean-token-mean" if case.kind is Gspo else "seq-mean-token-sum-norm"
-    loss = {
-        "token-mean": loss_T.sum() / mean_length,
-        "seq-mean-token-mean": loss_T.mean(),
-        "seq-mean-token-sum": loss_T.sum(),
-        "seq-mean-token-sum-norm": loss_T.sum() / M,
-    }[options.get("aggregation", default)]
     if options.get("kl_in") != "reward":
         maximum = options.get("max_importance_weight", 20.0 if case.kind is Dppo else 2.0)
         bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=maximum)
-        loss = loss + weight * (bounded_T * plain_divergence(case, pi_T, base_T)).sum() / M
-    loss = loss - options.get("entropy_weight", 0.0) * entropy_T.sum() / M
+        loss_T = loss_T + weight * bounded_T * plain_divergence(case, pi_T, base_T)
+    loss_T = loss_T - options.get("entropy_weight", 0.0) * entropy_T
+    default = "seq-mean-token-mean" if case.kind is Gspo else "seq-mean-token-sum-norm"
+    divisor = {
+        "token-mean": mean_length,
+        "seq-mean-token-mean": len(loss_T),
+        "seq-mean-token-sum": 1,
+        "seq-mean-token-sum-norm": M,
+    }[options.get("aggregation", default)]
+    loss = loss_T.sum() / divisor
     if options.get("regulariser") == "uniform":
         answers = [plain_scores(model, record, answer)[0].sum() for answer in record.alternatives]
         loss = loss - REGULARISER_WEIGHT * torch.stack(answers).mean() / M
@@ -234,6 +235,11 @@ ONE_STEP = {
     "opsm": Case(Reinforce, {"opsm_threshold": 0.1}),
     "entropy": Case(Reinforce, {"entropy_weight": 0.5}),
     "k2": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k2"}),
+    "k3 by token": Case(Ppo, {"kl_weight": 0.4, "aggregation": "token-mean", "entropy_weight": 0.1}),
+    "k3 by answer": Case(
+        Sapo, {"kl_weight": 0.4, "aggregation": "seq-mean-token-mean", "regulariser": "uniform"}
+    ),
+    "k3 as a sum": Case(Reinforce, {"kl_weight": 0.4, "aggregation": "seq-mean-token-sum"}),
     "k3+": Case(Cispo, {"kl_weight": 0.4, "kl_estimator": "k3+", "entropy_weight": 0.1}),
     "k1 in the reward": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}),
 }

@@ -45,8 +45,9 @@ class LossSettings(AlgorithmSettings):
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"
-    """How the losses of tokens are added up: as a mean over all tokens, over answers of the mean over their
-    tokens, of their sum, or of their sum divided by `learning.max_generation_len`."""
+    """How the losses of tokens are added up, and the KL divergence and the entropy with them: as a mean over
+    all tokens, over answers of the mean over their tokens, of their sum, or of their sum divided by
+    `learning.max_generation_len`."""
     max_importance_weight: float = Field(default=2.0, gt=0)
     """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
     opsm_threshold: float | None = Field(default=None, gt=0)

@@ -115,5 +115,6 @@ class CreditSettings(Settings):
     decay: float = Field(default=0.95, ge=0, lt=1)
     """For `rae`: the factor by which an episode multiplies the old baseline."""
     half_life: float = Field(default=0.06, gt=0)
-    """For `spo`: how far the policy moves at a prompt, as a KL divergence in nats, until half of what its
-    baseline remembers is forgotten."""
+    """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
+    baseline would forget half of what it remembers in one update. It never forgets more than 12.5% and never
+    less than 4%."""

@@ -1,4 +1,4 @@
-"""How the losses of tokens are added up to the loss of a batch.
+"""How the terms of tokens are added up to the loss of a batch: their losses, KL divergences and entropies.
 
 With N answers of lengths T_1, ..., T_N, a batch's loss is the mean over answers of a weighted sum over each
 answer's tokens. The names are verl's (``agg_loss`` in ``core_algos.py``):
@@ -16,19 +16,20 @@ from selfplay.core.algorithm_names import Aggregation
 from selfplay.learning.batch import Tokens
 
 
-def aggregate(name: Aggregation, loss_S: Tensor, tokens: Tokens, constant: float) -> Tensor:
-    """Return one plan's part of the loss, a scalar.
+def aggregate(name: Aggregation, terms_S: Tensor, tokens: Tokens, constant: float) -> Tensor:
+    """Return one plan's part of the loss, a scalar, without the factor 1 / N.
 
     Args:
         name: the aggregation.
-        loss_S: the loss of each token, with the factor 1 / N that ``tokens.advantage_S`` contains.
+        terms_S: a term for each token. Losses already have the factor 1 / N, which ``tokens.advantage_S``
+            contains; the sum of other terms is divided by N afterwards.
         tokens: the tokens.
         constant: M.
     """
     if name == "token-mean":
-        return loss_S.sum() / tokens.mean_length
+        return terms_S.sum() / tokens.mean_length
     if name == "seq-mean-token-mean":
-        return (loss_S / tokens.length_S).sum()
+        return (terms_S / tokens.length_S).sum()
     if name == "seq-mean-token-sum":
-        return loss_S.sum()
-    return loss_S.sum() / constant
+        return terms_S.sum()
+    return terms_S.sum() / constant

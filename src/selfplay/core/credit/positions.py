@@ -10,6 +10,13 @@ from selfplay.core.types import Step
 
 MAX_ANSWERS = 32
 """Number of answers of a position whose log-probabilities are remembered; the last drawn stay."""
+LEAST_RHO = 0.875
+"""The least share of its memory that a position keeps in a batch: ``trainer.spo.rho.clip_lower`` in the
+authors' code of SPO (volcengine/verl, ``recipe/spo``). A position remembers at least 1 / (1 - 0.875) = 8
+batches."""
+GREATEST_RHO = 0.96
+"""The greatest share: the upper bound in ``_get_spo_rho`` of the same code. A position remembers at most 25
+batches, also where no answer is drawn again."""
 
 
 def position_of(episode_type: str, step: Step) -> str | None:
@@ -20,11 +27,12 @@ def position_of(episode_type: str, step: Step) -> str | None:
 
 
 def drawn_answer(step: Step) -> tuple[str, float] | None:
-    """Return an answer's name and the sum of its tokens' log-probabilities. ``None`` without them."""
+    """Return an answer's name and the mean of its tokens' log-probabilities. ``None`` without them."""
     if not step.completion_token_ids or step.completion_logprobs is None:
         return None
     # Eight bytes tell the few answers of one position apart, and keep checkpoints small.
-    return _digest(step.completion_token_ids)[:16], fsum(step.completion_logprobs)
+    name = _digest(step.completion_token_ids)[:16]
+    return name, fsum(step.completion_logprobs) / len(step.completion_token_ids)
 
 
 @dataclass
@@ -36,7 +44,7 @@ class Position:
     samples: float = 0.0
     """N, the number of samples."""
     logprobs: dict[str, float] = field(default_factory=dict)
-    """The last log-probability of each answer; those drawn last are at the end."""
+    """The last log-probability of each answer, per token; those drawn last are at the end."""
 
     @property
     def value(self) -> float:
@@ -49,7 +57,7 @@ class Position:
         Nothing depends on the order of ``rewards`` or ``drawn``. If a batch drew an answer several times, the
         mean of its log-probabilities is kept.
         """
-        rho = 2.0 ** (-self._divergence(drawn) / half_life)
+        rho = min(max(2.0 ** (-self._change(drawn) / half_life), LEAST_RHO), GREATEST_RHO)
         self.rewards = fsum([rho * self.rewards, *rewards])
         self.samples = rho * self.samples + len(rewards)
         logprobs: dict[str, list[float]] = {}
@@ -61,10 +69,12 @@ class Position:
         for answer in list(self.logprobs)[:-MAX_ANSWERS]:
             del self.logprobs[answer]
 
-    def _divergence(self, drawn: list[tuple[str, float]]) -> float:
-        """Return D, an estimate of KL(policy now || policy at last use), from answers drawn before."""
-        changes = [logprob - self.logprobs[answer] for answer, logprob in drawn if answer in self.logprobs]
-        return max(0.0, fsum(changes) / len(changes)) if changes else 0.0
+    def _change(self, drawn: list[tuple[str, float]]) -> float:
+        """Return D, the mean absolute change per token of the answers drawn before; 0 without any."""
+        changes = [
+            abs(logprob - self.logprobs[answer]) for answer, logprob in drawn if answer in self.logprobs
+        ]
+        return fsum(changes) / len(changes) if changes else 0.0
 
     def to_state(self) -> list[Any]:
         """Return the fields as plain JSON values, in lists, which keep the order."""

@@ -33,26 +33,41 @@ class SPOCredit(CreditAssigner):
     v before any of them changes it. Then for each position of the batch, once,
 
         S <- rho * S + sum of the rewards of its samples,   N <- rho * N + their number,
-        rho = 2^(-D / half_life).
+        rho = 2^(-D / half_life), but at least 0.875 and at most 0.96.
 
-    D estimates KL(policy now || policy at last use) at the position, in nats: the mean, over the samples
-    whose answer was drawn there before, of log-probability now minus log-probability when it was last drawn;
-    0 if that is negative or if there is no such sample. So a position forgets only if its answers repeat.
+    So v is the mean of about the last 8 to 25 batches with this position. D says how far the policy has moved
+    there, in nats per token: the mean, over the samples whose answer was drawn there before, of the absolute
+    change of the answer's log-probability since it was last drawn, divided by the answer's number of tokens.
+    Without such a sample D is 0, and rho is 0.96.
 
     At a position without a v, the baseline is the mean reward of the role, in other rollouts of this batch
     of the same episode type, each counted once; without any, it is 0. A step without token ids has no v, and
     none is tracked for it.
 
-    Finally all advantages of the batch are divided by their standard deviation about 0, sqrt(mean of A^2).
-    They are not centred; the deviation is therefore not that about their mean either, which can be far
-    smaller than the advantages if they are all alike. If it is at most 1e-8, all advantages are 0.
+    Finally all advantages of the batch are divided by their standard deviation about 0, sqrt(mean of A^2). If
+    it is at most 1e-8, all advantages are 0.
 
-    The paper's v is the mean of a Beta distribution, for rewards of 0 or 1: alpha <- rho * alpha + R and
-    beta <- rho * beta + 1 - R, from an estimate before training. That is S = alpha and N = alpha + beta. A
-    weighted mean does the same for all rewards, also negative ones, and begins without any estimate.
+    The bounds of rho and ``half_life`` are those of the authors' code (volcengine/verl, ``recipe/spo``). This
+    class differs from it in five ways:
+
+    - Their v is the mean of a Beta distribution, for rewards of 0 or 1: alpha <- rho * alpha + R and
+      beta <- rho * beta + 1 - R. That is S = alpha and N = alpha + beta. A weighted mean does the same for
+      all rewards, also negative ones.
+    - Their v begins with eight answers of the untrained model to each prompt, which weigh as much as 8 samples.
+      The positions of a game are not known before it is played, so here v begins without an estimate.
+    - Their batch asks each prompt once. Here a position may have many samples in a batch, and rho counts once.
+    - Their D is the mean absolute change of the tokens of a prompt's last answer, which the model reads once
+      more when the prompt comes back. Here no answer is read again: only answers that are drawn again say how
+      far the policy has moved, and the changes of an answer's tokens are added up before their absolute value
+      is taken. That is at most as much, and as much if all tokens become likelier or all less likely.
+    - Their advantages are (A - mean) / (deviation + 1e-8). Here v is the only baseline: centring would also
+      take from each position what v did not expect at the others, and everything from a batch whose samples
+      are equally surprising. The deviation is about 0 for the same reason: that about the mean can be far
+      smaller than the advantages.
 
     Args:
-        half_life: the divergence, in nats, by which half of what a position remembers is forgotten.
+        half_life: the change of log-probabilities, in nats per token, at which a position would forget half
+            of what it remembers if rho had no bounds.
     """
 
     half_life: float = 0.06

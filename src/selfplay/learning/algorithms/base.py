@@ -30,8 +30,9 @@ from selfplay.learning.trie import TreePlan
 class BaseAlgo(ABC):
     """Abstract interface of policy-gradient algorithms.
 
-    The regulariser, the KL divergence in the loss and the entropy are means over answers of sums over tokens,
-    divided by the constant normaliser M.
+    The KL divergence in the loss and the entropy are added up over tokens by :meth:`aggregate`. The
+    regulariser has a normaliser of its own: it is a mean over answers of sums over the tokens of legal
+    answers, divided by the constant M.
 
     Args:
         regulariser: ``none``, ``uniform``, ``base`` or ``reference``: cross-entropy from the uniform
@@ -109,6 +110,14 @@ class BaseAlgo(ABC):
     @abstractmethod
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return one plan's part of the loss; the parts of all plans add up to the batch's loss."""
+
+    def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the sum of the terms of one plan's tokens, each times the weight that the token has.
+
+        The KL divergence and the entropy are such sums, divided by the number of answers. Here the weight is
+        1 / M; an algorithm whose loss gives tokens another weight overrides this method.
+        """
+        return terms_S.sum() / self.max_generation_len
 
     def begin(self, records: list[TrainingRecord]) -> None:
         """Learn what an update needs to know of all its records, before learners and steps divide them."""
@@ -221,7 +230,7 @@ class BaseAlgo(ABC):
             self._sums["kl"] += float(kl.detach())
         if found.entropy_C is not None:
             entropy_S = found.entropy_C[prediction_S][own_S]
-            entropy = entropy_S.sum() / self.max_generation_len / batch.num_answers
+            entropy = self.aggregate(entropy_S, tokens) / batch.num_answers
             loss = loss - self.entropy_weight * entropy
             self.add_metric("entropy", entropy_S)
         if self.critic is not None and found.value_C is not None:
@@ -276,7 +285,7 @@ class BaseAlgo(ABC):
     def _kl(self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens) -> Tensor:
         weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
         kl_S = divergence(self.kl_estimator, logprobs_S, other_S)
-        return (weight_S * kl_S).sum() / self.max_generation_len
+        return self.aggregate(weight_S * kl_S, tokens)
 
     def _with_kl_in_advantage(
         self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int

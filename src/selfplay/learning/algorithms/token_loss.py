@@ -9,6 +9,10 @@ in it: mu, with which the engine drew a token; old, the learner's before the upd
 correction is about old / mu, and the loss about r = pi / old, so that a clip of r bounds what the update
 changes and not what the engine does (decoupled PPO: Hilton et al. 2021, arXiv 2110.00641). In an update of
 one step, pi is old and r is 1.
+
+The KL divergence in the loss and the entropy are aggregated like the loss, as in verl. So their weights are
+relative to the loss of a token, whatever the aggregation. (TRL does this with the divergence only; its
+entropy is always a mean over tokens.)
 """
 
 from abc import abstractmethod
@@ -55,7 +59,7 @@ class TokenLoss(BaseAlgo):
 
     Args:
         regulariser, kl_weight, max_importance_weight, options: see :class:`BaseAlgo`.
-        aggregation: how the losses of tokens are added up.
+        aggregation: how the losses of tokens are added up, and with them the KL divergence and the entropy.
         correction: the kind of the correction, whose bound C is ``max_importance_weight``.
         correction_level: whether it looks at tokens or at whole answers.
         min_importance_weight: the bound c of ``icepop``.
@@ -107,7 +111,11 @@ class TokenLoss(BaseAlgo):
         old_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
         factor_S = self._factors(logprobs_S.detach(), old_S, tokens)
         loss_S = self.token_loss(logprobs_S, old_S, tokens.advantage_S * factor_S, tokens)
-        return aggregate(self.aggregation, loss_S, tokens, self.max_generation_len)
+        return self.aggregate(loss_S, tokens)
+
+    def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the sum of the terms of one plan's tokens, with the weights of the loss."""
+        return aggregate(self.aggregation, terms_S, tokens, self.max_generation_len)
 
     def _factors(self, logprobs_S: Tensor, old_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the factor of each token, and add the metrics about it."""
