@@ -41,7 +41,8 @@ class LearningSettings(Settings):
     """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
     otherwise."""
     critic: CriticSettings | None = None
-    """A critic, for any algorithm but `magnet`. `[learning.critic]` without fields has the default values."""
+    """A critic, for any algorithm but `magnet` and `all_actions`. `[learning.critic]` without fields has the
+    default values."""
     learning_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)

@@ -53,9 +53,9 @@ class SPOCredit(CreditAssigner):
     - Their v is the mean of a Beta distribution, for rewards of 0 or 1: alpha <- rho * alpha + R and
       beta <- rho * beta + 1 - R. That is S = alpha and N = alpha + beta. A weighted mean does the same for
       all rewards, also negative ones.
-    - Their v begins with eight answers of the untrained model to each prompt, which weigh as much as 8 samples.
+    - Their v begins with eight answers of the untrained model to each prompt, which weigh as 8 samples do.
       The positions of a game are not known before it is played, so here v begins without an estimate.
-    - Their batch asks each prompt once. Here a position may have many samples in a batch, and rho counts once.
+    - Their batch asks each prompt once. Here a position may have many samples in a batch, for one rho.
     - Their D is the mean absolute change of the tokens of a prompt's last answer, which the model reads once
       more when the prompt comes back. Here no answer is read again: only answers that are drawn again say how
       far the policy has moved, and the changes of an answer's tokens are added up before their absolute value
