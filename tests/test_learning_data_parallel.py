@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
 from selfplay.learning.batch import Counts
 from selfplay.learning.critic import Critic
@@ -46,6 +47,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     epochs: int = 1
     minibatches: int = 1
+    skip_zero_advantages: bool = False
     critic: dict[str, float] | None = None
 
 
@@ -74,6 +76,7 @@ def make_learner(case: Case) -> Learner:
         average_decay=case.average_decay,
         epochs=case.epochs,
         minibatches=case.minibatches,
+        skip_zero_advantages=case.skip_zero_advantages,
         max_mismatch=case.max_mismatch,
         critic=None if case.critic is None else Critic(policy, **case.critic),
     )
@@ -161,6 +164,17 @@ def conversations(seed: int, size: int) -> Records:
     ]
 
 
+def with_zero_advantages(size: int) -> Records:
+    """Return answers to three prompts: all have an advantage, half of them have one, and none has one."""
+    half = size // 2
+    prompts = {5: [1.0, -1.0] * half, 6: [0.0] * size + [-0.5, 0.5] * half, 7: [0.0] * size}
+    return [
+        make_record([4, prompt], [10 + number, 11], advantage, logprobs=[-1.0] * 2)
+        for prompt, advantages in prompts.items()
+        for number, advantage in enumerate(advantages)
+    ]
+
+
 def batches(*sizes: int) -> list[Records]:
     return [self_play_batch(index, size, index) for index, size in enumerate(sizes)]
 
@@ -234,6 +248,19 @@ CASES = {
     "mini-batches that are too long on one shard": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, kind=Ppo, epochs=2, minibatches=2
     ),
+    "without zero advantages": Case(
+        [with_zero_advantages(size) for size in (4, 6)],
+        options={"aggregation": "token-mean"},
+        skip_zero_advantages=True,
+    ),
+    "mini-batches without zero advantages": Case(
+        [with_zero_advantages(size) for size in (4, 6)],
+        kind=Ppo,
+        options={"aggregation": "token-mean"},
+        epochs=2,
+        minibatches=3,
+        skip_zero_advantages=True,
+    ),
     "critic": Case([conversations(n, 5) for n in range(3)], critic={"gamma": 0.9}),
     "critic and mini-batches": Case(
         [conversations(n, 5) for n in range(3)],
@@ -283,6 +310,9 @@ def test_the_cases_are_what_their_names_say():
     lengths = [[len(r.prompt_token_ids) for r in part] for part in (first, second)]
     assert max(lengths[0]) < 11 <= min(lengths[1])
     assert sorted(map(len, shard(CASES["one empty"].batches[0], 2))) == [0, 1]
+    kept = without_zero_advantages(CASES["without zero advantages"].batches[0])
+    assert kept == CASES["without zero advantages"].batches[0][:12]
+    assert any(without_zero_advantages(part) != part for part in shard(kept, 2))
     games = [{record.rollout_id for record in part} for part in shard(CASES["critic"].batches[0], 2)]
     assert games[0] & games[1]
 

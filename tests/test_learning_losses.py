@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
+from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
 from selfplay.learning.batch import Tokens
 from tiny_models import make_record, tiny_policy
 
@@ -163,3 +163,32 @@ def test_metrics_count_tokens_that_were_clipped_corrected_and_masked():
     assert metrics["correction_masked"] == pytest.approx(1 / 3)
     assert metrics["correction_mean"] == pytest.approx(float(weights[0] + weights[2]) / 3, rel=1e-4)
     assert "clip_fraction" not in metrics
+
+
+class NoLoss(BaseAlgo):
+    """Nothing but what BaseAlgo adds to a loss."""
+
+    def loss(self, logprobs_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        return 0.0 * logprobs_S.sum()
+
+
+class MeanOfTokens(NoLoss):
+    """The same with another weight for each token."""
+
+    def aggregate(self, terms_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        return terms_S.sum() / tokens.mean_length
+
+
+def test_kl_and_entropy_have_a_constant_weight_unless_an_algorithm_gives_tokens_another_one():
+    records = [make_record([1, 2], [3, 4, 5], logprobs=[-9.0] * 3), make_record([5], [6], logprobs=[-9.0])]
+    found = []
+    for kind in (NoLoss, MeanOfTokens):
+        algorithm = kind(kl_weight=0.5, kl_estimator="k2", entropy_weight=0.3)
+        algorithm.initialize(tiny_policy(), 8)
+        found.append(algorithm.update(algorithm.prepare_batch(records)))
+    constant, by_token = found
+    expected = 0.5 * by_token["kl_to_base"] - 0.3 * by_token["entropy"]
+    assert by_token["kl_to_base"] > 0.01
+    assert by_token["loss"] == pytest.approx(expected, rel=1e-5)
+    for name in ("loss", "kl_to_base"):
+        assert constant[name] == pytest.approx(by_token[name] * 2 / 8, rel=1e-5)

@@ -24,6 +24,10 @@ from selfplay.training.algorithms import build_algorithm
 from tiny_models import make_record, tiny_model, tiny_policy
 
 M, RANK = 6, 4
+LOW_BOUND = 0.1
+"""Lower than the ratio of any token."""
+PLAIN_K3 = {"use_bias_correction_kl": False}
+"""By default, TRL multiplies k3 by the ratio and its gradient flows through both, as in DeepSeek-V3.2."""
 Gradients = dict[str, torch.Tensor]
 
 
@@ -38,10 +42,22 @@ class Case:
     """Whether the policy has moved since the batch was recorded."""
 
 
+def kl_case(recipe: str, beta: float, **trl: Any) -> Case:
+    """Return a case with a KL divergence after some steps.
+
+    Terms of ours have importance weights, and those of TRL have none, so the bound of ours is lower than any.
+    """
+    changes = {"kl_weight": beta / LOW_BOUND, "max_importance_weight": LOW_BOUND}
+    return Case(recipe, PLAIN_K3 | {"beta": beta} | trl, changes)
+
+
 CASES = {
-    "grpo": Case("grpo", {"loss_type": "grpo"}, {"kl_weight": 0.0}),
+    "grpo": Case("grpo", PLAIN_K3 | {"loss_type": "grpo", "beta": 0.04}, moved=False),
+    "grpo with ratios": kl_case("grpo", 0.04, loss_type="grpo"),
     "dr_grpo": Case("dr_grpo", {"loss_type": "dr_grpo"}),
+    "dr_grpo with KL": kl_case("dr_grpo", 0.4, loss_type="dr_grpo"),
     "dapo": Case("dapo", {"loss_type": "dapo", "epsilon_high": 0.28}),
+    "dapo with KL": kl_case("dapo", 0.4, loss_type="dapo", epsilon_high=0.28),
     "gspo": Case(
         "gspo",
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
@@ -64,7 +80,9 @@ CASES = {
         {"correction": "tis", "correction_level": "sequence", "max_importance_weight": 1e6},
     ),
 }
-CLIPS = {"grpo", "dr_grpo", "dapo", "gspo", "gspo with wide bounds", "cispo with a low bound", "opsm"}
+CLIPS = {"gspo", "gspo with wide bounds", "cispo with a low bound", "opsm"} | {
+    name for name, case in CASES.items() if case.moved and case.recipe in ("grpo", "dr_grpo", "dapo")
+}
 
 
 def plain_model(weights: Gradients) -> Any:
@@ -83,11 +101,10 @@ def trl_trainer(case: Case, model: Any, folder: Path) -> Any:
         use_cpu=True,
         bf16=False,
         report_to=[],
-        beta=0.0,
         per_device_train_batch_size=2,
         num_generations=2,
         max_completion_length=M,
-        **case.trl,
+        **({"beta": 0.0} | case.trl),
     )
     built = trainer(
         model=model,
@@ -104,11 +121,19 @@ def padded(rows: list[list[Any]], side: str) -> torch.Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_side=side)
 
 
-def inputs_of(records: list[TrainingRecord]) -> dict[str, torch.Tensor]:
+def logprobs_of(model: Any, prompt: list[int], completion: list[int]) -> list[float]:
+    with torch.no_grad():
+        logits_TV = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits_TV, dim=-1)[torch.arange(len(completion)), completion].tolist()
+
+
+def inputs_of(records: list[TrainingRecord], model: Any) -> dict[str, torch.Tensor]:
     """Return the records as TRL's trainers make them from generated answers."""
     prompts = [record.prompt_token_ids for record in records]
     completions = [record.completion_token_ids for record in records]
     mask_NT = padded([[1] * len(ids) for ids in completions], "right")
+    with model.disable_adapter():
+        base = [logprobs_of(model, *ids) for ids in zip(prompts, completions, strict=True)]
     return {
         "prompt_ids": padded(prompts, "left"),
         "prompt_mask": padded([[1] * len(ids) for ids in prompts], "left"),
@@ -116,9 +141,17 @@ def inputs_of(records: list[TrainingRecord]) -> dict[str, torch.Tensor]:
         "completion_mask": mask_NT,
         "advantages": torch.tensor([record.advantage for record in records]),
         "old_per_token_logps": padded([record.logprobs for record in records], "right"),
+        "ref_per_token_logps": padded(base, "right"),
         "old_logps": torch.tensor([sum(record.logprobs) for record in records]),
         "num_items_in_batch": mask_NT.sum(),
     }
+
+
+def policy_near_its_base() -> PolicyModel:
+    """Return a policy to which no token is so unlikely that our k3 is bounded, which TRL's is not."""
+    policy = tiny_policy(rank=RANK)
+    policy.load_adapter_state({name: 0.35 * one for name, one in policy.adapter_state().items()})
+    return policy
 
 
 def recorded(policy: PolicyModel) -> list[TrainingRecord]:
@@ -128,10 +161,7 @@ def recorded(policy: PolicyModel) -> list[TrainingRecord]:
     for number in range(60):
         prompt = [1, 2, 3, *range(4, 5 + number % 4)]
         completion = [draw.randrange(4, 9) for _ in range(draw.randrange(1, M + 1))]
-        with torch.no_grad():
-            logits_TV = model(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        logprobs_TV = torch.log_softmax(logits_TV, dim=-1)
-        logprobs = logprobs_TV[torch.arange(len(completion)), completion].tolist()
+        logprobs = logprobs_of(model, prompt, completion)
         records.append(make_record(prompt, completion, draw.uniform(-2, 2), logprobs=logprobs))
     return records
 
@@ -160,14 +190,15 @@ def our_gradients(case: Case, policy: PolicyModel, records: list[TrainingRecord]
 
 def trl_gradients(case: Case, weights: Gradients, records: list[TrainingRecord], folder: Path) -> Gradients:
     trainer = trl_trainer(case, plain_model(weights), folder)
-    trainer._compute_loss(trainer.model, inputs_of(records)).backward()
+    trainer._compute_loss(trainer.model, inputs_of(records, plain_model(weights))).backward()
     parameters = trainer.model.named_parameters()
     return {name.replace(".default", ""): p.grad for name, p in parameters if p.grad is not None}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_of_a_recipe_is_that_of_trl(name, tmp_path):
-    case, policy = CASES[name], tiny_policy(rank=RANK)
+    case = CASES[name]
+    policy = policy_near_its_base() if "beta" in case.trl else tiny_policy(rank=RANK)
     records = recorded(policy)
     ours, metrics = our_gradients(case, policy, records)
     theirs = trl_gradients(case, policy.adapter_state(), records, tmp_path)

@@ -63,9 +63,9 @@ class LearningSettings(Settings):
     """Number of parts into which the records of an update are divided at random, with an optimizer step for
     each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
-    """Leave out answers whose advantage is 0, such as those of a group whose rewards are all equal. Means
-    over answers and tokens are then those of the answers that remain, also in the regulariser. If none
-    remains, all are kept."""
+    """Leave out the answers to prompts at which no answer has an advantage, such as those of a group whose
+    rewards are all equal. Means over answers and tokens are then those of the answers that remain, also in
+    the regulariser. If none remains, all are kept."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
