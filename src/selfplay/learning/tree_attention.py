@@ -8,6 +8,7 @@ more positions before it.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,15 +34,16 @@ def score_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 @dataclass
 class _Run:
-    """A run of nodes. ``context_K`` are its ancestors, and ``place_K`` their places among the keys.
+    """A run of nodes. ``context_K`` are its ancestors.
 
-    ``masks`` are added to the scores, by window; ``None`` if the run is causal.
+    ``seen`` are the places of its ancestors and of its own nodes among the section's keys, in stretches of
+    neighbours. ``masks`` are added to the scores, by window; ``None`` if the run is causal.
     """
 
     start: int
     stop: int
     context_K: IntArray
-    place_K: Tensor
+    seen: list[slice]
     masks: dict[int | None, Tensor | None]
 
 
@@ -93,13 +95,14 @@ class RunAttention:
     def _run(self, start: int, stop: int) -> _Run:
         context_K = ancestors(self.plan, start)
         section = self.section
+        nodes = np.concatenate([context_K, np.arange(start, stop)])
         # Nodes above the section are a path, so a node's place is its depth; the section's own follow.
-        place_K = np.where(
-            context_K < section.start,
-            self.plan.depths_T[context_K],
-            context_K - section.start + len(section.above_K),
+        place_L = np.where(
+            nodes < section.start,
+            self.plan.depths_T[nodes],
+            nodes - section.start + len(section.above_K),
         )
-        return _Run(start, stop, context_K, torch.from_numpy(place_K).to(self.device), {})
+        return _Run(start, stop, context_K, _stretches(place_L), {})
 
     def __call__(
         self,
@@ -118,16 +121,13 @@ class RunAttention:
             value_GTe = self.keys.join((layer, "value"), value_GTe)
         own_dtype = query_HTd.dtype
         query_HTd, key_GTd, value_GTe = (one.to(self.dtype) for one in (query_HTd, key_GTd, value_GTe))
-        above = len(self.section.above_K)
-        outputs = []
-        for run in self.runs:
-            queries = slice(run.start - self.section.start, run.stop - self.section.start)
-            own = slice(queries.start + above, queries.stop + above)
-            key_GKd, value_GKe = key_GTd[:, own], value_GTe[:, own]
-            if len(run.context_K):
-                key_GKd = torch.cat([key_GTd[:, run.place_K], key_GKd], dim=1)
-                value_GKe = torch.cat([value_GTe[:, run.place_K], value_GKe], dim=1)
-            outputs.append(dot_product(query_HTd[:, queries], key_GKd, value_GKe, self.mask(run, window)))
+        keys = _seen_by_runs(key_GTd, self.runs)
+        values = _seen_by_runs(value_GTe, self.runs)
+        queries = query_HTd.split([run.stop - run.start for run in self.runs], dim=1)
+        outputs = [
+            dot_product(query_HQd, key_GLd, value_GLe, self.mask(run, window))
+            for run, query_HQd, key_GLd, value_GLe in zip(self.runs, queries, keys, values, strict=True)
+        ]
         return torch.cat(outputs, dim=1).transpose(0, 1).to(own_dtype)
 
     def mask(self, run: _Run, window: int | None) -> Tensor | None:
@@ -135,6 +135,42 @@ class RunAttention:
         if window not in run.masks:
             run.masks[window] = _mask(self.plan, run, window, self.dtype, self.device)
         return run.masks[window]
+
+
+def _stretches(place_L: IntArray) -> list[slice]:
+    """Return the stretches of neighbours in a list of places."""
+    cuts = np.flatnonzero(np.diff(place_L) != 1) + 1
+    bounds = [0, *cuts.tolist(), len(place_L)]
+    return [slice(int(place_L[low]), int(place_L[high - 1]) + 1) for low, high in pairwise(bounds)]
+
+
+def _seen_by_runs(key_GTd: Tensor, runs: list[_Run]) -> tuple[Tensor, ...]:
+    """Return the keys (or values) that each run sees."""
+    seen: tuple[Tensor, ...] = _SeenByRuns.apply(key_GTd, runs)  # type: ignore[no-untyped-call]
+    return seen
+
+
+class _SeenByRuns(torch.autograd.Function):
+    """Divide keys among runs; the backward pass adds up the gradients of all runs in one tensor.
+
+    Autograd would make a tensor of all keys for each slice that a run takes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, key_GTd: Tensor, runs: list[_Run]) -> tuple[Tensor, ...]:
+        ctx.runs, ctx.shape = runs, key_GTd.shape
+        return tuple(torch.cat([key_GTd[:, one] for one in run.seen], dim=1) for run in runs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        into_GTd = gradients[0].new_zeros(ctx.shape)
+        for run, gradient_GLd in zip(ctx.runs, gradients, strict=True):
+            begin = 0
+            for one in run.seen:
+                end = begin + one.stop - one.start
+                into_GTd[:, one] += gradient_GLd[:, begin:end]
+                begin = end
+        return into_GTd, None
 
 
 def _mask(
