@@ -7,12 +7,12 @@ import torch
 
 from selfplay.learning.aggregation import aggregate
 from selfplay.learning.batch import Tokens, mean_answer_length
-from selfplay.learning.corrections import EngineCorrection, is_off_policy
+from selfplay.learning.corrections import EngineCorrection, is_off_policy, sum_to_end
 from selfplay.learning.divergences import divergence
 from tiny_models import make_record
 
 # Two answers, of two tokens and of one.
-ANSWER_S = torch.tensor([0, 0, 1])
+ANSWER_S, OFFSET_S = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
 LEARNER = [0.4, 0.1, 0.9]
 ENGINE = [0.1, 0.2, 0.3]
 WEIGHTS = [4.0, 0.5, 3.0]
@@ -28,6 +28,7 @@ def some_tokens() -> Tokens:
         behaviour_S=logs(ENGINE),
         stale_S=torch.zeros(3, dtype=torch.bool),
         answer_S=ANSWER_S,
+        offset_S=OFFSET_S,
         length_S=torch.tensor([2.0, 2.0, 1.0]),
         mean_length=1.5,
     )
@@ -89,6 +90,13 @@ def test_off_policy_masking_leaves_out_bad_answers_that_the_policy_no_longer_giv
         left_out_S = is_off_policy(learner_S, logs(ENGINE), torch.tensor(advantages), ANSWER_S, 0.99)
         assert left_out_S.tolist() == expected
     assert not is_off_policy(learner_S, logs(ENGINE), -torch.ones(3), ANSWER_S, 1.01).any()
+
+
+def test_sums_to_the_end_are_those_of_each_answer_from_the_token_on():
+    answer_S, offset_S = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 1, 2, 0, 0, 1])
+    values_S = torch.tensor([1.0, 2.0, 4.0, 8.0, -1.0, 0.5])
+    assert sum_to_end(values_S, answer_S, offset_S).tolist() == [7.0, 6.0, 4.0, 8.0, -0.5, 0.5]
+    assert sum_to_end(values_S[:0], answer_S[:0], offset_S[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens(
         behaviour_S=behaviour_S,
         stale_S=torch.tensor([True, True, False, False]),
         answer_S=torch.arange(4),
+        offset_S=torch.zeros(4, dtype=torch.int64),
         length_S=torch.ones(4),
         mean_length=1.0,
     )

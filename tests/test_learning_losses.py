@@ -5,6 +5,7 @@ import torch
 
 from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
 from selfplay.learning.batch import Tokens
+from selfplay.learning.policy import BASE
 from tiny_models import make_record, tiny_policy
 
 Pair = tuple[list[float], list[float]]
@@ -17,6 +18,7 @@ def tokens_of(advantage_S: torch.Tensor, behaviour_S: torch.Tensor, answers: lis
         behaviour_S=behaviour_S,
         stale_S=torch.zeros(len(answers), dtype=torch.bool),
         answer_S=answer_S,
+        offset_S=torch.tensor([answers[:place].count(one) for place, one in enumerate(answers)]),
         length_S=torch.bincount(answer_S)[answer_S].float(),
         mean_length=len(answers) / (1 + max(answers)),
     )
@@ -163,6 +165,29 @@ def test_metrics_count_tokens_that_were_clipped_corrected_and_masked():
     assert metrics["correction_masked"] == pytest.approx(1 / 3)
     assert metrics["correction_mean"] == pytest.approx(float(weights[0] + weights[2]) / 3, rel=1e-4)
     assert "clip_fraction" not in metrics
+
+
+class Watched(BaseAlgo):
+    """Keeps the advantages that a loss is given."""
+
+    def loss(self, logprobs_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        self.advantages = tokens.advantage_S.tolist()
+        return 0.0 * logprobs_S.sum()
+
+
+def test_kl_in_the_reward_lowers_an_advantage_by_the_divergence_of_the_rest_of_the_answer():
+    """The base gives the tokens of the first answer 1, 2 and 4 nats less, and that of the second 8."""
+    policy, algorithm = tiny_policy(), Watched(kl_weight=0.5, kl_estimator="k1", kl_in="reward")
+    algorithm.initialize(policy, 4)
+    batch = algorithm.prepare_batch([make_record([1, 2], [3, 4, 5], 2.0), make_record([1], [6], -1.0)])
+    own = algorithm.logprobs_of("default", batch)
+    (plan,) = batch.plans
+    base_C = own[0].copy()
+    base_C[plan.prediction_S] -= [1.0, 2.0, 4.0, 8.0]
+    batch.others[BASE] = [base_C]
+    algorithm.update(batch)
+    advantages = [2 - 0.5 * 7, 2 - 0.5 * 6, 2 - 0.5 * 4, -1 - 0.5 * 8]
+    assert algorithm.advantages == pytest.approx([one / 2 for one in advantages], rel=1e-5)
 
 
 class NoLoss(BaseAlgo):

@@ -183,7 +183,8 @@ def plain_answer_loss(
     with torch.no_grad(), model.disable_adapter():
         base_T, _ = plain_scores(model, record, record.completion_token_ids)
     if options.get("kl_in") == "reward":
-        advantage_T = advantage_T - weight * plain_divergence(case, old_T, base_T)
+        kl_T = plain_divergence(case, old_T, base_T)
+        advantage_T = advantage_T - weight * torch.stack([kl_T[t:].sum() for t in range(len(kl_T))])
     factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
     loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
     if options.get("kl_in") != "reward":

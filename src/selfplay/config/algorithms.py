@@ -41,7 +41,8 @@ class LossSettings(AlgorithmSettings):
     kl_estimator: KLEstimator = "k3"
     """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean."""
     kl_in: KLPlace = "loss"
-    """Whether the KL divergence is added to the loss or subtracted from each token's advantage."""
+    """Whether the KL divergence is added to the loss, or subtracted from the rewards of the tokens: a token's
+    advantage is then less by the divergence from the token to the end of its answer."""
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"

@@ -18,7 +18,7 @@ Reference = Literal["base", "reference"]
 """What a policy is compared with: the untrained model, or the adapter that follows the policy."""
 
 KLPlace = Literal["loss", "reward"]
-"""Whether a KL divergence is a term of the loss or is subtracted from the advantage of each token."""
+"""Whether a KL divergence is a term of the loss or is subtracted from the rewards of the tokens."""
 
 AnswerGradient = Literal["policy", "neurd"]
 """How a policy follows the values of all legal answers; see ``learning.algorithms.all_actions``."""

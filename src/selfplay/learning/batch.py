@@ -51,15 +51,17 @@ class Tokens:
     ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
     over tokens are means over answers. ``behaviour_S`` is the log-probability with which each token was
     drawn. ``stale_S`` marks tokens that an older policy version drew. ``answer_S`` is the number of each
-    token's answer among those of the plan, and ``length_S`` the length of that answer; an answer's tokens
-    are all in one plan. ``mean_length`` is the mean length of the answers of the whole update. ``old_S`` is
-    the log-probability that each token had before the update's first step; ``None`` if there is only one.
+    token's answer among those of the plan, ``offset_S`` its index in that answer, and ``length_S`` the length
+    of that answer; an answer's tokens are all in one plan. ``mean_length`` is the mean length of the answers
+    of the whole update. ``old_S`` is the log-probability that each token had before the update's first step;
+    ``None`` if there is only one.
     """
 
     advantage_S: Tensor
     behaviour_S: Tensor
     stale_S: Tensor
     answer_S: Tensor
+    offset_S: Tensor
     length_S: Tensor
     mean_length: float
     old_S: Tensor | None = None
@@ -141,6 +143,7 @@ class Batch:
             torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
             torch.from_numpy(self.stale_R[sample_S]).to(device),
             torch.from_numpy(answer_S).to(device),
+            torch.from_numpy(offset_S).to(device),
             torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
             self.mean_length,
         )

@@ -95,6 +95,18 @@ def sum_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:
     return sum_A.index_add(0, answer_S, values_S)[answer_S]
 
 
+def sum_to_end(values_S: Tensor, answer_S: Tensor, offset_S: Tensor) -> Tensor:
+    """Return, for each token, the sum over the tokens of its answer from itself to the last.
+
+    ``offset_S`` is the index of each token in its answer.
+    """
+    if not len(answer_S):
+        return values_S
+    values_AT = values_S.new_zeros(int(answer_S.max()) + 1, int(offset_S.max()) + 1)
+    values_AT[answer_S, offset_S] = values_S
+    return values_AT.flip(1).cumsum(1).flip(1)[answer_S, offset_S]
+
+
 def mean_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:
     """Return, for each token, the mean over the tokens of its answer."""
     return sum_of_answers(values_S, answer_S) / sum_of_answers(torch.ones_like(values_S), answer_S)

@@ -18,6 +18,7 @@ from selfplay.core.adapters import reference_of
 from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.corrections import sum_to_end
 from selfplay.learning.critic import Critic
 from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
@@ -45,8 +46,9 @@ class BaseAlgo(ABC):
             drew.
         kl_to: ``base`` is the untrained model, ``reference`` the adapter that follows the policy.
         kl_estimator: how the divergence is estimated; see ``divergences``.
-        kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts each token's estimate, times the
-            weight, from the token's own advantage, without a gradient.
+        kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts the estimates, times the weight,
+            from the rewards of their tokens, without a gradient. So a token's advantage is less by the sum
+            of the estimates from the token to the end of its answer (verl's ``kl_in_reward`` with gamma 1).
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
     """
@@ -290,9 +292,12 @@ class BaseAlgo(ABC):
     def _with_kl_in_advantage(
         self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int
     ) -> Tokens:
-        """Return the tokens with A - weight * KL as their advantage, which no step of an update changes."""
+        """Return the tokens with A - weight * KL to the end of the answer as their advantage.
+
+        No step of an update changes it.
+        """
         before_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
-        kl_S = divergence(self.kl_estimator, before_S, other_S)
+        kl_S = sum_to_end(divergence(self.kl_estimator, before_S, other_S), tokens.answer_S, tokens.offset_S)
         return replace(tokens, advantage_S=tokens.advantage_S - self.kl_weight * kl_S / num_answers)
 
     def compute_others(self, batch: Batch) -> None:
