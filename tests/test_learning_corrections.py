@@ -25,6 +25,7 @@ def logs(values: list[float]) -> torch.Tensor:
 def some_tokens() -> Tokens:
     return Tokens(
         advantage_S=torch.ones(3),
+        credit_S=torch.ones(3),
         behaviour_S=logs(ENGINE),
         stale_S=torch.zeros(3, dtype=torch.bool),
         answer_S=ANSWER_S,

@@ -15,6 +15,7 @@ def tokens_of(advantage_S: torch.Tensor, behaviour_S: torch.Tensor, answers: lis
     answer_S = torch.tensor(answers)
     return Tokens(
         advantage_S=advantage_S,
+        credit_S=advantage_S,
         behaviour_S=behaviour_S,
         stale_S=torch.zeros(len(answers), dtype=torch.bool),
         answer_S=answer_S,

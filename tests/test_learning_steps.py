@@ -243,6 +243,9 @@ ONE_STEP = {
     "k3 as a sum": Case(Reinforce, {"kl_weight": 0.4, "aggregation": "seq-mean-token-sum"}),
     "k3+": Case(Cispo, {"kl_weight": 0.4, "kl_estimator": "k3+", "entropy_weight": 0.1}),
     "k1 in the reward": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}),
+    "opsm with k1 in the reward": Case(
+        Reinforce, {"kl_weight": 3.0, "kl_estimator": "k1", "kl_in": "reward", "opsm_threshold": 0.1}
+    ),
 }
 SEVERAL_STEPS = {
     "reinforce": Case(Reinforce, {"regulariser": "uniform", "kl_weight": 0.2}, 2, 2),

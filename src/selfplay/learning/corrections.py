@@ -77,15 +77,15 @@ class EngineCorrection:
 
 
 def is_off_policy(
-    logprobs_S: Tensor, behaviour_S: Tensor, advantage_S: Tensor, answer_S: Tensor, threshold: float
+    logprobs_S: Tensor, behaviour_S: Tensor, credit_S: Tensor, answer_S: Tensor, threshold: float
 ) -> Tensor:
     """Return whether each token's answer is left out by off-policy sequence masking.
 
-    That is so if its advantage is negative and the mean of log mu - log pi over its tokens exceeds
-    ``threshold``: to make an answer still less likely that the policy no longer gives teaches nothing.
+    That is so if its advantage, ``credit_S``, is negative and the mean of log mu - log pi over its tokens
+    exceeds ``threshold``: making an answer less likely that the policy no longer gives teaches nothing.
     """
     distance_S = mean_of_answers(behaviour_S - logprobs_S.detach(), answer_S)
-    return (distance_S > threshold) & (advantage_S < 0)
+    return (distance_S > threshold) & (credit_S < 0)
 
 
 def sum_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class TokenLoss(BaseAlgo):
         factor_S = self.correction.factors(corrected_S, tokens.behaviour_S, tokens.answer_S)
         if self.opsm_threshold is not None:
             left_out_S = is_off_policy(
-                logprobs_S, tokens.behaviour_S, tokens.advantage_S, tokens.answer_S, self.opsm_threshold
+                logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, self.opsm_threshold
             )
             factor_S = factor_S.masked_fill(left_out_S, 0.0)
         if self.correction.kind != "none":
