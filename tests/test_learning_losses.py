@@ -1,9 +1,22 @@
 """The losses of tokens against numbers computed by hand."""
 
+import re
+
 import pytest
 import torch
 
-from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
+from selfplay.core import InputError
+from selfplay.learning.algorithms import (
+    AllActions,
+    BaseAlgo,
+    Cispo,
+    Dppo,
+    Gspo,
+    Ppo,
+    Reinforce,
+    Sapo,
+    TokenLoss,
+)
 from selfplay.learning.batch import Tokens
 from selfplay.learning.policy import BASE
 from tiny_models import make_record, tiny_policy
@@ -166,6 +179,24 @@ def test_metrics_count_tokens_that_were_clipped_corrected_and_masked():
     assert metrics["correction_masked"] == pytest.approx(1 / 3)
     assert metrics["correction_mean"] == pytest.approx(float(weights[0] + weights[2]) / 3, rel=1e-4)
     assert "clip_fraction" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "choices"),
+    [
+        (Reinforce, "regulariser", "none, uniform, base, reference"),
+        (Ppo, "kl_to", "base, reference"),
+        (Gspo, "kl_estimator", "k1, k2, k3, k3+"),
+        (Dppo, "kl_in", "loss, reward"),
+        (Ppo, "aggregation", "token-mean, seq-mean-token-mean, seq-mean-token-sum, seq-mean-token-sum-norm"),
+        (Ppo, "correction", "none, tis, mis, icepop, kpop"),
+        (Ppo, "correction_level", "token, sequence"),
+        (AllActions, "gradient", "policy, neurd"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_an_error_with_the_names_that_do(kind, field, choices):
+    with pytest.raises(InputError, match=re.escape(f"{field}: there is no 'unifrom'. Use one of {choices}")):
+        kind(**{field: "unifrom"})
 
 
 class Watched(BaseAlgo):

@@ -13,6 +13,7 @@ from selfplay.core.algorithm_names import (
     KLPlace,
     Level,
     Reference,
+    Regulariser,
 )
 
 
@@ -30,7 +31,7 @@ class AlgorithmSettings(Settings):
 class LossSettings(AlgorithmSettings):
     """Base of the package's own algorithms: the terms that any loss may have."""
 
-    regulariser: Literal["none", "uniform", "base", "reference"] = "uniform"
+    regulariser: Regulariser = "uniform"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
     uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0)

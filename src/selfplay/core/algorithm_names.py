@@ -1,6 +1,11 @@
 """The names of what algorithms are made of, as configurations write them."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from selfplay.core.errors import InputError
+
+Regulariser = Literal["none", "uniform", "base", "reference"]
+"""The distribution over legal answers that a regulariser pulls to; see ``learning.algorithms.base``."""
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 """How the losses of tokens become the loss of a batch; see ``learning.aggregation``."""
@@ -22,3 +27,13 @@ KLPlace = Literal["loss", "reward"]
 
 AnswerGradient = Literal["policy", "neurd"]
 """How a policy follows the values of all legal answers; see ``learning.algorithms.all_actions``."""
+
+
+def check_name(field: str, given: str, names: Any) -> None:
+    """Check that an argument is one of the names of a ``Literal``.
+
+    Raises:
+        InputError: it is not.
+    """
+    if given not in get_args(names):
+        raise InputError(field, f"there is no {given!r}", f"Use one of {', '.join(get_args(names))}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfplay.core import TrainingRecord
 from selfplay.core.adapters import reference_of
-from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference
+from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference, Regulariser, check_name
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.corrections import sum_to_end
@@ -38,8 +38,8 @@ class BaseAlgo(ABC):
     Args:
         regulariser: ``none``, ``uniform``, ``base`` or ``reference``: cross-entropy from the uniform
             distribution, or from that of the untrained model or of the reference that follows the policy,
-            over legal answers (see ``legal_answers``). An algorithm may have its own distribution
-            (:meth:`pull`) under another name.
+            over legal answers (see ``legal_answers``). An algorithm may have a distribution of its own
+            (:meth:`pull`).
         kl_weight: weight of KL(pi || ``kl_to``) on the sampled tokens.
         max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
             terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
@@ -51,6 +51,9 @@ class BaseAlgo(ABC):
             of the estimates from the token to the end of its answer (verl's ``kl_in_reward`` with gamma 1).
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
+
+    Raises:
+        InputError: one of the names is unknown.
     """
 
     critic: Critic | None = None
@@ -61,7 +64,7 @@ class BaseAlgo(ABC):
 
     def __init__(
         self,
-        regulariser: str = "none",
+        regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 2.0,
         *,
@@ -70,6 +73,10 @@ class BaseAlgo(ABC):
         kl_in: KLPlace = "loss",
         entropy_weight: float = 0.0,
     ) -> None:
+        check_name("regulariser", regulariser, Regulariser)
+        check_name("kl_to", kl_to, Reference)
+        check_name("kl_estimator", kl_estimator, KLEstimator)
+        check_name("kl_in", kl_in, KLPlace)
         self.regulariser = regulariser
         self.kl_weight = kl_weight
         self.max_importance_weight = max_importance_weight

@@ -20,7 +20,16 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level, Reference
+from selfplay.core.algorithm_names import (
+    Aggregation,
+    Correction,
+    KLEstimator,
+    KLPlace,
+    Level,
+    Reference,
+    Regulariser,
+    check_name,
+)
 from selfplay.learning.aggregation import aggregate
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Tokens
@@ -30,7 +39,7 @@ from selfplay.learning.corrections import EngineCorrection, is_off_policy
 class LossOptions(TypedDict, total=False):
     """The keyword arguments of :class:`TokenLoss`, which all its subclasses take."""
 
-    regulariser: str
+    regulariser: Regulariser
     kl_weight: float
     max_importance_weight: float
     kl_to: Reference
@@ -66,6 +75,9 @@ class TokenLoss(BaseAlgo):
         kpop_threshold: the threshold of ``kpop``, in nats.
         opsm_threshold: distance, in nats per token, from which answers with a negative advantage are left
             out; ``None`` to leave out none.
+
+    Raises:
+        InputError: one of the names is unknown.
     """
 
     has_ratio = True
@@ -73,7 +85,7 @@ class TokenLoss(BaseAlgo):
 
     def __init__(
         self,
-        regulariser: str = "none",
+        regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 2.0,
         *,
@@ -86,6 +98,9 @@ class TokenLoss(BaseAlgo):
         **options: Unpack[BaseOptions],
     ) -> None:
         super().__init__(regulariser, kl_weight, max_importance_weight, **options)
+        check_name("aggregation", aggregation, Aggregation)
+        check_name("correction", correction, Correction)
+        check_name("correction_level", correction_level, Level)
         self.aggregation = aggregation
         self.correction = EngineCorrection(
             correction, correction_level, max_importance_weight, min_importance_weight, kpop_threshold
