@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.zero_advantages import without_zero_advantages
-from selfplay.learning.algorithms import BaseAlgo, Ppo, Reinforce
+from selfplay.learning.algorithms import AllActions, BaseAlgo, Magnet, Ppo, Reinforce
 from selfplay.learning.batch import Counts, Tokens
 from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
@@ -284,6 +284,12 @@ CASES = {
     ),
     "critic, too long on one shard only": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, critic={}
+    ),
+    "magnet": Case(batches(9, 6, 8), kind=Magnet, average_decay=0.5, options={"alpha": 0.6}),
+    "magnet with a step": Case(batches(3, 7), kind=Magnet, options={"eta": 2.0}, epochs=2),
+    "all actions": Case(batches(9, 6, 8), kind=AllActions, average_decay=0.5),
+    "neurd and mini-batches": Case(
+        batches(9, 7), kind=AllActions, options={"gradient": "neurd", "beta": 1.0}, epochs=2, minibatches=3
     ),
     "cut completions": Case(batches(8, 8), regulariser="uniform", max_train_len=8),
 }
