@@ -16,6 +16,7 @@ ANSWER_S, OFFSET_S = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
 LEARNER = [0.4, 0.1, 0.9]
 ENGINE = [0.1, 0.2, 0.3]
 WEIGHTS = [4.0, 0.5, 3.0]
+GEOMETRIC = math.sqrt(4.0 * 0.5)
 
 
 def logs(values: list[float]) -> torch.Tensor:
@@ -45,6 +46,9 @@ def some_tokens() -> Tokens:
         (EngineCorrection("tis", "sequence", maximum=2.5), [2, 2, 2.5]),
         (EngineCorrection("mis", "sequence", maximum=2.5), [2, 2, 0]),
         (EngineCorrection("icepop", "sequence", maximum=5, minimum=2.5), [0, 0, 3]),
+        (EngineCorrection("tis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 2.5]),
+        (EngineCorrection("mis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
+        (EngineCorrection("icepop", "geometric", maximum=5, minimum=1.5), [0, 0, 3]),
     ],
 )
 def test_factors_of_corrections_have_these_values(correction, expected):
@@ -70,12 +74,14 @@ def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
     distances = [max(binary_kl(p, q), binary_kl(q, p)) for p, q in zip(LEARNER, ENGINE, strict=True)]
     mean = (distances[0] + distances[1]) / 2
     assert mean < distances[0] - 0.01
-    factors = EngineCorrection("kpop", "sequence", maximum=9, threshold=mean + 0.005).factors
-    assert factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist() == pytest.approx([2, 2, 0])
+    for level, weight in (("sequence", 2.0), ("geometric", GEOMETRIC)):
+        factors = EngineCorrection("kpop", level, maximum=9, threshold=mean + 0.005).factors
+        found = factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
+        assert found == pytest.approx([weight, weight, 0])
 
 
 @pytest.mark.parametrize("kind", ["tis", "mis", "icepop", "kpop"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 @pytest.mark.parametrize("logprobs", [[0.0, -200.0, -1.0], [-200.0, -200.0, -200.0], [0.0, 0.0, 0.0]])
 def test_factors_are_finite_and_bounded_for_extreme_probabilities(kind, level, logprobs):
     correction = EngineCorrection(kind, level, maximum=2.0)

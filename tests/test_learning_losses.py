@@ -190,7 +190,7 @@ def test_metrics_count_tokens_that_were_clipped_corrected_and_masked():
         (Dppo, "kl_in", "loss, reward"),
         (Ppo, "aggregation", "token-mean, seq-mean-token-mean, seq-mean-token-sum, seq-mean-token-sum-norm"),
         (Ppo, "correction", "none, tis, mis, icepop, kpop"),
-        (Ppo, "correction_level", "token, sequence"),
+        (Ppo, "correction_level", "token, sequence, geometric"),
         (AllActions, "gradient", "policy, neurd"),
     ],
 )

@@ -146,6 +146,8 @@ def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float
     log_weight_T = (pi_T if case.kind is Reinforce else old_T) - mu_T
     if options.get("correction_level") == "sequence":
         log_weight_T = log_weight_T.sum().expand(len(pi_T))
+    if options.get("correction_level") == "geometric":
+        log_weight_T = log_weight_T.mean().expand(len(pi_T))
     weight_T, maximum = torch.exp(log_weight_T), options.get("max_importance_weight", 2.0)
     if kind == "none" or case.kind is Dppo:
         weight_T = torch.ones(len(pi_T))
@@ -233,6 +235,9 @@ ONE_STEP = {
     "seq-mean-token-sum": Case(Ppo, {"aggregation": "seq-mean-token-sum", "correction": "none"}),
     "icepop": Case(Ppo, {"correction": "icepop", "max_importance_weight": 1.4}),
     "mis": Case(Sapo, {"correction": "mis", "correction_level": "sequence"}),
+    "geometric": Case(
+        Ppo, {"correction": "icepop", "correction_level": "geometric", "max_importance_weight": 1.2}
+    ),
     "opsm": Case(Reinforce, {"opsm_threshold": 0.1}),
     "entropy": Case(Reinforce, {"entropy_weight": 0.5}),
     "k2": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k2"}),

@@ -64,7 +64,8 @@ class CorrectedSettings(LossSettings):
     """What happens to tokens to which engine and learner give different probabilities: `tis` bounds the
     importance weight, `mis`, `icepop` and `kpop` leave out tokens where they differ much."""
     correction_level: Level = "token"
-    """Whether the correction weights and leaves out tokens or whole answers."""
+    """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
+    product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
     min_importance_weight: float = Field(default=0.5, ge=0)
     """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
     `max_importance_weight`, 5."""

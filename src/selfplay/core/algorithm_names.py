@@ -13,8 +13,9 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
 Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
 """What happens where engine and learner disagree about a token; see ``learning.corrections``."""
 
-Level = Literal["token", "sequence"]
-"""Whether a correction looks at each token or at whole answers."""
+Level = Literal["token", "sequence", "geometric"]
+"""Whether a correction looks at each token or at whole answers, and there at the product or at the geometric
+mean of the tokens' weights; see ``learning.corrections``."""
 
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """An estimator of a KL divergence from sampled tokens; see ``learning.divergences``."""

@@ -70,7 +70,7 @@ class TokenLoss(BaseAlgo):
         regulariser, kl_weight, max_importance_weight, options: see :class:`BaseAlgo`.
         aggregation: how the losses of tokens are added up, and with them the KL divergence and the entropy.
         correction: the kind of the correction, whose bound C is ``max_importance_weight``.
-        correction_level: whether it looks at tokens or at whole answers.
+        correction_level: whether it looks at tokens or at whole answers; see ``corrections``.
         min_importance_weight: the bound c of ``icepop``.
         kpop_threshold: the threshold of ``kpop``, in nats.
         opsm_threshold: distance, in nats per token, from which answers with a negative advantage are left
