@@ -28,7 +28,7 @@ def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, po
     config = load_config(preset, {}, name)
     learner = build_learner(config.learning, config, policy)
     assert learner.learning_rate.at(5) == learner.learning_rate.at(config.learning.steps - 1)
-    assert learner.algorithm.regulariser == ("magnet" if name == "magnet" else "none")
+    assert learner.algorithm.regulariser == ("reference" if name == "magnet" else "none")
     assert (config.credit is None) == (name == "magnet")
 
 

@@ -7,15 +7,16 @@ import torch
 
 from selfplay.learning.aggregation import aggregate
 from selfplay.learning.batch import Tokens, mean_answer_length
-from selfplay.learning.corrections import EngineCorrection, is_off_policy
+from selfplay.learning.corrections import EngineCorrection, is_off_policy, sum_to_end
 from selfplay.learning.divergences import divergence
 from tiny_models import make_record
 
 # Two answers, of two tokens and of one.
-ANSWER_S = torch.tensor([0, 0, 1])
+ANSWER_S, OFFSET_S = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
 LEARNER = [0.4, 0.1, 0.9]
 ENGINE = [0.1, 0.2, 0.3]
 WEIGHTS = [4.0, 0.5, 3.0]
+GEOMETRIC = math.sqrt(4.0 * 0.5)
 
 
 def logs(values: list[float]) -> torch.Tensor:
@@ -25,9 +26,11 @@ def logs(values: list[float]) -> torch.Tensor:
 def some_tokens() -> Tokens:
     return Tokens(
         advantage_S=torch.ones(3),
+        credit_S=torch.ones(3),
         behaviour_S=logs(ENGINE),
         stale_S=torch.zeros(3, dtype=torch.bool),
         answer_S=ANSWER_S,
+        offset_S=OFFSET_S,
         length_S=torch.tensor([2.0, 2.0, 1.0]),
         mean_length=1.5,
     )
@@ -43,6 +46,9 @@ def some_tokens() -> Tokens:
         (EngineCorrection("tis", "sequence", maximum=2.5), [2, 2, 2.5]),
         (EngineCorrection("mis", "sequence", maximum=2.5), [2, 2, 0]),
         (EngineCorrection("icepop", "sequence", maximum=5, minimum=2.5), [0, 0, 3]),
+        (EngineCorrection("tis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 2.5]),
+        (EngineCorrection("mis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
+        (EngineCorrection("icepop", "geometric", maximum=5, minimum=1.5), [0, 0, 3]),
     ],
 )
 def test_factors_of_corrections_have_these_values(correction, expected):
@@ -68,12 +74,14 @@ def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
     distances = [max(binary_kl(p, q), binary_kl(q, p)) for p, q in zip(LEARNER, ENGINE, strict=True)]
     mean = (distances[0] + distances[1]) / 2
     assert mean < distances[0] - 0.01
-    factors = EngineCorrection("kpop", "sequence", maximum=9, threshold=mean + 0.005).factors
-    assert factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist() == pytest.approx([2, 2, 0])
+    for level, weight in (("sequence", 2.0), ("geometric", GEOMETRIC)):
+        factors = EngineCorrection("kpop", level, maximum=9, threshold=mean + 0.005).factors
+        found = factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
+        assert found == pytest.approx([weight, weight, 0])
 
 
 @pytest.mark.parametrize("kind", ["tis", "mis", "icepop", "kpop"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 @pytest.mark.parametrize("logprobs", [[0.0, -200.0, -1.0], [-200.0, -200.0, -200.0], [0.0, 0.0, 0.0]])
 def test_factors_are_finite_and_bounded_for_extreme_probabilities(kind, level, logprobs):
     correction = EngineCorrection(kind, level, maximum=2.0)
@@ -89,6 +97,13 @@ def test_off_policy_masking_leaves_out_bad_answers_that_the_policy_no_longer_giv
         left_out_S = is_off_policy(learner_S, logs(ENGINE), torch.tensor(advantages), ANSWER_S, 0.99)
         assert left_out_S.tolist() == expected
     assert not is_off_policy(learner_S, logs(ENGINE), -torch.ones(3), ANSWER_S, 1.01).any()
+
+
+def test_sums_to_the_end_are_those_of_each_answer_from_the_token_on():
+    answer_S, offset_S = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 1, 2, 0, 0, 1])
+    values_S = torch.tensor([1.0, 2.0, 4.0, 8.0, -1.0, 0.5])
+    assert sum_to_end(values_S, answer_S, offset_S).tolist() == [7.0, 6.0, 4.0, 8.0, -0.5, 0.5]
+    assert sum_to_end(values_S[:0], answer_S[:0], offset_S[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(

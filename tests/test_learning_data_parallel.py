@@ -18,14 +18,23 @@ from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.zero_advantages import without_zero_advantages
-from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
-from selfplay.learning.batch import Counts
+from selfplay.learning.algorithms import AllActions, BaseAlgo, Magnet, Ppo, Reinforce
+from selfplay.learning.batch import Counts, Tokens
 from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.minibatches import minibatches_of
 from selfplay.learning.policy import AVERAGE
 from tiny_models import make_record, tiny_policy
+
+
+class CountsLongAnswers(Reinforce):
+    """An algorithm of one's own with a metric of its own."""
+
+    def loss(self, logprobs_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        self.add_metric("in_long_answers", tokens.length_S > 1)
+        return super().loss(logprobs_S, tokens)
+
 
 ADDRESS = "127.0.0.1"
 TIMEOUT_SECONDS = 60
@@ -38,12 +47,12 @@ class Case:
     """The batches of some updates and the settings of the learner."""
 
     batches: list[Records]
-    regulariser: str = "none"
+    regulariser: str | None = None
     kl_weight: float = 0.0
     average_decay: float = 0.0
     max_train_len: int | None = None
     max_mismatch: float = 100.0
-    kind: type[TokenLoss] = Reinforce
+    kind: type[BaseAlgo] = Reinforce
     options: dict[str, Any] = field(default_factory=dict)
     epochs: int = 1
     minibatches: int = 1
@@ -65,7 +74,9 @@ class Outcome:
 
 def make_learner(case: Case) -> Learner:
     policy = tiny_policy()
-    algorithm = case.kind(regulariser=case.regulariser, kl_weight=case.kl_weight, **case.options)
+    terms = {"regulariser": case.regulariser, "kl_weight": case.kl_weight}
+    options = {name: value for name, value in terms.items() if value} | case.options
+    algorithm = case.kind(**options)
     algorithm.initialize(policy, max_generation_len=4, max_train_len=case.max_train_len, max_batch_tokens=48)
     return Learner(
         policy,
@@ -235,6 +246,7 @@ CASES = {
         [batch[:1] + LONG for batch in batches(4, 4)], regulariser="uniform", max_train_len=11
     ),
     "token-mean": Case(batches(8, 5), options={"aggregation": "token-mean", "entropy_weight": 0.1}),
+    "a metric of one's own": Case(batches(9, 6), kind=CountsLongAnswers),
     "mini-batches": Case(
         batches(9, 7),
         regulariser="uniform",
@@ -272,6 +284,12 @@ CASES = {
     ),
     "critic, too long on one shard only": Case(
         [batch[:1] + LONG for batch in batches(4, 4)], max_train_len=11, critic={}
+    ),
+    "magnet": Case(batches(9, 6, 8), kind=Magnet, average_decay=0.5, options={"alpha": 0.6}),
+    "magnet with a step": Case(batches(3, 7), kind=Magnet, options={"eta": 2.0}, epochs=2),
+    "all actions": Case(batches(9, 6, 8), kind=AllActions, average_decay=0.5),
+    "neurd and mini-batches": Case(
+        batches(9, 7), kind=AllActions, options={"gradient": "neurd", "beta": 1.0}, epochs=2, minibatches=3
     ),
     "cut completions": Case(batches(8, 8), regulariser="uniform", max_train_len=8),
 }

@@ -148,9 +148,11 @@ def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens(
     logprobs_S = torch.log(torch.tensor([0.25, 0.4, 0.1, 0.4])).requires_grad_()
     tokens = Tokens(
         advantage_S=torch.ones(4),
+        credit_S=torch.ones(4),
         behaviour_S=behaviour_S,
         stale_S=torch.tensor([True, True, False, False]),
         answer_S=torch.arange(4),
+        offset_S=torch.zeros(4, dtype=torch.int64),
         length_S=torch.ones(4),
         mean_length=1.0,
     )

@@ -1,10 +1,24 @@
 """The losses of tokens against numbers computed by hand."""
 
+import re
+
 import pytest
 import torch
 
-from selfplay.learning.algorithms import BaseAlgo, Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
+from selfplay.core import InputError
+from selfplay.learning.algorithms import (
+    AllActions,
+    BaseAlgo,
+    Cispo,
+    Dppo,
+    Gspo,
+    Ppo,
+    Reinforce,
+    Sapo,
+    TokenLoss,
+)
 from selfplay.learning.batch import Tokens
+from selfplay.learning.policy import BASE
 from tiny_models import make_record, tiny_policy
 
 Pair = tuple[list[float], list[float]]
@@ -14,9 +28,11 @@ def tokens_of(advantage_S: torch.Tensor, behaviour_S: torch.Tensor, answers: lis
     answer_S = torch.tensor(answers)
     return Tokens(
         advantage_S=advantage_S,
+        credit_S=advantage_S,
         behaviour_S=behaviour_S,
         stale_S=torch.zeros(len(answers), dtype=torch.bool),
         answer_S=answer_S,
+        offset_S=torch.tensor([answers[:place].count(one) for place, one in enumerate(answers)]),
         length_S=torch.bincount(answer_S)[answer_S].float(),
         mean_length=len(answers) / (1 + max(answers)),
     )
@@ -163,6 +179,47 @@ def test_metrics_count_tokens_that_were_clipped_corrected_and_masked():
     assert metrics["correction_masked"] == pytest.approx(1 / 3)
     assert metrics["correction_mean"] == pytest.approx(float(weights[0] + weights[2]) / 3, rel=1e-4)
     assert "clip_fraction" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "choices"),
+    [
+        (Reinforce, "regulariser", "none, uniform, base, reference"),
+        (Ppo, "kl_to", "base, reference"),
+        (Gspo, "kl_estimator", "k1, k2, k3, k3+"),
+        (Dppo, "kl_in", "loss, reward"),
+        (Ppo, "aggregation", "token-mean, seq-mean-token-mean, seq-mean-token-sum, seq-mean-token-sum-norm"),
+        (Ppo, "correction", "none, tis, mis, icepop, kpop"),
+        (Ppo, "correction_level", "token, sequence, geometric"),
+        (AllActions, "gradient", "policy, neurd"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_an_error_with_the_names_that_do(kind, field, choices):
+    with pytest.raises(InputError, match=re.escape(f"{field}: there is no 'unifrom'. Use one of {choices}")):
+        kind(**{field: "unifrom"})
+
+
+class Watched(BaseAlgo):
+    """Keeps the advantages that a loss is given."""
+
+    def loss(self, logprobs_S: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        self.advantages = tokens.advantage_S.tolist()
+        return 0.0 * logprobs_S.sum()
+
+
+def test_kl_in_the_reward_lowers_an_advantage_by_the_divergence_of_the_rest_of_the_answer():
+    """The base gives the tokens of the first answer 1, 2 and 4 nats less, and that of the second 8."""
+    policy, algorithm = tiny_policy(), Watched(kl_weight=0.5, kl_estimator="k1", kl_in="reward")
+    algorithm.initialize(policy, 4)
+    batch = algorithm.prepare_batch([make_record([1, 2], [3, 4, 5], 2.0), make_record([1], [6], -1.0)])
+    own = algorithm.logprobs_of("default", batch)
+    (plan,) = batch.plans
+    base_C = own[0].copy()
+    base_C[plan.prediction_S] -= [1.0, 2.0, 4.0, 8.0]
+    batch.others[BASE] = [base_C]
+    algorithm.update(batch)
+    advantages = [2 - 0.5 * 7, 2 - 0.5 * 6, 2 - 0.5 * 4, -1 - 0.5 * 8]
+    assert algorithm.advantages == pytest.approx([one / 2 for one in advantages], rel=1e-5)
 
 
 class NoLoss(BaseAlgo):

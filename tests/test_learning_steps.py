@@ -146,6 +146,8 @@ def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float
     log_weight_T = (pi_T if case.kind is Reinforce else old_T) - mu_T
     if options.get("correction_level") == "sequence":
         log_weight_T = log_weight_T.sum().expand(len(pi_T))
+    if options.get("correction_level") == "geometric":
+        log_weight_T = log_weight_T.mean().expand(len(pi_T))
     weight_T, maximum = torch.exp(log_weight_T), options.get("max_importance_weight", 2.0)
     if kind == "none" or case.kind is Dppo:
         weight_T = torch.ones(len(pi_T))
@@ -183,7 +185,8 @@ def plain_answer_loss(
     with torch.no_grad(), model.disable_adapter():
         base_T, _ = plain_scores(model, record, record.completion_token_ids)
     if options.get("kl_in") == "reward":
-        advantage_T = advantage_T - weight * plain_divergence(case, old_T, base_T)
+        kl_T = plain_divergence(case, old_T, base_T)
+        advantage_T = advantage_T - weight * torch.stack([kl_T[t:].sum() for t in range(len(kl_T))])
     factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
     loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
     if options.get("kl_in") != "reward":
@@ -232,6 +235,9 @@ ONE_STEP = {
     "seq-mean-token-sum": Case(Ppo, {"aggregation": "seq-mean-token-sum", "correction": "none"}),
     "icepop": Case(Ppo, {"correction": "icepop", "max_importance_weight": 1.4}),
     "mis": Case(Sapo, {"correction": "mis", "correction_level": "sequence"}),
+    "geometric": Case(
+        Ppo, {"correction": "icepop", "correction_level": "geometric", "max_importance_weight": 1.2}
+    ),
     "opsm": Case(Reinforce, {"opsm_threshold": 0.1}),
     "entropy": Case(Reinforce, {"entropy_weight": 0.5}),
     "k2": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k2"}),
@@ -242,6 +248,9 @@ ONE_STEP = {
     "k3 as a sum": Case(Reinforce, {"kl_weight": 0.4, "aggregation": "seq-mean-token-sum"}),
     "k3+": Case(Cispo, {"kl_weight": 0.4, "kl_estimator": "k3+", "entropy_weight": 0.1}),
     "k1 in the reward": Case(Reinforce, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}),
+    "opsm with k1 in the reward": Case(
+        Reinforce, {"kl_weight": 3.0, "kl_estimator": "k1", "kl_in": "reward", "opsm_threshold": 0.1}
+    ),
 }
 SEVERAL_STEPS = {
     "reinforce": Case(Reinforce, {"regulariser": "uniform", "kl_weight": 0.2}, 2, 2),

@@ -13,6 +13,7 @@ from selfplay.core.algorithm_names import (
     KLPlace,
     Level,
     Reference,
+    Regulariser,
 )
 
 
@@ -30,7 +31,7 @@ class AlgorithmSettings(Settings):
 class LossSettings(AlgorithmSettings):
     """Base of the package's own algorithms: the terms that any loss may have."""
 
-    regulariser: Literal["none", "uniform", "base", "reference"] = "uniform"
+    regulariser: Regulariser = "uniform"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
     uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0)
@@ -41,7 +42,8 @@ class LossSettings(AlgorithmSettings):
     kl_estimator: KLEstimator = "k3"
     """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean."""
     kl_in: KLPlace = "loss"
-    """Whether the KL divergence is added to the loss or subtracted from each token's advantage."""
+    """Whether the KL divergence is added to the loss, or subtracted from the rewards of the tokens: a token's
+    advantage is then less by the divergence from the token to the end of its answer."""
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"
@@ -62,7 +64,8 @@ class CorrectedSettings(LossSettings):
     """What happens to tokens to which engine and learner give different probabilities: `tis` bounds the
     importance weight, `mis`, `icepop` and `kpop` leave out tokens where they differ much."""
     correction_level: Level = "token"
-    """Whether the correction weights and leaves out tokens or whole answers."""
+    """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
+    product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
     min_importance_weight: float = Field(default=0.5, ge=0)
     """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
     `max_importance_weight`, 5."""

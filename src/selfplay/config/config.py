@@ -15,7 +15,7 @@ from selfplay.config.play import CollectionSettings, EnvSettings, Games
 from selfplay.config.population import EvaluationSettings, PopulationSettings
 from selfplay.config.programs import Program
 from selfplay.config.ray import RaySettings
-from selfplay.config.rewards import BufferSettings, CreditSettings, RewardSettings
+from selfplay.config.rewards import BufferSettings, CreditSettings, GameRange, RewardSettings
 from selfplay.config.roles import Adapters, RoleSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
@@ -94,6 +94,9 @@ class Config(Settings):
             if given:
                 fix = INSTEAD.get(given[0], "Leave one of the two out")
                 raise InputError(given[0], "is for games, but [program] replaces them", fix)
+            if any(isinstance(one, GameRange) for one in self.rewards.final):
+                problem = "game_range is for games, but [program] replaces them"
+                raise InputError("rewards.final", problem, "Leave it out")
         else:
             self._check_games()
         return self

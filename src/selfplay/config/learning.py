@@ -70,8 +70,9 @@ class LearningSettings(Settings):
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
     reference_decay: float = Field(default=0.8, ge=0, lt=1)
-    """Decay of the reference, a second running average of the adapter's weights, to which `magnet`, `kl_to`
-    and `regulariser` can tie the policy; 0 for a copy of the weights."""
+    """Decay of the reference, a second running average of the adapter's weights, from which `magnet` and
+    `all_actions` hold the policy back, and so do `kl_to = "reference"` and `regulariser = "reference"`; 0 for
+    a copy of the weights."""
     reference_every: int = Field(default=1, ge=1)
     """Number of updates after each of which the reference follows the policy."""
     max_generation_len: int | None = Field(default=None, ge=1)

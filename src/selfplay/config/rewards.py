@@ -21,6 +21,14 @@ class WinDrawLoss(Settings):
     """Reward for a score below 0."""
 
 
+class GameRange(Settings):
+    """Final reward: divides by half the range of rewards that OpenSpiel states for the game. Rewards of other
+    games, TextArena's among them, stay as they are."""
+
+    type: Literal["game_range"] = "game_range"
+    """Names this transform."""
+
+
 class RoleAdvantage(Settings):
     """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
 
@@ -68,7 +76,7 @@ class SamePrompt(Settings):
     """Names this transform."""
 
 
-FinalReward = Annotated[WinDrawLoss | RoleAdvantage, Field(discriminator="type")]
+FinalReward = Annotated[WinDrawLoss | GameRange | RoleAdvantage, Field(discriminator="type")]
 StepReward = Annotated[FormatReward | InvalidMovePenalty, Field(discriminator="type")]
 SamplingReward = Annotated[Normalize | SamePrompt, Field(discriminator="type")]
 

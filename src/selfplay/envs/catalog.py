@@ -103,6 +103,23 @@ def describe(env_id: str) -> EnvInfo:
     return EnvInfo(env_id, "openspiel", [game.num_players()], True, "")
 
 
+def reward_scale(env_id: str) -> float:
+    """Return half the range of an environment's rewards.
+
+    OpenSpiel states the range of each game. In all other environments it is taken to be -1 to 1, as in
+    TextArena, so a game of your own keeps its rewards.
+
+    Raises:
+        InputError: OpenSpiel does not know the game.
+    """
+    if library_of(env_id) != "openspiel":
+        return 1.0
+    from selfplay.envs.openspiel_game import load_game
+
+    game = load_game(env_id)
+    return float(game.max_utility() - game.min_utility()) / 2
+
+
 def list_environments() -> list[EnvInfo]:
     """Return every environment of both libraries under its default id, OpenSpiel's games first."""
     return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in textarena_facts())]

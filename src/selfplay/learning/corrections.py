@@ -16,6 +16,11 @@ multiplies a token's loss by a factor that has no gradient:
 At the level ``sequence``, w is the product over the answer's tokens, so an answer is weighted or masked as a
 whole; ``kpop`` then masks an answer if the mean of its tokens' divergences exceeds the threshold.
 
+The product of many weights is soon far from 1 although no token's weight is. At the level ``geometric``, w is
+their geometric mean, exp(mean over the answer's tokens of log pi - log mu), whatever the answer's length;
+all else is as at the level ``sequence`` (the geometric level of verl and slime). Its bounds are near 1, such
+as c = 0.99 and C = 1.01.
+
 Off-policy sequence masking (DeepSeek-V3.2, 2025, arXiv 2512.02556) is apart from these; see
 :func:`is_off_policy`.
 """
@@ -60,6 +65,8 @@ class EngineCorrection:
         log_weight_S = logprobs_S - behaviour_S
         if self.level == "sequence":
             log_weight_S = sum_of_answers(log_weight_S, answer_S)
+        elif self.level == "geometric":
+            log_weight_S = mean_of_answers(log_weight_S, answer_S)
         weight_S = torch.exp(log_weight_S)
         if self.kind == "tis":
             return weight_S.clamp(max=self.maximum)
@@ -73,19 +80,19 @@ class EngineCorrection:
     def _distances(self, logprobs_S: Tensor, behaviour_S: Tensor, answer_S: Tensor) -> Tensor:
         there_S, back_S = _binary_kl(logprobs_S, behaviour_S), _binary_kl(behaviour_S, logprobs_S)
         distance_S = torch.maximum(there_S, back_S)
-        return mean_of_answers(distance_S, answer_S) if self.level == "sequence" else distance_S
+        return distance_S if self.level == "token" else mean_of_answers(distance_S, answer_S)
 
 
 def is_off_policy(
-    logprobs_S: Tensor, behaviour_S: Tensor, advantage_S: Tensor, answer_S: Tensor, threshold: float
+    logprobs_S: Tensor, behaviour_S: Tensor, credit_S: Tensor, answer_S: Tensor, threshold: float
 ) -> Tensor:
     """Return whether each token's answer is left out by off-policy sequence masking.
 
-    That is so if its advantage is negative and the mean of log mu - log pi over its tokens exceeds
-    ``threshold``: to make an answer still less likely that the policy no longer gives teaches nothing.
+    That is so if its advantage, ``credit_S``, is negative and the mean of log mu - log pi over its tokens
+    exceeds ``threshold``: making an answer less likely that the policy no longer gives teaches nothing.
     """
     distance_S = mean_of_answers(behaviour_S - logprobs_S.detach(), answer_S)
-    return (distance_S > threshold) & (advantage_S < 0)
+    return (distance_S > threshold) & (credit_S < 0)
 
 
 def sum_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:
@@ -93,6 +100,18 @@ def sum_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:
     count = int(answer_S.max()) + 1 if len(answer_S) else 0
     sum_A = torch.zeros(count, dtype=values_S.dtype, device=values_S.device)
     return sum_A.index_add(0, answer_S, values_S)[answer_S]
+
+
+def sum_to_end(values_S: Tensor, answer_S: Tensor, offset_S: Tensor) -> Tensor:
+    """Return, for each token, the sum over the tokens of its answer from itself to the last.
+
+    ``offset_S`` is the index of each token in its answer.
+    """
+    if not len(answer_S):
+        return values_S
+    values_AT = values_S.new_zeros(int(answer_S.max()) + 1, int(offset_S.max()) + 1)
+    values_AT[answer_S, offset_S] = values_S
+    return values_AT.flip(1).cumsum(1).flip(1)[answer_S, offset_S]
 
 
 def mean_of_answers(values_S: Tensor, answer_S: Tensor) -> Tensor:

@@ -42,12 +42,13 @@ MEANS_OVER = {
     "stale_mismatch": "stale_tokens",
     "legal_mass": "regularised",
     "legal_entropy": "regularised",
-    "entropy": "tokens",
-    "clip_fraction": "tokens",
-    "correction_mean": "tokens",
-    "correction_masked": "tokens",
+    "loss": "answers",
+    "kl_to_base": "answers",
+    "kl_to_reference": "answers",
+    "listed_share": "answers",
 }
-"""The field of Counts over which a metric is a mean; ``answers`` for all metrics that are not listed."""
+"""The field of Counts over which a metric is a mean; ``tokens`` for all metrics that are not listed, such as
+those of ``BaseAlgo.add_metric``."""
 
 
 class PeerLost(SelfplayError):
@@ -84,7 +85,7 @@ def combine(shares: list[Share]) -> Share:
 def _combined(name: str, shares: list[Share]) -> float:
     if name in SUMS:
         return sum(share.metrics[name] for share in shares)
-    weights = [getattr(share.counts, MEANS_OVER.get(name, "answers")) for share in shares]
+    weights = [getattr(share.counts, MEANS_OVER.get(name, "tokens")) for share in shares]
     total = sum(weight * share.metrics[name] for weight, share in zip(weights, shares, strict=True))
     return float(total / max(sum(weights), 1))
 

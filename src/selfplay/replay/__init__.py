@@ -6,6 +6,7 @@ from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.replay.transforms_final import (
     ComposeFinalRewardTransforms,
+    DivideByGameRange,
     FinalRewardTransform,
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
@@ -31,6 +32,7 @@ __all__ = [
     "ComposeFinalRewardTransforms",
     "ComposeSamplingRewardTransforms",
     "ComposeStepRewardTransforms",
+    "DivideByGameRange",
     "EpisodeBuffer",
     "FinalRewardTransform",
     "NormalizeRewards",

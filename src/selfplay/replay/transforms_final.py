@@ -1,6 +1,7 @@
 """Final-reward transforms: they map a game's final rewards to the rewards from which its steps start."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from selfplay.core import InputError
@@ -45,6 +46,24 @@ class WinDrawLossFormatter(FinalRewardTransform):
         if score > 0:
             return self.win_reward
         return self.loss_reward if score < 0 else self.draw_reward
+
+
+class DivideByGameRange(FinalRewardTransform):
+    """Divides rewards by half the range of their game's rewards.
+
+    Constants in units of reward, such as the weight of a regulariser, then mean the same in all games.
+
+    Args:
+        scale_of: half the range of each environment, by its id; 1 for an environment that is not in it.
+    """
+
+    def __init__(self, scale_of: Mapping[str, float]) -> None:
+        self.scale_of = dict(scale_of)
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        """Return every player's reward in units of half the range."""
+        scale = self.scale_of.get(env_id or "", 1.0)
+        return {pid: reward / scale for pid, reward in x.items()}
 
 
 class RoleAdvantageFormatter(FinalRewardTransform):

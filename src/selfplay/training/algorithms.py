@@ -2,19 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from selfplay.config.algorithms import (
-    A2cSettings,
-    Algorithm,
-    AllActionsSettings,
-    CispoSettings,
-    DppoSettings,
-    GspoSettings,
-    MagnetSettings,
-    PpoSettings,
-    PythonAlgorithm,
-    ReinforceSettings,
-    SapoSettings,
-)
+from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.core.own_classes import build_own, own_class
 
 if TYPE_CHECKING:
@@ -47,26 +35,18 @@ def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> "
         Sapo,
     )
 
-    options = settings.model_dump(exclude=OF_LEARNER)
-    match settings:
-        case ReinforceSettings():
-            return Reinforce(**options)
-        case A2cSettings():
-            return A2c(**options)
-        case PpoSettings():
-            return Ppo(**options)
-        case GspoSettings():
-            return Gspo(**options)
-        case CispoSettings():
-            return Cispo(**options)
-        case SapoSettings():
-            return Sapo(**options)
-        case DppoSettings():
-            return Dppo(**options)
-        case MagnetSettings():
-            return Magnet(**options)
-        case AllActionsSettings():
-            return AllActions(**options)
-        case PythonAlgorithm():
-            kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, f"{field}.path")
-            return build_own(kind, field, settings.options)
+    if isinstance(settings, PythonAlgorithm):
+        kind: type[BaseAlgo] = own_class(settings.path, BaseAlgo, f"{field}.path")
+        return build_own(kind, field, settings.options)
+    by_type: dict[str, type[BaseAlgo]] = {
+        "reinforce": Reinforce,
+        "a2c": A2c,
+        "ppo": Ppo,
+        "gspo": Gspo,
+        "cispo": Cispo,
+        "sapo": Sapo,
+        "dppo": Dppo,
+        "magnet": Magnet,
+        "all_actions": AllActions,
+    }
+    return by_type[settings.type](**settings.model_dump(exclude=OF_LEARNER))

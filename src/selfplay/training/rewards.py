@@ -1,6 +1,7 @@
 """The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
 
 from selfplay.config import Config
+from selfplay.config.play import EnvSettings
 from selfplay.config.rewards import CreditSettings, RewardSettings
 from selfplay.core import (
     CreditAssigner,
@@ -14,11 +15,13 @@ from selfplay.core import (
     Step,
     derive_seed,
 )
+from selfplay.envs.catalog import reward_scale
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
 from selfplay.replay.credit_transform import CreditTransform
 from selfplay.replay.transforms_final import (
     ComposeFinalRewardTransforms,
+    DivideByGameRange,
     FinalRewardTransform,
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
@@ -80,7 +83,7 @@ def composed_transforms(
     A configured credit assigner takes the place of the sampling transforms, and so does a critic, which needs
     the rewards as they are.
     """
-    final, step, sampling = reward_transforms(config.rewards)
+    final, step, sampling = reward_transforms(config.rewards, config.envs)
     if config.credit is not None:
         sampling = [CreditTransform(build_credit(config.credit))]
     elif config.learning.critic is not None:
@@ -93,13 +96,15 @@ def composed_transforms(
 
 
 def reward_transforms(
-    rewards: RewardSettings,
+    rewards: RewardSettings, envs: list[EnvSettings]
 ) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
-    """Return the transforms of the three families, in order."""
+    """Return the transforms of the three families, in order; ``envs`` are those of the games."""
     final: list[FinalRewardTransform] = []
     for one in rewards.final:
         if one.type == "win_draw_loss":
             final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
+        elif one.type == "game_range":
+            final.append(DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
         elif one.type == "role_advantage":
             final.append(RoleAdvantageFormatter(tau=one.tau))
         else:

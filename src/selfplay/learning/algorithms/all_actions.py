@@ -30,7 +30,7 @@ here depend on the policy's present probabilities, which costs one more forward 
 
 import numpy as np
 
-from selfplay.core.algorithm_names import AnswerGradient
+from selfplay.core.algorithm_names import AnswerGradient, check_name
 from selfplay.learning.algorithms.magnetic import Magnetic
 from selfplay.learning.batch import Batch
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
@@ -43,6 +43,9 @@ class AllActions(Magnetic):
         gradient: ``policy`` or ``neurd``.
         alpha, uniform: see :class:`Magnetic`.
         beta: the bound of centred log-probabilities in ``neurd``, in nats.
+
+    Raises:
+        InputError: there is no such gradient.
     """
 
     name = "all_actions"
@@ -55,6 +58,7 @@ class AllActions(Magnetic):
         beta: float = 4.0,
     ) -> None:
         super().__init__(alpha, uniform)
+        check_name("gradient", gradient, AnswerGradient)
         self.gradient = gradient
         self.beta = beta
 

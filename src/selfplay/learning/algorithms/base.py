@@ -15,9 +15,10 @@ from torch import Tensor
 
 from selfplay.core import TrainingRecord
 from selfplay.core.adapters import reference_of
-from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference
+from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference, Regulariser, check_name
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.corrections import sum_to_end
 from selfplay.learning.critic import Critic
 from selfplay.learning.divergences import divergence
 from selfplay.learning.legal_answers import FloatArray
@@ -37,18 +38,22 @@ class BaseAlgo(ABC):
     Args:
         regulariser: ``none``, ``uniform``, ``base`` or ``reference``: cross-entropy from the uniform
             distribution, or from that of the untrained model or of the reference that follows the policy,
-            over legal answers (see ``legal_answers``). An algorithm may have its own distribution
-            (:meth:`pull`) under another name.
+            over legal answers (see ``legal_answers``). An algorithm may have a distribution of its own
+            (:meth:`pull`).
         kl_weight: weight of KL(pi || ``kl_to``) on the sampled tokens.
         max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
             terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
             drew.
         kl_to: ``base`` is the untrained model, ``reference`` the adapter that follows the policy.
         kl_estimator: how the divergence is estimated; see ``divergences``.
-        kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts each token's estimate, times the
-            weight, from the token's own advantage, without a gradient.
+        kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts the estimates, times the weight,
+            from the rewards of their tokens, without a gradient. So a token's advantage is less by the sum
+            of the estimates from the token to the end of its answer (verl's ``kl_in_reward`` with gamma 1).
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
+
+    Raises:
+        InputError: one of the names is unknown.
     """
 
     critic: Critic | None = None
@@ -59,7 +64,7 @@ class BaseAlgo(ABC):
 
     def __init__(
         self,
-        regulariser: str = "none",
+        regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 2.0,
         *,
@@ -68,6 +73,10 @@ class BaseAlgo(ABC):
         kl_in: KLPlace = "loss",
         entropy_weight: float = 0.0,
     ) -> None:
+        check_name("regulariser", regulariser, Regulariser)
+        check_name("kl_to", kl_to, Reference)
+        check_name("kl_estimator", kl_estimator, KLEstimator)
+        check_name("kl_in", kl_in, KLPlace)
         self.regulariser = regulariser
         self.kl_weight = kl_weight
         self.max_importance_weight = max_importance_weight
@@ -290,9 +299,12 @@ class BaseAlgo(ABC):
     def _with_kl_in_advantage(
         self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int
     ) -> Tokens:
-        """Return the tokens with A - weight * KL as their advantage, which no step of an update changes."""
+        """Return the tokens with A - weight * KL to the end of the answer as their advantage.
+
+        No step of an update changes it.
+        """
         before_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
-        kl_S = divergence(self.kl_estimator, before_S, other_S)
+        kl_S = sum_to_end(divergence(self.kl_estimator, before_S, other_S), tokens.answer_S, tokens.offset_S)
         return replace(tokens, advantage_S=tokens.advantage_S - self.kl_weight * kl_S / num_answers)
 
     def compute_others(self, batch: Batch) -> None:

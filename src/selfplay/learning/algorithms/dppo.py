@@ -17,7 +17,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Aggregation
+from selfplay.core.algorithm_names import Aggregation, Regulariser
 from selfplay.learning.algorithms.token_loss import BaseOptions, TokenLoss
 from selfplay.learning.batch import Tokens
 
@@ -27,7 +27,7 @@ class Dppo(TokenLoss):
 
     def __init__(
         self,
-        regulariser: str = "none",
+        regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 20.0,
         *,

@@ -42,15 +42,10 @@ class Magnetic(BaseAlgo):
     learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
-        super().__init__(regulariser=self.name)
+        super().__init__(regulariser="reference")
         self.alpha = alpha
         self.uniform = uniform
         self._values: ActionValues | None = None
-
-    @property
-    def compared_with(self) -> set[str]:
-        """The magnet is made of the reference that follows the policy."""
-        return {"reference"}
 
     def begin(self, records: list[TrainingRecord]) -> None:
         """Average the advantages of the whole batch.

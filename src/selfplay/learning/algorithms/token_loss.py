@@ -20,7 +20,16 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Aggregation, Correction, KLEstimator, KLPlace, Level, Reference
+from selfplay.core.algorithm_names import (
+    Aggregation,
+    Correction,
+    KLEstimator,
+    KLPlace,
+    Level,
+    Reference,
+    Regulariser,
+    check_name,
+)
 from selfplay.learning.aggregation import aggregate
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Tokens
@@ -30,7 +39,7 @@ from selfplay.learning.corrections import EngineCorrection, is_off_policy
 class LossOptions(TypedDict, total=False):
     """The keyword arguments of :class:`TokenLoss`, which all its subclasses take."""
 
-    regulariser: str
+    regulariser: Regulariser
     kl_weight: float
     max_importance_weight: float
     kl_to: Reference
@@ -61,11 +70,14 @@ class TokenLoss(BaseAlgo):
         regulariser, kl_weight, max_importance_weight, options: see :class:`BaseAlgo`.
         aggregation: how the losses of tokens are added up, and with them the KL divergence and the entropy.
         correction: the kind of the correction, whose bound C is ``max_importance_weight``.
-        correction_level: whether it looks at tokens or at whole answers.
+        correction_level: whether it looks at tokens or at whole answers; see ``corrections``.
         min_importance_weight: the bound c of ``icepop``.
         kpop_threshold: the threshold of ``kpop``, in nats.
         opsm_threshold: distance, in nats per token, from which answers with a negative advantage are left
             out; ``None`` to leave out none.
+
+    Raises:
+        InputError: one of the names is unknown.
     """
 
     has_ratio = True
@@ -73,7 +85,7 @@ class TokenLoss(BaseAlgo):
 
     def __init__(
         self,
-        regulariser: str = "none",
+        regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
         max_importance_weight: float = 2.0,
         *,
@@ -86,6 +98,9 @@ class TokenLoss(BaseAlgo):
         **options: Unpack[BaseOptions],
     ) -> None:
         super().__init__(regulariser, kl_weight, max_importance_weight, **options)
+        check_name("aggregation", aggregation, Aggregation)
+        check_name("correction", correction, Correction)
+        check_name("correction_level", correction_level, Level)
         self.aggregation = aggregation
         self.correction = EngineCorrection(
             correction, correction_level, max_importance_weight, min_importance_weight, kpop_threshold
@@ -123,7 +138,7 @@ class TokenLoss(BaseAlgo):
         factor_S = self.correction.factors(corrected_S, tokens.behaviour_S, tokens.answer_S)
         if self.opsm_threshold is not None:
             left_out_S = is_off_policy(
-                logprobs_S, tokens.behaviour_S, tokens.advantage_S, tokens.answer_S, self.opsm_threshold
+                logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, self.opsm_threshold
             )
             factor_S = factor_S.masked_fill(left_out_S, 0.0)
         if self.correction.kind != "none":
