@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from selfplay.core.errors import first_line
 from selfplay.core.pass_sizes import ROWS_AT_ONCE
@@ -23,12 +22,17 @@ from selfplay.learning.flex_attention import COMPILE_ERRORS, TreeAttention
 from selfplay.learning.kept_keys import KeptKeys
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
+from selfplay.learning.scores import (
+    Score,
+    drawn_logprobs,
+    logprobs_and_entropies,
+    logprobs_and_hits,
+    states,
+    with_values,
+)
 from selfplay.learning.sections import Section, sections_of, whole
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
-
-Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
-"""(policy, hidden_ND, rows_c, tokens_c, temperature) -> values[..., c] of the predictions at some nodes."""
 
 
 @dataclass
@@ -58,14 +62,14 @@ def plan_logprobs(
         limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
     """
     temperature = plan.temperature if temperature is None else temperature
-    return _PlanPass(policy, plan, _logprobs, temperature, limits)()
+    return _PlanPass(policy, plan, drawn_logprobs, temperature, limits)()
 
 
 def plan_scores(
     policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return logprobs_C as :func:`plan_logprobs` does, and hits_C: 1 where the token is the likeliest."""
-    logprobs_C, hits_C = _PlanPass(policy, plan, _scores, plan.temperature, limits)()
+    logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
     return logprobs_C, hits_C.detach()
 
 
@@ -99,9 +103,9 @@ def plan_outputs(
         entropies: whether to return entropies.
         values: returns value_N of hidden_ND; ``None`` to return no values.
     """
-    score = _entropies if entropies else _logprobs
+    score = logprobs_and_entropies if entropies else drawn_logprobs
     if values is not None:
-        score = partial(_with_values, score, values)
+        score = partial(with_values, score, values)
     scores = _PlanPass(policy, plan, score, plan.temperature, limits)()
     if scores.ndim == 1:
         return PlanOutputs(scores, None, None)
@@ -114,7 +118,7 @@ def plan_outputs(
 
 def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None) -> Tensor:
     """Return hidden_DC, the hidden states after the last norm from which the predictions are made."""
-    return _PlanPass(policy, plan, _states, plan.temperature, limits)()
+    return _PlanPass(policy, plan, states, plan.temperature, limits)()
 
 
 class _PlanPass:
@@ -208,14 +212,7 @@ class _PlanPass:
             hidden_ND = hidden_TD[torch.from_numpy(nodes_P[begin : begin + ROWS_AT_ONCE]).to(device)]
             rows_c = torch.from_numpy(row_C[some] - begin).to(device)
             tokens_c = torch.from_numpy(token_C[some]).to(device)
-            arguments = (self.policy, hidden_ND, rows_c, tokens_c, self.temperature)
-            if torch.is_grad_enabled():
-                # The logits are computed again, which draws no random numbers.
-                pieces.append(
-                    checkpoint(self.score, *arguments, use_reentrant=False, preserve_rng_state=False)
-                )
-            else:
-                pieces.append(self.score(*arguments))
+            pieces.append(self.score(self.policy, hidden_ND, rows_c, tokens_c, self.temperature))
         return torch.cat(pieces, dim=-1)
 
     def _first_kept(self) -> int:
@@ -243,47 +240,3 @@ class _InSections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
         ctx.plan_pass.backward(gradients[0])
         return None, None
-
-
-def _logprobs(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    logits_NV = policy.logits(hidden_ND) / temperature
-    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
-    return logits_NV[rows_c, tokens_c] - normaliser_N[rows_c]
-
-
-def _scores(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    logits_NV = policy.logits(hidden_ND) / temperature
-    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
-    hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
-    return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
-
-
-def _entropies(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    logprobs_NV = torch.log_softmax(policy.logits(hidden_ND) / temperature, dim=-1)
-    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
-    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
-
-
-def _states(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    return hidden_ND[rows_c].T
-
-
-def _with_values(
-    score: Score,
-    values: Callable[[Tensor], Tensor],
-    policy: PolicyModel,
-    hidden_ND: Tensor,
-    rows_c: Tensor,
-    tokens_c: Tensor,
-    temperature: float,
-) -> Tensor:
-    scores = score(policy, hidden_ND, rows_c, tokens_c, temperature)
-    return torch.cat([scores[None] if scores.ndim == 1 else scores, values(hidden_ND)[rows_c][None]])
