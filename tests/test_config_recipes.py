@@ -145,6 +145,17 @@ def test_a_resumed_run_keeps_its_algorithm(capsys):
     assert "nothing else can be given (got --recipe)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])
+def test_the_recipe_magnet_brings_the_constants_of_the_preset_kuhn(preset):
+    kuhn = load_config("kuhn", {})
+    assert load_config("kuhn", {}, "magnet") == kuhn
+    other = load_config(preset, {}, "magnet")
+    ours, theirs = other.learning.model_dump(), kuhn.learning.model_dump()
+    differing = {name for name in ours if ours[name] != theirs[name]}
+    assert differing <= {"steps", "learning_rate", "learning_rate_end"}
+    assert (other.credit, other.rewards) == (kuhn.credit, kuhn.rewards)
+
+
 def test_zero_advantages_are_not_skipped_with_magnet():
     with pytest.raises(
         InputError, match=r"^learning\.skip_zero_advantages: is not for learning\.algorithm, which averages"
