@@ -43,6 +43,8 @@ MEANS_OVER = {
     "legal_mass": "regularised",
     "legal_entropy": "regularised",
     "entropy": "tokens",
+    "kl_to_base": "tokens",
+    "kl_to_reference": "tokens",
     "clip_fraction": "tokens",
     "correction_mean": "tokens",
     "correction_masked": "tokens",
