@@ -1,6 +1,7 @@
 """The command line as a user meets it. Commands that need a model are tested with the runtime."""
 
 import io
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
 from selfplay.cli.model_options import checked_seats
 from selfplay.cli.train import split_arguments
-from selfplay.config import load_config
+from selfplay.config import load_config, preset_names
 from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments, make_game
 from terminal_sessions import in_terminal
@@ -96,6 +97,12 @@ def test_help_names_every_command(arguments, capsys):
     printed = capsys.readouterr().out
     for command in ("train", "eval", "envs", "play", "report", "runs", "compare", "export"):
         assert command in printed
+
+
+def test_help_of_train_names_every_preset(capsys):
+    assert main(["train", "--help"]) == 0
+    words = re.findall(r"[\w-]+", capsys.readouterr().out)
+    assert set(preset_names()) <= set(words)
 
 
 def test_a_dry_run_prints_the_resolved_configuration_which_trains_the_same(tmp_path, capsys):
@@ -212,7 +219,7 @@ def test_numbers_of_players_are_brief():
 def test_an_error_in_the_input_is_one_line_and_status_2(capsys):
     assert main(["report", "x"]) == 2
     assert capsys.readouterr().err == (
-        "error: RUN: there is no run 'x'. Train one first: selfplay train quickstart\n"
+        "error: RUN: there is no run 'x'. Train one first: selfplay train kuhn\n"
     )
 
 

@@ -75,7 +75,7 @@ def test_without_a_name_the_run_that_was_written_to_last_is_watched(runs, capsys
 
 def test_without_any_run_the_error_says_how_to_get_one(runs, capsys):
     runs.rename(runs.with_name("elsewhere"))
-    assert "there is no run here. Train one first: selfplay train quickstart" in error_of(capsys=capsys)
+    assert "there is no run here. Train one first: selfplay train kuhn" in error_of(capsys=capsys)
 
 
 def test_the_command_loads_nothing_heavy(runs):

@@ -1,4 +1,4 @@
-"""Some recipes on a cluster: with several steps, with a memory, with an average, and with none of these."""
+"""Some recipes on a cluster: with several steps, a memory, an average, a critic, and with none of these."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from test_training_recipes import assert_trained, kuhn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dapo", "spo", "magnet", "rloo"])
+@pytest.mark.parametrize("name", ["dapo", "spo", "magnet", "nashpg", "rloo"])
 def test_a_recipe_trains_on_ray(name, model, tmp_path, loopback):  # noqa: F811
     config = kuhn(model, name, **{"run.runtime": "ray", "ray.collectors": "2"})
     train(config, tmp_path / "run", quiet())

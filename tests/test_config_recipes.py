@@ -4,11 +4,14 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.config import load_config, recipe_names
+from selfplay.config.rewards import RewardSettings
 from selfplay.core import InputError
 from selfplay.training.assembly import build_learner
 from tiny_models import tiny_policy
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+OVER_LEGAL_ANSWERS = {"magnet", "neurd"}
+WITH_A_CRITIC = {"a2c", "ppo", "nashpg"}
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +31,17 @@ def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, po
     config = load_config(preset, {}, name)
     learner = build_learner(config.learning, config, policy)
     assert learner.learning_rate.at(5) == learner.learning_rate.at(config.learning.steps - 1)
-    assert learner.algorithm.regulariser == ("reference" if name == "magnet" else "none")
-    assert (config.credit is None) == (name == "magnet")
+    assert learner.algorithm.regulariser == ("reference" if name in OVER_LEGAL_ANSWERS else "none")
+    assert (learner.critic is not None) == (name in WITH_A_CRITIC)
+    assert (config.credit is None) == (name in {*OVER_LEGAL_ANSWERS, *WITH_A_CRITIC})
 
 
 def test_the_promised_recipes_are_there():
-    promised = "grpo dr_grpo dapo gspo cispo sapo rloo reinforce_pp reinforce_pp_baseline spo rae icepop kpop"
-    assert {*promised.split(), "dppo", "opsm", "tis", "mis", "magnet", "reinforce"} <= set(recipe_names())
+    promised = (
+        "grpo dr_grpo dapo gspo cispo sapo rloo reinforce_pp reinforce_pp_baseline spo rae icepop kpop "
+        "dppo opsm tis mis magnet reinforce a2c ppo nashpg neurd"
+    )
+    assert set(promised.split()) <= set(recipe_names())
 
 
 def test_a_recipe_replaces_single_fields_and_the_whole_algorithm(tmp_path):
@@ -64,6 +71,29 @@ def test_a_recipe_brings_its_own_way_from_rewards_to_advantages(tmp_path):
     assert (magnet.credit, magnet.rewards.sampling[0].type) == (None, "same_prompt_baseline")
 
 
+def test_a_recipe_with_a_critic_takes_the_place_of_credit_and_of_another_critic(tmp_path):
+    config = over(KUHN + '[credit]\ntype = "rae"\n', "nashpg", tmp_path)
+    assert (config.credit, config.learning.critic.value_clip) == (None, 0.2)
+    own_critic = KUHN + "[learning.critic]\ngamma = 0.9\nvalue_clip = 0.7\n"
+    a2c = over(own_critic, "a2c", tmp_path).learning.critic
+    assert (a2c.gamma, a2c.value_clip, a2c.gae_lambda) == (1.0, None, 1.0)
+    transforms = KUHN + '[rewards]\nsampling = [{type = "normalize_rewards"}]\n'
+    assert over(transforms, "ppo", tmp_path).rewards == RewardSettings()
+
+
+def test_a_recipe_without_a_critic_removes_that_of_the_configuration(tmp_path):
+    own_critic = KUHN + "[learning.critic]\ngamma = 0.9\n"
+    assert over(own_critic, "rloo", tmp_path).learning.critic is None
+    assert over(own_critic, "magnet", tmp_path).learning.critic is None
+
+
+def test_a_recipe_that_says_nothing_of_advantages_keeps_the_critic(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[learning]\nepochs = 4\n[learning.algorithm]\ntype = "ppo"\n')
+    learning = over(KUHN + "[learning.critic]\ngamma = 0.9\n", str(own), tmp_path).learning
+    assert (learning.critic.gamma, learning.epochs) == (0.9, 4)
+
+
 def test_a_recipe_of_ones_own_is_a_file_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
     (tmp_path / "recipes").mkdir()
     own = tmp_path / "recipes" / "mine.toml"
@@ -79,7 +109,7 @@ def test_a_recipe_of_ones_own_is_a_file_and_its_paths_are_relative_to_it(tmp_pat
     [
         ("grop", "no recipe is called grop. Did you mean grpo"),
         ("DR-GRPO", "no recipe is called DR-GRPO. Did you mean dr_grpo"),
-        ("xyz", "no recipe is called xyz. Give a .toml file or one of cispo, dapo"),
+        ("xyz", "no recipe is called xyz. Give a .toml file or one of a2c, cispo, dapo"),
         ("nothing.toml", "there is no file nothing.toml"),
     ],
 )
@@ -113,6 +143,17 @@ def test_a_dry_run_prints_the_resolved_configuration_which_needs_no_recipe(tmp_p
 def test_a_resumed_run_keeps_its_algorithm(capsys):
     assert main(["train", "--resume", "runs/any", "--recipe", "gspo"]) == 2
     assert "nothing else can be given (got --recipe)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])
+def test_the_recipe_magnet_brings_the_constants_of_the_preset_kuhn(preset):
+    kuhn = load_config("kuhn", {})
+    assert load_config("kuhn", {}, "magnet") == kuhn
+    other = load_config(preset, {}, "magnet")
+    ours, theirs = other.learning.model_dump(), kuhn.learning.model_dump()
+    differing = {name for name in ours if ours[name] != theirs[name]}
+    assert differing <= {"steps", "learning_rate", "learning_rate_end"}
+    assert (other.credit, other.rewards) == (kuhn.credit, kuhn.rewards)
 
 
 def test_zero_advantages_are_not_skipped_with_magnet():

@@ -119,8 +119,8 @@ def train_as_rank_1(port: int, case: Case) -> Outcome:
     return outcome
 
 
-def leave_as_rank_1(port: int) -> None:
-    DataParallel(1, 2, reach_store(ADDRESS, port, TIMEOUT_SECONDS), timeout_seconds=TIMEOUT_SECONDS).close()
+def join_as_rank_1(port: int) -> DataParallel:
+    return DataParallel(1, 2, reach_store(ADDRESS, port, TIMEOUT_SECONDS), timeout_seconds=TIMEOUT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -399,9 +399,10 @@ def test_a_failure_of_one_learner_between_steps_undoes_the_steps_of_all(other):
 
 def test_a_learner_whose_peer_has_left_reports_it_and_keeps_its_weights(other):
     learner, store = make_learner(Case([])), host_store(ADDRESS, TIMEOUT_SECONDS)
-    future = other.submit(leave_as_rank_1, store.port)
+    future = other.submit(join_as_rank_1, store.port)
     group = DataParallel(0, 2, store, timeout_seconds=TIMEOUT_SECONDS)
-    future.result(TIMEOUT_SECONDS)
+    # Only now: a peer that leaves while the group is being made would be lost to the constructor already.
+    future.result(TIMEOUT_SECONDS).close()
     before = learner.tensors()
     learner.group = group
     with pytest.raises(PeerLost, match="lost"):

@@ -43,7 +43,8 @@ FOR_GAMES = (
     *("collection.games_per_step", "evaluation.games"),
     *("evaluation.games_during", "evaluation.opponents"),
 )
-WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name != "magnet"]
+OVER_LEGAL_ANSWERS = ("magnet", "neurd")
+WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name not in OVER_LEGAL_ANSWERS]
 # A tiny model finds the legal answers by the regulariser; only then do rewards differ.
 KUHN = {
     "learning.steps": "40",
@@ -60,7 +61,7 @@ FINDS_ANSWERS = {
 
 
 def kuhn(model, name, **changes):  # noqa: F811
-    own = {} if name == "magnet" else FINDS_ANSWERS
+    own = {} if name in OVER_LEGAL_ANSWERS else FINDS_ANSWERS
     return load_config("quickstart", SMALL | {"model.name": str(model)} | KUHN | own | changes, name)
 
 

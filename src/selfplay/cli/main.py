@@ -26,7 +26,7 @@ app = typer.Typer(
     name="selfplay",
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Train language models by letting them play each other. Try: selfplay train quickstart",
+    help="Train language models by letting them play each other. Try: selfplay train kuhn",
 )
 app.command("train", context_settings={"ignore_unknown_options": True})(train)
 app.command("analyse")(analyse)

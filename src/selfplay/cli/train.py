@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from selfplay.config import Config
 
 _HELP = (
-    "A .toml file or a preset (quickstart, tictactoe, proposer-solver, debate, nip, debate-proof); "
+    "A .toml file or a preset (kuhn, quickstart, tictactoe, proposer-solver, debate, nip, debate-proof); "
     "any field follows as --learning.steps 20."
 )
 
@@ -45,7 +45,7 @@ def train(
         _resume(resume, given, address)
         return
     if not words:
-        raise InputError("CONFIG", "is missing", "Try: selfplay train quickstart")
+        raise InputError("CONFIG", "is missing", "Try: selfplay train kuhn")
     if len(words) > 1:
         raise InputError(words[1], "one configuration is enough", "Fields are set like --learning.steps 20")
     if seed is not None:

@@ -77,7 +77,7 @@ def newest_run() -> Path:
 
     found = [path.parent for path in RUNS.glob("*/config.toml")]
     if not found:
-        raise InputError("RUN", "there is no run here", "Train one first: selfplay train quickstart")
+        raise InputError("RUN", "there is no run here", "Train one first: selfplay train kuhn")
     return max(found, key=_last_written)
 
 

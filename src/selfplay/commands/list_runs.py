@@ -105,7 +105,7 @@ def list_runs(directory: Path) -> list[ListedRun]:
     """
     if not directory.is_dir():
         if directory == RUNS:
-            raise InputError("DIR", "there is no run here", "Train one first: selfplay train quickstart")
+            raise InputError("DIR", "there is no run here", "Train one first: selfplay train kuhn")
         raise InputError("DIR", f"there is no directory {directory}", "Name the directory of your runs")
     if (directory / "config.toml").exists():
         fix = f"Name the directory above it, or look at it: selfplay report {directory}"

@@ -43,11 +43,13 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
 
     Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole,
     because the fields of one loss mean nothing to another. A recipe that says how rewards become advantages,
-    with ``credit`` or ``rewards.sampling``, replaces both.
+    with ``learning.critic``, ``credit`` or ``rewards.sampling``, replaces all three.
     """
-    if "algorithm" in _table(recipe, "learning"):
+    learning, rewards = _table(recipe, "learning"), _table(recipe, "rewards")
+    if "algorithm" in learning:
         _table(data, "learning").pop("algorithm", None)
-    if "credit" in recipe or "sampling" in _table(recipe, "rewards"):
+    if "critic" in learning or "credit" in recipe or "sampling" in rewards:
+        _table(data, "learning").pop("critic", None)
         data.pop("credit", None)
         _table(data, "rewards").pop("sampling", None)
     _merge(data, recipe)

@@ -43,8 +43,6 @@ MEANS_OVER = {
     "legal_mass": "regularised",
     "legal_entropy": "regularised",
     "loss": "answers",
-    "kl_to_base": "answers",
-    "kl_to_reference": "answers",
     "listed_share": "answers",
 }
 """The field of Counts over which a metric is a mean; ``tokens`` for all metrics that are not listed, such as

@@ -123,7 +123,7 @@ class RunAttention:
         query_HTd, key_GTd, value_GTe = (one.to(self.dtype) for one in (query_HTd, key_GTd, value_GTe))
         keys = _seen_by_runs(key_GTd, self.runs)
         values = _seen_by_runs(value_GTe, self.runs)
-        queries = query_HTd.split([run.stop - run.start for run in self.runs], dim=1)
+        queries = torch.split(query_HTd, [run.stop - run.start for run in self.runs], dim=1)
         outputs = [
             dot_product(query_HQd, key_GLd, value_GLe, self.mask(run, window))
             for run, query_HQd, key_GLd, value_GLe in zip(self.runs, queries, keys, values, strict=True)

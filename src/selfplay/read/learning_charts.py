@@ -90,7 +90,9 @@ def learning_charts(run: RunView) -> list[Chart | None]:
         chart("Mean value", _of_learner(run, "mean_value"), "What the critic expects, in units of reward."),
         chart("Gradient norm", _of_learner(run, "grad"), "Before clipping.", bounds=FROM_ZERO),
         chart("Entropy", _of_learner(run, "entropy"), "In nats.", bounds=FROM_ZERO),
-        chart("Divergence", _of_learner(run, "kl"), "From another policy, in nats.", bounds=FROM_ZERO),
+        chart(
+            "Divergence", _of_learner(run, "kl"), "From another policy, in nats per token.", bounds=FROM_ZERO
+        ),
         share_chart(
             "Probability on legal answers",
             [*_of_learner(run, "legal_mass"), *_exact_masses(run)],

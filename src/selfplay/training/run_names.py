@@ -119,4 +119,4 @@ def _known_runs(name: str) -> str:
     close = difflib.get_close_matches(name, runs, n=1)
     if close:
         return f"Did you mean {close[0]}?"
-    return f"There are: {', '.join(runs)}" if runs else "Train one first: selfplay train quickstart"
+    return f"There are: {', '.join(runs)}" if runs else "Train one first: selfplay train kuhn"

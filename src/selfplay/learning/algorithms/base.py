@@ -234,9 +234,10 @@ class BaseAlgo(ABC):
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
             loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
         if self.kl_weight:
-            kl = self._kl(drawn_S, other_S, tokens) / batch.num_answers
-            loss = loss + self.kl_weight * kl if self.kl_in == "loss" else loss
-            self._sums["kl"] += float(kl.detach())
+            kl_S = self._kl(drawn_S, other_S, tokens)
+            if self.kl_in == "loss":
+                loss = loss + self.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
+            self.add_metric(f"kl_to_{self.kl_to}", kl_S)
         if found.entropy_C is not None:
             entropy_S = found.entropy_C[prediction_S][own_S]
             entropy = self.aggregate(entropy_S, tokens) / batch.num_answers
@@ -263,8 +264,6 @@ class BaseAlgo(ABC):
         }
         if not batch.measured:
             metrics |= self._mismatch_metrics(batch)
-        if self.kl_weight:
-            metrics[f"kl_to_{self.kl_to}"] = self._sums["kl"]
         metrics |= {name: total / max(batch.counts.tokens, 1) for name, total in self._token_sums.items()}
         if len(batch.answers):
             logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
@@ -292,9 +291,9 @@ class BaseAlgo(ABC):
         return torch.from_numpy(array).to(self.policy.device)
 
     def _kl(self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the estimate of the KL divergence at each token, in nats, times its importance weight."""
         weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
-        kl_S = divergence(self.kl_estimator, logprobs_S, other_S)
-        return self.aggregate(weight_S * kl_S, tokens)
+        return weight_S * divergence(self.kl_estimator, logprobs_S, other_S)
 
     def _with_kl_in_advantage(
         self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int
