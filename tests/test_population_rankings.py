@@ -138,8 +138,8 @@ def test_rankings_of_a_cycle_below_a_best_member():
     rankings = ranked(games, ["rock", "paper", "scissors", "king"])
     king, *others = rankings.members
     assert king.uid == "king"
-    assert king.nash == pytest.approx(1, abs=1e-4)
-    assert king.alpharank == pytest.approx(1, abs=1e-4)
+    assert king.nash == pytest.approx((1, 1, 1), abs=1e-4)
+    assert king.alpharank == pytest.approx((1, 1, 1), abs=1e-4)
     assert king.score.mid == pytest.approx(35 / 45)
     assert king.score.low < king.score.mid < king.score.high
     assert king.bradley_terry.low > max(one.bradley_terry.high for one in others)
@@ -152,6 +152,23 @@ def test_rankings_of_a_cycle_below_a_best_member():
         (("rock", "paper", "scissors"), ("rock", "scissors", "paper"))
     ]
     assert json.loads(json.dumps(rankings.to_dict(), allow_nan=False))["members"][0]["uid"] == "king"
+
+
+def test_the_shares_of_members_that_few_games_tell_apart_have_wide_bounds():
+    few, many = (
+        {one.uid: one for one in ranked(pair("a", "b", wins, losses), ["a", "b"]).members}
+        for wins, losses in ((6, 5), (600, 400))
+    )
+    assert few["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert few["b"].alpharank == pytest.approx((0, 0, 1), abs=1e-4)
+    assert many["a"].nash == pytest.approx((1, 1, 1), abs=1e-4)
+    assert many["b"].alpharank == pytest.approx((0, 0, 0), abs=1e-4)
+
+
+def test_one_game_in_each_seat_bounds_no_share():
+    by_uid = {one.uid: one for one in ranked(pair("a", "b", 1, 0), ["a", "b"]).members}
+    assert by_uid["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert json.loads(json.dumps(by_uid["a"].nash, allow_nan=False))
 
 
 def test_the_expected_score_gives_every_opponent_the_same_weight():

@@ -7,14 +7,16 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfplay.core.confidence_intervals import Interval
 from selfplay.population.bradley_terry import Results, bradley_terry
-from selfplay.population.meta_strategies import meta_strategy
+from selfplay.population.meta_strategies import MetaStrategy, meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
 from selfplay.population.ratings import Rating, TrueSkillRatings
 from selfplay.population.response_graph import beats, cycles, dominated
+
+RESAMPLES = 60
+"""The number of matrices that are drawn for the bounds of probabilities."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class MemberRank:
         trueskill: its TrueSkill rating, mean and standard deviation.
         nash: its probability in the Nash equilibrium of maximum entropy.
         nash_score: its mean reward against that equilibrium, taken as given.
-        alpharank: its probability in alpha-rank's stationary distribution.
+        alpharank: its probability in alpha-rank's stationary distribution. The bounds of both probabilities
+            hold 95% of those of matrices that are drawn around the payoffs with their standard errors.
         dominated_by: the member that dominates it, if any.
     """
 
@@ -40,9 +43,9 @@ class MemberRank:
     score: Interval | None
     bradley_terry: Interval
     trueskill: Rating
-    nash: float | None
+    nash: Interval | None
     nash_score: Interval | None
-    alpharank: float | None
+    alpharank: Interval | None
     dominated_by: str | None
 
 
@@ -101,9 +104,8 @@ def rank(
     matrix = table.matrix(members)
     rated = _trueskill(members, games)
     bradley_terry_M = bradley_terry(Results.of(table, list(members)))
-    complete = bool(np.isfinite(matrix.mean_MM).all())
-    nash_M = meta_strategy("nash", matrix.mean_MM) if complete else None
-    alpharank_M = meta_strategy("alpharank", matrix.mean_MM) if complete else None
+    nash_M = _weights("nash", matrix)
+    alpharank_M = _weights("alpharank", matrix)
     below = dominated(matrix)
     ranks = [
         MemberRank(
@@ -113,9 +115,9 @@ def rank(
             score=_field_score(matrix, row),
             bradley_terry=bradley_terry_M[row],
             trueskill=rated[uid],
-            nash=None if nash_M is None else float(nash_M[row]),
+            nash=None if nash_M is None else nash_M[row],
             nash_score=None if nash_M is None else _mixture_score(matrix, row, nash_M),
-            alpharank=None if alpharank_M is None else float(alpharank_M[row]),
+            alpharank=None if alpharank_M is None else alpharank_M[row],
             dominated_by=below.get(uid),
         )
         for row, uid in enumerate(members)
@@ -125,6 +127,29 @@ def rank(
         Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
     ]
     return Rankings(matrix, ranks, found)
+
+
+def _weights(name: MetaStrategy, matrix: PayoffMatrix) -> list[Interval] | None:
+    """Return each member's probability; ``None`` if a pair did not meet.
+
+    A pair whose standard error is not known tells nothing about the bounds, which are then 0 and 1.
+    """
+    if not np.isfinite(matrix.mean_MM).all():
+        return None
+    weights_M = meta_strategy(name, matrix.mean_MM)
+    if not np.isfinite(matrix.error_MM).all():
+        return [Interval(0.0, float(weight), 1.0) for weight in weights_M]
+    draw = np.random.default_rng(0)
+    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
+    drawn_DM = []
+    for _ in range(RESAMPLES):
+        noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)
+        drawn_DM.append(meta_strategy(name, matrix.advantage_MM + noise_MM - noise_MM.T))
+    low_M, high_M = np.quantile(drawn_DM, (0.025, 0.975), axis=0)
+    return [
+        Interval(float(min(low, mid)), float(mid), float(max(mid, high)))
+        for low, mid, high in zip(low_M, weights_M, high_M, strict=True)
+    ]
 
 
 def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]) -> dict[str, Rating]:
@@ -149,8 +174,9 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
     )
 
 
-def _mixture_score(matrix: PayoffMatrix, row: int, weights_M: NDArray[np.float64]) -> Interval:
+def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[Interval]) -> Interval:
     """Return a member's mean reward against members drawn with these probabilities."""
+    weights_M = np.array([one.mid for one in mixture])
     used_M = weights_M > 0
     errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
     return _normal(float(matrix.mean_MM[row] @ weights_M), float(np.sqrt((errors_M**2).sum())))
