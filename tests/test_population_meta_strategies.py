@@ -32,6 +32,16 @@ def test_nash_and_alpharank_are_openspiels_on_random_games(seed):
     )
 
 
+def test_a_matrix_on_which_the_solver_gives_up_is_solved_in_another_unit():
+    draw, place = np.random.default_rng(5), np.arange(20)
+    strength = 0.0375 * (place[:, None] - place[None, :])
+    circle = 0.36 * np.array([0, 1, -1])[(place[:, None] - place[None, :]) % 3]
+    for _ in range(505):
+        payoffs_MM = np.triu(strength + circle + draw.normal(size=(20, 20)) * 0.14, 1)
+    payoffs_MM = payoffs_MM - payoffs_MM.T
+    assert (meta_strategy("nash", payoffs_MM) @ payoffs_MM).min() >= -1e-4
+
+
 def test_projected_replicator_dynamics_are_openspiels():
     payoffs_MM = random_game(3)
     expected = projected_replicator_dynamics([payoffs_MM, -payoffs_MM])[0]

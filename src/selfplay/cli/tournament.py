@@ -43,7 +43,7 @@ def tournament(
     seats = checked_seats(env, None, template)
     if seats != 2:
         raise InputError("--env", f"{env} has {seats} seats", "A tournament needs a game for two players")
-    check_installed("selfplay tournament")
+    check_installed("tournament")
     found = find_members(members, env)
     settings = environment_of(found, env, template)
     games = games or (200 if budget is None else 20)

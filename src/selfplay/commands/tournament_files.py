@@ -73,9 +73,10 @@ class TournamentFiles:
                 lock = _locked(path)
                 on_failure.callback(os.close, lock)
                 remove_partial(path)
-                _check_settings(path / SETTINGS, settings)
-                write_file(path / SETTINGS, f"{json.dumps(settings, indent=1)}\n".encode())
                 played, end = _read_games(path / GAMES)
+                if played:
+                    _check_settings(path / SETTINGS, settings)
+                write_file(path / SETTINGS, f"{json.dumps(settings, indent=1)}\n".encode())
                 log = (path / GAMES).open("ab", buffering=0)
             except OSError as error:
                 raise InputError(
@@ -127,8 +128,6 @@ def _locked(path: Path) -> int:
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
-    if not file.is_file():
-        return
     try:
         earlier = json.loads(file.read_text(encoding="utf-8"))
         old = list(earlier["members"])

@@ -27,6 +27,8 @@ from selfplay.report.plotly import Figure, Json, charts_html, plain
 
 _NUMBERS_IN_CELLS = 14
 """Up to this many members, the cells of the heat map show their numbers."""
+_GREY = "#8a94a3"
+"""A colour of intervals that is visible on a light and on a dark background."""
 _SEATS = ["seat 0", "seat 1"]
 
 
@@ -223,7 +225,7 @@ def _bars(name: str, colour: int, rankings: Rankings, share: Callable[[MemberRan
         "name": name,
         "x": [one.mid for _, one in found],
         "y": [plain(uid) for uid, _ in found],
-        "error_x": {"type": "data", "symmetric": False, "width": 3, "thickness": 1, **spread},
+        "error_x": {"type": "data", "symmetric": False, "color": _GREY, "width": 3, "thickness": 1, **spread},
         "marker": {"color": COLOURS[colour]},
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }

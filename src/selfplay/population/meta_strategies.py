@@ -12,12 +12,14 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
 """How a mixture is computed; see :func:`meta_strategy`."""
 
 META_STRATEGIES: tuple[MetaStrategy, ...] = get_args(MetaStrategy)
+
+_OTHER_UNITS = (1.0, 0.1, 0.01, 10.0, 3.0, 0.3)
 
 _PACKAGES = ("cvxpy", "matplotlib", "networkx")
 
@@ -60,6 +62,7 @@ def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArra
 
     Raises:
         InputError: the extra ``populations`` is not installed.
+        SelfplayError: the solver of ``nash`` fails.
         ValueError: there is no member, or a payoff is not finite: a pair that did not meet is not a draw.
     """
     payoffs_MM = np.asarray(payoffs_MM, dtype=np.float64)
@@ -75,11 +78,22 @@ def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArra
 
 
 def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return OpenSpiel's Nash averaging. The equilibrium is the same in every unit of payoffs.
+
+    The solver gives up on about one random matrix in a thousand, as its feasible set has no interior; in
+    another unit it takes other steps.
+    """
     import pyspiel
+    from cvxpy.error import SolverError
     from open_spiel.python.algorithms.nash_averaging import nash_averaging
 
-    nash_M1, _ = nash_averaging(pyspiel.create_matrix_game(payoffs_MM, -payoffs_MM))
-    return np.asarray(nash_M1[:, 0])
+    largest = float(np.abs(payoffs_MM).max()) or 1.0
+    for unit in (1.0, *(largest * factor for factor in _OTHER_UNITS)):
+        matrix_MM = payoffs_MM / unit
+        with contextlib.suppress(SolverError):
+            nash_M1, _ = nash_averaging(pyspiel.create_matrix_game(matrix_MM, -matrix_MM))
+            return np.asarray(nash_M1[:, 0])
+    raise SelfplayError(f"no equilibrium of {len(payoffs_MM)} members was found in any of several units")
 
 
 def _alpharank(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
