@@ -23,6 +23,7 @@ from selfplay.population import PayoffTable
 from selfplay.population.rankings import rank
 from test_report_page import Page
 from test_training_local import configure, run
+from test_training_seats import DILEMMA, SIDES
 from tournament_kills import finish, kill_when_it_has
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -176,6 +177,23 @@ def test_members_and_games_are_added_to_a_tournament_without_playing_again(tmp_p
     assert payoffs(tmp_path / "grown") == payoffs(tmp_path / "whole")
 
 
+def test_a_run_with_a_policy_for_each_seat_plays_each_in_its_own(playing, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(configure(playing, learning__steps="1", evaluation__games="2", **SIDES), tmp_path / "sides")
+    arguments = ["tournament", "sides", "base", "--games", "4", "--out"]
+    assert main([*arguments, "out", "--env", DILEMMA]) == 0
+    (first, second) = sorted(Path("out", "games").iterdir())
+    seated = [
+        [agent["model"] for agent in json.loads(file.read_text())["rollout"]["artifact"]["agents"]]
+        for file in (first, second)
+    ]
+    assert seated == [["sides/first", "base"], ["base", "sides/second"]]
+    capsys.readouterr()
+    assert main([*arguments, "other", "--env", "kuhn_poker"]) == 2
+    assert "MEMBER: this run trained several policies" in capsys.readouterr().err
+    assert not Path("other").exists()
+
+
 class Replies(BaseHTTPRequestHandler):
     """A server of OpenAI's API that makes the first legal move."""
 
@@ -227,7 +245,7 @@ def alone(tmp_path_factory) -> Path:
     return out
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(kept=st.data())
 def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, alone, tmp_path_factory):
     out = tmp_path_factory.mktemp("cut") / "out"
@@ -244,7 +262,7 @@ def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, 
 
 def killed(moments: list[int], trained: Path, tmp_path: Path) -> None:
     """Kill a tournament of adapters when it has so many games; compare it with one left alone."""
-    members = [f"{trained}@all", "base", "random", "--games", "40", "--env", "kuhn_poker"]
+    members = [str(trained), f"{trained}@2", "base", "random", "--games", "60", "--env", "kuhn_poker"]
     finish([*members, "--out", str(tmp_path / "alone")])
     out = tmp_path / "killed"
     stopped = [kill_when_it_has(games, out, [*members, "--out", str(out)]) for games in moments]
@@ -253,7 +271,7 @@ def killed(moments: list[int], trained: Path, tmp_path: Path) -> None:
     for name in ("payoffs.json", "payoffs.csv"):
         assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     numbers = [json.loads(line)["game"] for line in (out / "games.jsonl").read_text().splitlines()]
-    assert len(numbers) == len(set(numbers)) == 40 * 10
+    assert len(numbers) == len(set(numbers)) == 60 * 6
 
 
 def test_a_tournament_that_is_killed_goes_on_to_the_same_payoffs(trained, tmp_path):
@@ -346,12 +364,10 @@ def test_help_and_errors_do_not_load_torch():
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_names_and_answers_stay_text(text):
     def page_of(name: str) -> Page:
-        table = PayoffTable()
-        games = []
-        for _ in range(8):
-            for first, second in ((name, "b"), ("b", "c"), ("c", name)):
-                games.append(((first, second), (1.0, -1.0)))
-                table.add(len(games), (first, second), (1.0, -1.0))
+        table, games = PayoffTable(), []
+        for first, second in ((name, "b"), ("b", "c"), ("c", name)):
+            games.append(((first, second), (1.0, -1.0)))
+            table.add(len(games), *games[-1])
         rankings = rank(table, [name, "b", "c"], games)
         return Page(tournament_html(name, 0, table, rankings, []))
 

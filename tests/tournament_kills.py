@@ -26,7 +26,7 @@ def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:
             process.send_signal(signal.SIGKILL)
             process.wait()
             return True
-        time.sleep(0.002)
+        time.sleep(0.02)
     return False
 
 

@@ -48,7 +48,7 @@ def tournament(
     settings = environment_of(found, env, template)
     games = games or (200 if budget is None else 20)
     schedule = Schedule([one.uid for one in found], games, budget, seed)
-    run_tournament(
-        Tournament(found, settings, schedule, temperature, seed), out, budget, Console(), console_of_tables()
-    )
+    agents = {one.uid: one.agents(settings, temperature) for one in found}
+    played = Tournament(found, settings, schedule, agents, temperature, seed)
+    run_tournament(played, out, budget, Console(), console_of_tables())
     print(f"\npage: {out / PAGE}")

@@ -26,7 +26,7 @@ from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, Scheduled
 from selfplay.commands.tournament_tables import print_tournament
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings
-from selfplay.core import Arena, InferenceClient, PlaySpec, SelfplayError
+from selfplay.core import AgentSpec, Arena, InferenceClient, PlaySpec, SelfplayError
 from selfplay.core.adapters import BASE
 from selfplay.core.files import write_file
 from selfplay.envs.game_episode import GameEpisode
@@ -51,6 +51,7 @@ class Tournament:
         members: the players.
         env: the environment, a game for two.
         schedule: the games.
+        agents: who answers for each member in each seat.
         temperature: the models' sampling temperature.
         seed: root of all randomness.
     """
@@ -58,6 +59,7 @@ class Tournament:
     members: list[Member]
     env: EnvSettings
     schedule: Schedule
+    agents: dict[str, tuple[AgentSpec, ...]]
     temperature: float
     seed: int
 
@@ -187,14 +189,13 @@ async def _play_games(
     env = tournament.env
     template = get_template(env.template)
     episode = GameEpisode(env.id, 2, template, max_turns=env.max_turns, error_allowance=env.error_allowance)
-    agents = {one.uid: one.agents(env, tournament.temperature) for one in tournament.members}
     reasons: dict[int, str] = {}
     waiting, done = iter(games), 0
 
     async def work() -> None:
         nonlocal done
         for game in waiting:
-            seats = tuple(agents[uid][seat] for seat, uid in enumerate(game.seating))
+            seats = tuple(tournament.agents[uid][seat] for seat, uid in enumerate(game.seating))
             spec = PlaySpec(episode.name, 2, seats, game.seed)
             played = await play_game(arena, episode, spec, f"game-{game.number:010d}", RETRIES)
             if isinstance(played, str):
