@@ -21,6 +21,7 @@ STOPS = "## Fine-tuning runs that had to stop"
 """What follows is no wrong input; tests/test_finetune_stops.py makes it happen."""
 HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
+PACKAGES += ("cvxpy",)
 
 
 @pytest.fixture
