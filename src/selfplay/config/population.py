@@ -4,7 +4,7 @@ from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.play import SampleMode
+from selfplay.core.play import PfspForm, SampleMode
 
 
 class PopulationSettings(Settings):
@@ -16,6 +16,10 @@ class PopulationSettings(Settings):
     """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
+    pfsp: PfspForm = "hard"
+    """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
+    least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: all that are not beaten alike,
+    min(0.5, 1 - x)."""
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""

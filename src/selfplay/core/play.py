@@ -6,8 +6,10 @@ from typing import Any, Literal
 from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step
 
-SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration", "pfsp"]
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
+PfspForm = Literal["hard", "variance", "linear"]
+"""The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchRecord, MatchTable
 from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
+from selfplay.population.sampling_rule import SamplingRule
 
 __all__ = [
     "ENVIRONMENT_UID",
@@ -21,6 +22,7 @@ __all__ = [
     "ModelPool",
     "Rating",
     "SampleMode",
+    "SamplingRule",
     "TrueSkillRatings",
     "UniformRandomEnvSampler",
     "WeightedEnvSampler",

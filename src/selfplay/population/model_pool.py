@@ -11,8 +11,10 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.play import SampleMode
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
-from selfplay.population.opponent_weights import distance_weights, proportional_weights
+from selfplay.population.opponent_weights import distance_weights, pfsp_weights, proportional_weights
 from selfplay.population.ratings import TrueSkillRatings
+from selfplay.population.recent_results import RecentResults
+from selfplay.population.sampling_rule import SamplingRule
 
 # The pool's uid of the policy in training.
 POLICY_UID = TRAINED
@@ -20,6 +22,8 @@ POLICY_UID = TRAINED
 # One-player games are rated against this dummy member, which always scores 0. It is never sampled.
 ENVIRONMENT_UID = "fixed-env"
 
+RATED_AFTER = 10
+"""Games between a policy and a member after which mode ``pfsp`` goes by the policy's win rate."""
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
 # as one member; version 2 knew one policy.
@@ -68,16 +72,21 @@ class ModelPool:
     - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1), where d is the distance of the mean ratings.
     - ``exploration``: in proportion to the mean share of distinct action n-grams in the opponent's recent
       games; a model without games has share 1, so that it gets some games.
+    - ``pfsp``: prioritised fictitious self-play, by the win rate of ``uid_me``, a policy, against the model
+      in recent games (:class:`RecentResults`), in one of three forms (:func:`pfsp_weights`). A model that it
+      has met in fewer than ``RATED_AFTER`` games has the largest weight of the others.
 
-    The last three modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
+    The last four modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
     above, normalised so that they do not sum to 1; here they do.
 
     At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
     recency, by quality of the match with the current model (``match-quality``), by distance of the means
-    (``ts-dist``), or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they
-    are never drawn again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too
-    recent for the range is inactive but not retired. Fixed models do not change their state.
+    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), or by their weight for all
+    policies together (``pfsp``: those that are hardest now). Ties go to the more recent one. The others are
+    retired: they are never drawn again, so only their ratings and results must be kept. In mode ``lagged``, a
+    checkpoint that is too recent for the range is inactive but not retired. Fixed models do not change their
+    state.
 
     Args:
         sample_mode: one of the modes.
@@ -85,6 +94,7 @@ class ModelPool:
         tracker: receives every snapshot; ``None`` disables this.
         lag_range: lowest and highest lag, both inclusive.
         seed: seed of draws for which ``sample`` gets no generator.
+        rule: settings of single modes.
 
     Raises:
         InputError: an argument is not as described.
@@ -97,6 +107,7 @@ class ModelPool:
         tracker: PoolTracker | None = None,
         lag_range: tuple[int, int] = (1, 7),
         seed: int = 0,
+        rule: SamplingRule | None = None,
     ) -> None:
         if sample_mode not in get_args(SampleMode):
             modes = ", ".join(get_args(SampleMode))
@@ -111,9 +122,11 @@ class ModelPool:
         self.tracker = tracker
         self.lag_range = (low, high)
         self.seed = seed
+        self.rule = rule or SamplingRule()
         self.ratings = TrueSkillRatings()
         self.exploration = ExplorationTracker()
         self.matches = MatchTable()
+        self.recent = RecentResults()
         self._models: dict[str, Opponent] = {}
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
         self._latest: dict[str, str] = {}
@@ -167,6 +180,7 @@ class ModelPool:
             del self._models[uid]
             self.exploration.forget(uid)
         self.matches.forget(removed)
+        self.recent.forget(removed)
         self._latest = {one.policy: one.uid for one in self._checkpoints()}
         return removed
 
@@ -258,8 +272,19 @@ class ModelPool:
             return others, proportional_weights(qualities)
         if self.sample_mode == "ts-dist":
             return others, distance_weights([abs(me.rating[0] - model.rating[0]) for model in others])
+        if self.sample_mode == "pfsp":
+            return others, self._pfsp_weights([me.uid], others)
         diversities = [self.exploration.diversity(model.uid) for model in others]
         return others, proportional_weights([1.0 if share is None else share for share in diversities])
+
+    def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
+        """Return the weights of members by the win rates of these policies together."""
+        rates = []
+        for member in members:
+            games = sum(self.matches.record(policy, member.uid).games for policy in policies)
+            is_rated = games >= RATED_AFTER
+            rates.append(self.recent.win_rate(policies, member.uid) if is_rated else None)
+        return pfsp_weights(rates, self.rule.pfsp)
 
     # Results
 
@@ -323,6 +348,9 @@ class ModelPool:
             player.wins += score == best and not shared
             player.draws += score == best and shared
         self.matches.add_game(scores)
+        for uid in scores:
+            if self._player(uid).kind == "policy":
+                self.recent.add_game(uid, scores)
 
     # Reports and state
 
@@ -355,6 +383,7 @@ class ModelPool:
             "environment": asdict(self._environment),
             "latest": dict(self._latest),
             "matches": self.matches.state_dict(),
+            "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
         }
@@ -375,6 +404,7 @@ class ModelPool:
         self._environment = _opponent(state["environment"])
         self._latest = dict(state["latest"])
         self.matches.load_state_dict(state["matches"])
+        self.recent.load_state_dict(state.get("recent", {}))  # runs from before mode pfsp have none
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
 
@@ -446,7 +476,8 @@ class ModelPool:
         latest = self._models[self._latest[policy]]
         others = [one for one in self._checkpoints(policy) if one is not latest and one.retired is None]
         lags = self._lags(policy)
-        others.sort(key=lambda model: (self._worth(model, lags[model.uid]), -lags[model.uid]), reverse=True)
+        worth = self._worth(policy, others, lags)
+        others.sort(key=lambda model: (worth[model.uid], -lags[model.uid]), reverse=True)
         kept = {model.uid for model in others[: self.max_active_lora - 1]}
         for model in others:
             model.active = model.uid in kept
@@ -455,16 +486,23 @@ class ModelPool:
                 model.retired = latest.iteration
                 self.exploration.forget(model.uid)
 
-    def _worth(self, model: Opponent, lag: int) -> float:
-        """Return the priority of keeping an older checkpoint active; the caller breaks ties by recency."""
-        current = self._current(model.policy)
-        if self.sample_mode == "match-quality":
-            return self.ratings.quality(current.rating, model.rating)
-        if self.sample_mode == "ts-dist":
-            return -abs(current.rating[0] - model.rating[0])
-        if self.sample_mode == "lagged":
-            return float(self.lag_range[0] <= lag <= self.lag_range[1])
-        return 0.0
+    def _worth(self, policy: str, older: list[Opponent], lags: dict[str, int]) -> dict[str, float]:
+        """Return by uid the priority of keeping a policy's older checkpoints active."""
+        current = self._current(policy)
+        match self.sample_mode:
+            case "match-quality":
+                worth = [self.ratings.quality(current.rating, model.rating) for model in older]
+            case "ts-dist":
+                worth = [-abs(current.rating[0] - model.rating[0]) for model in older]
+            case "lagged":
+                low, high = self.lag_range
+                worth = [float(low <= lags[model.uid] <= high) for model in older]
+            case "pfsp" if older:
+                policies = [one.uid for one in self._models.values() if one.kind == "policy"]
+                worth = self._pfsp_weights(policies, older)
+            case _:
+                worth = [0.0] * len(older)
+        return {model.uid: value for model, value in zip(older, worth, strict=True)}
 
 
 def _opponent(entry: dict[str, Any]) -> Opponent:
