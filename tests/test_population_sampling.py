@@ -4,8 +4,11 @@ import hashlib
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
@@ -72,6 +75,62 @@ def test_other_modes_draw_what_they_drew_before_there_was_prioritised_play(mode)
         draws.append(pool.sample("default"))
         pool.add_checkpoint(f"a/{iteration}", iteration)
     assert hashlib.sha256(" ".join(draws).encode()).hexdigest()[:16] == DRAWN_BEFORE[mode]
+
+
+# The past, and mirror games
+
+
+def test_the_past_is_drawn_uniformly_from_its_first_copy_to_its_latest():
+    pool = make_pool("historical", ["x"])
+    for iteration in range(0, 40, 10):
+        pool.add_checkpoint(None if iteration == 0 else f"a/{iteration}", iteration)
+    assert_drawn_as(pool, dict.fromkeys(["ckpt-0", "ckpt-10", "ckpt-20", "ckpt-30"], 0.25))
+
+
+def test_the_policy_plays_itself_until_it_has_a_past():
+    pool = make_pool("historical")
+    assert pool.sample("default") == "default"
+
+
+@given(st.integers(3, 12), st.integers(1, 150))
+def test_copies_stay_spread_over_the_whole_run(most, copies):
+    pool = make_pool("historical", most=most)
+    for iteration in range(copies):
+        pool.add_checkpoint(f"a/{iteration}", iteration)
+    kept = [int(uid.removeprefix("ckpt-")) for uid in pool.active_checkpoints()]
+    assert len(kept) == min(most, copies)
+    assert (kept[0], kept[-1]) == (0, copies - 1)
+    gaps = [later - earlier for earlier, later in pairwise(kept)]
+    assert max(gaps[:-1], default=1) <= 2 * min(gaps[:-1], default=1)
+    assert max(gaps, default=1) == max(gaps[:-1], default=1), "the latest is no further away"
+
+
+def test_which_copies_stay_by_hand():
+    pool = make_pool("historical", most=4)
+    kept = []
+    for iteration in range(0, 90, 10):
+        pool.add_checkpoint(f"a/{iteration}", iteration)
+        kept.append([int(uid.removeprefix("ckpt-")) for uid in pool.active_checkpoints()])
+    assert kept[3:] == [
+        [0, 10, 20, 30],
+        [0, 20, 30, 40],
+        [0, 20, 40, 50],
+        [0, 20, 40, 60],
+        [0, 40, 60, 70],
+        [0, 40, 60, 80],
+    ]
+
+
+@pytest.mark.parametrize("mode", ["historical", "pfsp", "random"])
+async def test_a_share_of_the_games_is_played_and_trained_as_in_mirror(mode):
+    collector = make_collector(MockInferenceClient(["[check]"]), mode=mode, rule=SamplingRule(0.35))
+    jobs = [collector.scheduler.next_train_job() for _ in range(4000)]
+    mirror = [job for job in jobs if job.uids == ("default", "default")]
+    others = [job for job in jobs if set(job.uids) == {"default", "ckpt-0"}]
+    assert len(mirror) + len(others) == 4000
+    assert (len(mirror) - 1400) ** 2 / (4000 * 0.35 * 0.65) < CHI_SQUARE_999[1]
+    assert {len(job.spec.trained_pids) for job in mirror} == {2}
+    assert {len(job.spec.trained_pids) for job in others} == {1}
 
 
 # Prioritised fictitious self-play

@@ -117,6 +117,8 @@ CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{}"}
     [
         ("mirror", {}),
         ("lagged", {}),
+        ("pfsp", {}),
+        ("historical", {"population__mirror_share": "0.5"}),
         ("mirror", MAGNET),
         ("mirror", ALL_ACTIONS),
         ("mirror", SEVERAL_STEPS),

@@ -53,7 +53,7 @@ class GameScheduler:
     """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.
 
     Args:
-        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In mode ``mirror`` the
+        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In a mirror game the
             policies play every seat and every seat is trained. Otherwise one seat (or the environment's
             ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from the
             pool play the others: the same one for all seats of a policy.
@@ -96,7 +96,7 @@ class GameScheduler:
         """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
-        trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)
+        trained = env.trained_seats or (env.num_players if self.pool.draw_mirror(rng) else 1)
         pids = range(env.num_players)
         policies = [env.policy(pid) for pid in pids]
         if trained == env.num_players:

@@ -12,6 +12,8 @@ class PopulationSettings(Settings):
 
     sample_mode: SampleMode = "mirror"
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
+    mirror_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of games that are played as in `mirror`, in the other modes; in a program, of groups."""
     max_active_lora: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
@@ -43,6 +45,12 @@ class PopulationSettings(Settings):
 
     @model_validator(mode="after")
     def _has_an_opponent(self) -> "PopulationSettings":
+        if self.sample_mode == "mirror" and self.mirror_share:
+            raise InputError(
+                "population.mirror_share",
+                'is for other modes, but sample_mode is "mirror", in which every game is a mirror game',
+                "Leave it out, or choose another mode",
+            )
         if self.sample_mode == "fixed" and not self.fixed_opponents:
             raise InputError(
                 "population.fixed_opponents",

@@ -6,7 +6,17 @@ from typing import Any, Literal
 from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step
 
-SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration", "pfsp"]
+SampleMode = Literal[
+    "mirror",
+    "fixed",
+    "lagged",
+    "random",
+    "match-quality",
+    "ts-dist",
+    "exploration",
+    "historical",
+    "pfsp",
+]
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
 PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""

@@ -67,6 +67,7 @@ class ModelPool:
     - ``mirror``: the current model.
     - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current model if there is none.
       A lag counts checkpoints: 0 is the latest one, 1 the one before it.
+    - ``historical``: uniform over checkpoints, as in fictitious self-play.
     - ``random``: uniform over fixed models and checkpoints.
     - ``match-quality``: in proportion to TrueSkill's quality of the match against ``uid_me``.
     - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1), where d is the distance of the mean ratings.
@@ -82,9 +83,10 @@ class ModelPool:
 
     At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
     recency, by quality of the match with the current model (``match-quality``), by distance of the means
-    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), or by their weight for all
-    policies together (``pfsp``: those that are hardest now). Ties go to the more recent one. The others are
-    retired: they are never drawn again, so only their ratings and results must be kept. In mode ``lagged``, a
+    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), by their weight for
+    all policies together (``pfsp``: those that are hardest now), or so that they are spread evenly over the
+    run (``historical``, see :func:`spread_worth`). Ties go to the more recent one. The others are retired:
+    they are never drawn again, so only their ratings and results must be kept. In mode ``lagged``, a
     checkpoint that is too recent for the range is inactive but not retired. Fixed models do not change their
     state.
 
@@ -94,7 +96,7 @@ class ModelPool:
         tracker: receives every snapshot; ``None`` disables this.
         lag_range: lowest and highest lag, both inclusive.
         seed: seed of draws for which ``sample`` gets no generator.
-        rule: settings of single modes.
+        rule: settings of the modes.
 
     Raises:
         InputError: an argument is not as described.
@@ -250,6 +252,15 @@ class ModelPool:
         candidates, weights = self._candidates(me, policy)
         return rng.choices(candidates, weights)[0].uid
 
+    def draw_mirror(self, rng: random.Random) -> bool:
+        """Draw whether the next game is a mirror game, in which the policies play and train every seat.
+
+        It is one in mode ``mirror``; in other modes it is one with the probability of the rule. Without such
+        a share, nothing is drawn from ``rng``.
+        """
+        share = self.rule.mirror_share
+        return self.sample_mode == "mirror" or (share > 0 and rng.random() < share)
+
     def _candidates(self, me: Opponent, policy: str) -> tuple[list[Opponent], list[float] | None]:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self._models.values() if model.active and model.policy in ("", policy)]
@@ -262,6 +273,9 @@ class ModelPool:
             lags = self._lags(policy)
             lagged = [m for m in active if m.kind == "checkpoint" and low <= lags[m.uid] <= high]
             return lagged or [self._current(policy)], None
+        if self.sample_mode == "historical":
+            past = [model for model in active if model.kind == "checkpoint"]
+            return past or [self._current(policy)], None
         if self.sample_mode == "random":
             return active or [self._substitute(me, policy)], None
         others = [model for model in active if model.uid != me.uid]
@@ -497,12 +511,25 @@ class ModelPool:
             case "lagged":
                 low, high = self.lag_range
                 worth = [float(low <= lags[model.uid] <= high) for model in older]
+            case "historical":
+                number_of_latest = len(lags) - 1
+                worth = [spread_worth(number_of_latest - lags[model.uid]) for model in older]
             case "pfsp" if older:
                 policies = [one.uid for one in self._models.values() if one.kind == "policy"]
                 worth = self._pfsp_weights(policies, older)
             case _:
                 worth = [0.0] * len(older)
         return {model.uid: value for model, value in zip(older, worth, strict=True)}
+
+
+def spread_worth(number: int) -> float:
+    """Return the priority of keeping the checkpoint with this number, from 0 on, for an even spread.
+
+    It is the largest power of two that divides the number; without an end for 0. If those with the highest
+    priority are kept, and the more recent one of equals, no gap between two neighbours is more than twice
+    another, however long the run is.
+    """
+    return float(number & -number) or math.inf
 
 
 def _opponent(entry: dict[str, Any]) -> Opponent:

@@ -7,10 +7,12 @@ from selfplay.core.play import PfspForm
 
 @dataclass(frozen=True)
 class SamplingRule:
-    """Settings of single sample modes.
+    """Settings of the sample modes.
 
     Attributes:
+        mirror_share: the probability of a mirror game in every mode but ``mirror``.
         pfsp: the form of the weights of mode ``pfsp``.
     """
 
+    mirror_share: float = 0.0
     pfsp: PfspForm = "hard"
