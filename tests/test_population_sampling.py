@@ -131,6 +131,9 @@ async def test_a_share_of_the_games_is_played_and_trained_as_in_mirror(mode):
     assert (len(mirror) - 1400) ** 2 / (4000 * 0.35 * 0.65) < CHI_SQUARE_999[1]
     assert {len(job.spec.trained_pids) for job in mirror} == {2}
     assert {len(job.spec.trained_pids) for job in others} == {1}
+    figures = collector.pool.figures()
+    assert figures["default"]["drawn"] == len(mirror)
+    assert figures["ckpt-0"]["drawn"] == len(others)
 
 
 # Prioritised fictitious self-play
@@ -162,11 +165,13 @@ def test_an_unrated_candidate_has_the_largest_weight_of_the_others():
 
 def test_win_rates_are_smoothed_and_old_games_fade():
     recent = RecentResults()
-    assert recent.win_rate(["me"], "other") == 0.5
-    recent.add_game("me", {"me": 1.0, "other": -1.0})
-    assert recent.win_rate(["me"], "other") == pytest.approx(2 / 3)
+    for number in range(10):
+        assert recent.win_rate(["me"], "other") is None, "it is unrated until its tenth game"
+        recent.add_game("me", {"me": float(number == 0), "other": float(number != 0) / 2})
+    games = sum(0.99**age for age in range(10))
+    assert recent.win_rate(["me"], "other") == pytest.approx((0.99**9 + 1) / (games + 2))
     recent.add_game("me", {"me": 0.0, "other": 0.0})
-    assert recent.win_rate(["me"], "other") == pytest.approx((0.99 + 0.5 + 1) / (0.99 + 1 + 2))
+    assert recent.win_rate(["me"], "other") == pytest.approx((0.99**10 + 0.5 + 1) / (0.99 * games + 1 + 2))
     for _ in range(1000):
         recent.add_game("me", {"me": 1.0, "other": 0.0})
     assert recent.win_rate(["me"], "other") == pytest.approx(101 / 102, abs=1e-3)
@@ -260,7 +265,7 @@ def test_a_forgotten_copy_leaves_no_win_rate():
     play(pool, "ckpt-1", "w" * 20)
     pool.forget_after(0)
     pool.add_checkpoint("b/1", 1)
-    assert pool.recent.win_rate(["default"], "ckpt-1") == 0.5
+    assert pool.recent.win_rate(["default"], "ckpt-1") is None
 
 
 def test_a_restored_pool_draws_by_the_same_win_rates():
@@ -281,7 +286,7 @@ def test_a_state_from_before_prioritised_play_is_read():
     pool = make_pool("random", ["x"])
     play(pool, "fixed-x", "w")
     state = json.loads(json.dumps(pool.state_dict()))
-    del state["recent"]
+    del state["recent"], state["drawn"]
     again = make_pool("random")
     again.load_state_dict(state)
     assert again.sample("default") == "fixed-x"

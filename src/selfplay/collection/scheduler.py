@@ -90,7 +90,11 @@ class GameScheduler:
     def next_train_job(self) -> Job:
         """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
-        return self.train_job(index)
+        job = self.train_job(index)
+        trained = job.spec.trained_pids
+        others = {uid for pid, uid in enumerate(job.uids) if pid not in trained}
+        self.pool.count_drawn(others or {*job.uids})
+        return job
 
     def train_job(self, index: int) -> Job:
         """Return the training game with this number, against an opponent of the pool's present state."""

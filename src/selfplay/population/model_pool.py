@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Protocol, get_args
 
@@ -21,9 +22,6 @@ POLICY_UID = TRAINED
 
 # One-player games are rated against this dummy member, which always scores 0. It is never sampled.
 ENVIRONMENT_UID = "fixed-env"
-
-RATED_AFTER = 10
-"""Games between a policy and a member after which mode ``pfsp`` goes by the policy's win rate."""
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
 # as one member; version 2 knew one policy.
@@ -49,7 +47,7 @@ class PoolTracker(Protocol):
         ts_dict: dict[str, dict[str, float]],
         exploration: dict[str, dict[str, float]],
     ) -> None:
-        """Record games by pair of uids, ratings (``mu``, ``sigma``) by uid, and pct_unique by environment."""
+        """Record games by pair of uids, :meth:`ModelPool.figures`, and pct_unique by environment."""
 
 
 class ModelPool:
@@ -75,7 +73,7 @@ class ModelPool:
       games; a model without games has share 1, so that it gets some games.
     - ``pfsp``: prioritised fictitious self-play, by the win rate of ``uid_me``, a policy, against the model
       in recent games (:class:`RecentResults`), in one of three forms (:func:`pfsp_weights`). A model that it
-      has met in fewer than ``RATED_AFTER`` games has the largest weight of the others.
+      has met in fewer than 10 games has the largest weight of the others.
 
     The last four modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
@@ -133,6 +131,7 @@ class ModelPool:
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
         self._latest: dict[str, str] = {}
         self._draws = 0
+        self._drawn: Counter[str] = Counter()
 
     # Members
 
@@ -180,6 +179,7 @@ class ModelPool:
         removed = {one.uid for one in self._checkpoints() if (one.iteration or 0) > iteration}
         for uid in removed:
             del self._models[uid]
+            del self._drawn[uid]
             self.exploration.forget(uid)
         self.matches.forget(removed)
         self.recent.forget(removed)
@@ -261,6 +261,11 @@ class ModelPool:
         share = self.rule.mirror_share
         return self.sample_mode == "mirror" or (share > 0 and rng.random() < share)
 
+    def count_drawn(self, uids: Iterable[str]) -> None:
+        """Count a game for which these members were drawn; that is a policy itself in a mirror game."""
+        if self.sample_mode != "mirror":
+            self._drawn.update(uids)
+
     def _candidates(self, me: Opponent, policy: str) -> tuple[list[Opponent], list[float] | None]:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self._models.values() if model.active and model.policy in ("", policy)]
@@ -293,12 +298,7 @@ class ModelPool:
 
     def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
         """Return the weights of members by the win rates of these policies together."""
-        rates = []
-        for member in members:
-            games = sum(self.matches.record(policy, member.uid).games for policy in policies)
-            is_rated = games >= RATED_AFTER
-            rates.append(self.recent.win_rate(policies, member.uid) if is_rated else None)
-        return pfsp_weights(rates, self.rule.pfsp)
+        return pfsp_weights([self.recent.win_rate(policies, one.uid) for one in members], self.rule.pfsp)
 
     # Results
 
@@ -375,19 +375,27 @@ class ModelPool:
         it won alone, ``None`` before the first); ``matches`` are by uid and other uid, ``exploration`` by
         environment. Call it once per training step, because it traverses the whole pool.
         """
-        players = [*self._models.values()]
-        if self._environment.games:
-            players.append(self._environment)
         exploration = self.exploration.summary()
         if self.tracker is not None:
-            ratings = {player.uid: {"mu": player.rating[0], "sigma": player.rating[1]} for player in players}
-            self.tracker.log_model_pool(self.matches.counts(), ratings, exploration)
+            self.tracker.log_model_pool(self.matches.counts(), self.figures(), exploration)
         return {
             "current_uid": self.current_uid(),
-            "models": {player.uid: self._describe(player) for player in players},
+            "models": {player.uid: self._describe(player) for player in self._players()},
             "matches": self.matches.state_dict(),
             "exploration": exploration,
         }
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return by uid the rating, ``mu`` and ``sigma``, and the games for which the member was ``drawn``.
+
+        The latter is left out of members that never were.
+        """
+        figures = {}
+        for player in self._players():
+            mu, sigma = player.rating
+            drawn = {"drawn": self._drawn[player.uid]} if self._drawn[player.uid] else {}
+            figures[player.uid] = {"mu": mu, "sigma": sigma, **drawn}
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
@@ -400,6 +408,7 @@ class ModelPool:
             "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
+            "drawn": dict(self._drawn),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -418,9 +427,11 @@ class ModelPool:
         self._environment = _opponent(state["environment"])
         self._latest = dict(state["latest"])
         self.matches.load_state_dict(state["matches"])
-        self.recent.load_state_dict(state.get("recent", {}))  # runs from before mode pfsp have none
+        # Runs from before mode pfsp have neither these results nor counts of draws.
+        self.recent.load_state_dict(state.get("recent", {}))
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
+        self._drawn = Counter(state.get("drawn", {}))
 
     def _describe(self, player: Opponent) -> dict[str, Any]:
         self_play = self.matches.record(player.uid, player.uid).games
@@ -437,6 +448,10 @@ class ModelPool:
         }
 
     # Helpers
+
+    def _players(self) -> list[Opponent]:
+        """Return all models, and the environment of one-player games if there were any."""
+        return [*self._models.values(), *([self._environment] if self._environment.games else [])]
 
     def _register(self, model: Opponent) -> None:
         if model.uid in self._models:

@@ -9,17 +9,25 @@ DECAY = 0.99
 
 A policy changes while it learns, so a win rate counts about its last 1 / (1 - 0.99) = 100 games."""
 
+RATED_AFTER = 10
+"""The number of games after which a member is rated."""
+
 
 @dataclass
 class FadingRecord:
-    """One policy's games against another member; each game counts ``DECAY`` to the number of later ones."""
+    """One policy's games against another member.
 
+    They ``met`` in so many games; in the other counts a game counts ``DECAY`` to the number of later ones.
+    """
+
+    met: int = 0
     games: float = 0.0
     wins: float = 0.0
     draws: float = 0.0
 
     def add(self, won: bool, drawn: bool) -> None:
         """Count a game."""
+        self.met += 1
         self.games = DECAY * self.games + 1
         self.wins = DECAY * self.wins + won
         self.draws = DECAY * self.draws + drawn
@@ -39,12 +47,14 @@ class RecentResults:
                 record = self._records.setdefault(policy, {}).setdefault(uid, FadingRecord())
                 record.add(mine > score, mine == score)
 
-    def win_rate(self, policies: Sequence[str], uid: str) -> float:
-        """Return the win rate of these policies together against a member.
+    def win_rate(self, policies: Sequence[str], uid: str) -> float | None:
+        """Return the win rate of these policies together against a member; ``None`` if it is not rated.
 
-        It is smoothed, (wins + draws / 2 + 1) / (games + 2): above 0, below 1, and 0.5 without games.
+        It is smoothed, (wins + draws / 2 + 1) / (games + 2), and so above 0 and below 1.
         """
         records = [self._records.get(policy, {}).get(uid, FadingRecord()) for policy in policies]
+        if sum(one.met for one in records) < RATED_AFTER:
+            return None
         points = sum(one.wins + one.draws / 2 for one in records)
         return (points + 1) / (sum(one.games for one in records) + 2)
 

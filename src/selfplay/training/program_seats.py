@@ -68,12 +68,14 @@ class ProgramSeats:
     def _drawn(self, rng: random.Random) -> tuple[str, dict[str, str]] | None:
         """Return the role that is trained, and the member in each role; ``None`` for a mirror game."""
         if self.pool.draw_mirror(rng):
+            self.pool.count_drawn({self.policy_of[role] for role in self.roles})
             return None
         trained = rng.choice(self.roles)
         mine = self.policy_of[trained]
         others = {
             role: self.pool.sample(mine, rng, self.policy_of[role]) for role in self.roles if role != trained
         }
+        self.pool.count_drawn({*others.values()})
         return trained, {trained: mine, **others}
 
     def _agent(self, uid: str) -> AgentSpec:

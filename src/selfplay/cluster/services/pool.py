@@ -229,8 +229,9 @@ class PoolService(PoolMembers):
     def _tell_tracker(self) -> None:
         if self.tracker is not None:
             pool = self.pool
-            ratings = {one.uid: {"mu": one.rating[0], "sigma": one.rating[1]} for one in pool.opponents()}
-            self.tracker.log_model_pool.remote(pool.matches.counts(), ratings, pool.exploration.summary())
+            self.tracker.log_model_pool.remote(
+                pool.matches.counts(), pool.figures(), pool.exploration.summary()
+            )
 
     def _snapshot_if_long(self) -> None:
         journal = self._kept.journal
