@@ -3,11 +3,13 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.payoff_games import PayoffGame
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,13 @@ class Job:
 
     @property
     def is_training(self) -> bool:
-        """Whether the game is played to be learned from, not to evaluate."""
+        """Whether the game is played to be learned from, not to evaluate or for payoffs."""
         return self.meta.type == "train"
+
+    @property
+    def is_payoff(self) -> bool:
+        """Whether the game is played for the payoff matrix of the pool."""
+        return self.meta.type == "payoff"
 
 
 class GameScheduler:
@@ -130,9 +137,20 @@ class GameScheduler:
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
         return self._job("eval", index, env, me, uids, set(), seat)
 
+    def next_payoff_jobs(self, most: int | None = None) -> list[Job]:
+        """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
+
+        Two games in a row, which differ in the order of seats, have the same environment.
+        """
+        return [self._payoff_job(game) for game in self.pool.payoffs.take(most)]
+
+    def _payoff_job(self, game: PayoffGame) -> Job:
+        env = self.environments.sample(random.Random(derive_seed(self.seed, "payoff pair", game.number // 2)))
+        return self._job("payoff", game.number, env, game.first, (game.first, game.second), set())
+
     def _job(
         self,
-        kind: str,
+        kind: Literal["train", "eval", "payoff"],
         index: int,
         env: EnvSpec,
         me: str,
@@ -144,7 +162,7 @@ class GameScheduler:
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
         opponents = [uid for uid in uids if uid != me]
         meta = TaskMeta(
-            type="train" if kind == "train" else "eval",
+            type=kind,
             index=index,
             env_id=env.env_id,
             seed=seed,

@@ -22,6 +22,9 @@ class PopulationSettings(Settings):
     """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
     least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: all that are not beaten alike,
     min(0.5, 1 - x)."""
+    payoff_games: int = Field(default=64, ge=2)
+    """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
+    them in either order of seats. Nobody learns from them."""
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""

@@ -13,6 +13,7 @@ from selfplay.core.play import SampleMode
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
 from selfplay.population.opponent_weights import distance_weights, pfsp_weights, proportional_weights
+from selfplay.population.payoff_games import PayoffGames
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.population.recent_results import RecentResults
 from selfplay.population.sampling_rule import SamplingRule
@@ -74,19 +75,22 @@ class ModelPool:
     - ``pfsp``: prioritised fictitious self-play, by the win rate of ``uid_me``, a policy, against the model
       in recent games (:class:`RecentResults`), in one of three forms (:func:`pfsp_weights`). A model that it
       has met in fewer than 10 games has the largest weight of the others.
+    - ``meta-nash``: by the probabilities in the Nash equilibrium of maximum entropy of the game in which each
+      side chooses one of the models. What they earn is known from games between them (:class:`PayoffGames`),
+      which somebody has to play. For games of two, with one policy in both seats.
 
-    The last four modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
+    The last five modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
     above, normalised so that they do not sum to 1; here they do.
 
     At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
     recency, by quality of the match with the current model (``match-quality``), by distance of the means
-    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), by their weight for
-    all policies together (``pfsp``: those that are hardest now), or so that they are spread evenly over the
-    run (``historical``, see :func:`spread_worth`). Ties go to the more recent one. The others are retired:
-    they are never drawn again, so only their ratings and results must be kept. In mode ``lagged``, a
-    checkpoint that is too recent for the range is inactive but not retired. Fixed models do not change their
-    state.
+    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), by their weight for all policies
+    together (``pfsp``: those that are hardest now), by their probability among those that have played
+    (``meta-nash``), or so that they are spread evenly over the run (``historical``, see
+    :func:`spread_worth`). Ties go to the more recent one. The others are retired: they are never drawn again,
+    so only their ratings and results must be kept. In mode ``lagged``, a checkpoint that is too recent for
+    the range is inactive but not retired. Fixed models do not change their state.
 
     Args:
         sample_mode: one of the modes.
@@ -127,6 +131,7 @@ class ModelPool:
         self.exploration = ExplorationTracker()
         self.matches = MatchTable()
         self.recent = RecentResults()
+        self.payoffs = PayoffGames(self.rule.payoff_games)
         self._models: dict[str, Opponent] = {}
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
         self._latest: dict[str, str] = {}
@@ -168,6 +173,7 @@ class ModelPool:
             self.exploration.inherit(uid, source.uid)
         self._latest[policy] = uid
         self._maintain_active_pool(policy)
+        self._schedule_payoffs(uid)
         return uid
 
     def forget_after(self, iteration: int) -> set[str]:
@@ -183,6 +189,7 @@ class ModelPool:
             self.exploration.forget(uid)
         self.matches.forget(removed)
         self.recent.forget(removed)
+        self.payoffs.forget(removed)
         self._latest = {one.policy: one.uid for one in self._checkpoints()}
         return removed
 
@@ -205,6 +212,7 @@ class ModelPool:
         if uid == ENVIRONMENT_UID:
             raise InputError("name", "'env' is reserved for one-player games", "Choose another name.")
         self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1]), active))
+        self._schedule_payoffs(uid)
         return uid
 
     def current_uid(self, policy: str = POLICY_UID) -> str | None:
@@ -293,6 +301,8 @@ class ModelPool:
             return others, distance_weights([abs(me.rating[0] - model.rating[0]) for model in others])
         if self.sample_mode == "pfsp":
             return others, self._pfsp_weights([me.uid], others)
+        if self.sample_mode == "meta-nash":
+            return others, self.payoffs.mixture([model.uid for model in others])
         diversities = [self.exploration.diversity(model.uid) for model in others]
         return others, proportional_weights([1.0 if share is None else share for share in diversities])
 
@@ -397,6 +407,10 @@ class ModelPool:
             figures[player.uid] = {"mu": mu, "sigma": sigma, **drawn}
         return figures
 
+    def unplayed_pairs(self) -> int:
+        """Return the number of pairs of active members without a finished payoff game."""
+        return self.payoffs.unplayed_pairs(self._drawable()) if self.sample_mode == "meta-nash" else 0
+
     def state_dict(self) -> dict[str, Any]:
         """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
         return {
@@ -405,6 +419,7 @@ class ModelPool:
             "environment": asdict(self._environment),
             "latest": dict(self._latest),
             "matches": self.matches.state_dict(),
+            "payoffs": self.payoffs.state_dict(),
             "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
@@ -427,7 +442,9 @@ class ModelPool:
         self._environment = _opponent(state["environment"])
         self._latest = dict(state["latest"])
         self.matches.load_state_dict(state["matches"])
-        # Runs from before mode pfsp have neither these results nor counts of draws.
+        # Runs from before mode pfsp have no payoffs, recent results and counts of draws.
+        if "payoffs" in state:
+            self.payoffs.load_state_dict(state["payoffs"])
         self.recent.load_state_dict(state.get("recent", {}))
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
@@ -514,6 +531,16 @@ class ModelPool:
             if not model.active and not waits:
                 model.retired = latest.iteration
                 self.exploration.forget(model.uid)
+                self.payoffs.drop([model.uid])
+
+    def _schedule_payoffs(self, uid: str) -> None:
+        """Have a new member that may be drawn play the others, if the mode needs to know what they earn."""
+        drawable = self._drawable()
+        if self.sample_mode == "meta-nash" and uid in drawable:
+            self.payoffs.join(uid, [other for other in drawable if other != uid])
+
+    def _drawable(self) -> list[str]:
+        return [one.uid for one in self._models.values() if one.active]
 
     def _worth(self, policy: str, older: list[Opponent], lags: dict[str, int]) -> dict[str, float]:
         """Return by uid the priority of keeping a policy's older checkpoints active."""
@@ -532,6 +559,9 @@ class ModelPool:
             case "pfsp" if older:
                 policies = [one.uid for one in self._models.values() if one.kind == "policy"]
                 worth = self._pfsp_weights(policies, older)
+            case "meta-nash" if older:
+                fixed = [one for one in self._models.values() if one.active and one.kind != "checkpoint"]
+                worth = self.payoffs.mixture([one.uid for one in (*older, *fixed)])[: len(older)]
             case _:
                 worth = [0.0] * len(older)
         return {model.uid: value for model, value in zip(older, worth, strict=True)}

@@ -217,7 +217,8 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
 
 def sampling_rule(config: Config) -> SamplingRule:
     """Return the settings of the sample modes."""
-    return SamplingRule(config.population.mirror_share, config.population.pfsp)
+    population = config.population
+    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games)
 
 
 def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:

@@ -206,10 +206,13 @@ class PoolService(PoolMembers):
         """Return the account of all games.
 
         ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
-        were too old to be learned.
+        were too old to be learned. In mode ``meta-nash``, ``unplayed_pairs`` of active members have not
+        finished a game.
         """
         ledger, accounts = self.ledger, self.ledger.accounts
         more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
+        if self.pool.sample_mode == "meta-nash":
+            more["unplayed_pairs"] = self.pool.unplayed_pairs()
         return accounts.figures() | more
 
     def checkpoint_summary(self) -> dict[str, Any]:
