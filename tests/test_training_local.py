@@ -143,6 +143,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learni
     cut_back(tmp_path / "cut", to=5)
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert metrics_of(tmp_path / "whole")[-1]["accounts/failed"] == 0
+    assert accounts_balance(tmp_path / "cut")
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
 
 
