@@ -272,8 +272,11 @@ def test_a_restored_pool_draws_by_the_same_win_rates():
     pool = make_pool("pfsp", ["x", "y", "z"])
     for name, results in {"x": "wwl" * 9, "y": "wd" * 9, "z": "l" * 9}.items():
         play(pool, f"fixed-{name}", results)
+    pool.count_drawn(["fixed-x"])
     again = make_pool("pfsp")
     again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    assert again.figures() == pool.figures()
+    assert again.figures()["fixed-x"]["drawn"] == 1
     for _ in range(3):
         draws = [pool.sample("default") for _ in range(30)]
         assert [again.sample("default") for _ in range(30)] == draws
