@@ -129,7 +129,6 @@ SETTINGS = {
     "population__payoff_games": "6",
     "population__add_every": "1",
     "population__max_active_lora": "3",
-    "population__fixed_opponents": "['random']",
     "population__mirror_share": "0.2",
     "learning__learning_rate": "0.05",
     "evaluation__every": "0",
@@ -143,9 +142,9 @@ def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path
     train(configure(model, **SETTINGS | ON_RAY), tmp_path / "there", quiet())
     met = [[game.meta["uids"] for game in games(tmp_path / where)] for where in ("here", "there")]
     assert met[0] == met[1]
-    assert {uid for uids in met[0] for uid in uids} >= {"default", "ckpt-0", "fixed-random"}
+    assert len({uid for uids in met[0] for uid in uids}) > 2, "some copies are drawn"
     here, there = metrics_of(tmp_path / "here"), metrics_of(tmp_path / "there")
-    # 6 with ckpt-0, 12 with ckpt-1, 18 with each later copy; those of the last are not needed any more.
-    assert [line["accounts/payoff_finished"] for line in here] == [6, 18, 36, 54]
-    assert there[-1]["accounts/payoff_finished"] == 54
+    # 6 with ckpt-1, 12 with each later copy; those of the last are not needed any more.
+    assert [line["accounts/payoff_finished"] for line in here] == [0, 6, 18, 30]
+    assert there[-1]["accounts/payoff_finished"] == 30
     assert there[-1]["accounts/payoff_failed"] == 0
