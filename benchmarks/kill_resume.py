@@ -98,7 +98,12 @@ def differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 def accounts_balance(run: Path) -> bool:
     """Return whether the last metrics line accounts for every game and step."""
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    counts = {
+        name: last.get(f"accounts/{name}", 0.0)
+        for name in ("payoff_started", "payoff_finished", "payoff_failed")
+    }
     games = last["accounts/started"] == last["accounts/finished"] + last["accounts/failed"]
+    games &= counts["payoff_started"] == counts["payoff_finished"] + counts["payoff_failed"]
     parts = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
     steps = {part: last.get(f"accounts/steps {part}", 0.0) for part in ("added", *parts)}
     return games and steps["added"] == sum(steps[part] for part in parts)

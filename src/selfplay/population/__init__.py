@@ -11,6 +11,7 @@ from selfplay.population.match_table import MatchRecord, MatchTable
 from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool
 from selfplay.population.payoffs import Payoff, PayoffMatrix, PayoffTable
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
+from selfplay.population.sampling_rule import SamplingRule
 
 __all__ = [
     "ENVIRONMENT_UID",
@@ -25,6 +26,7 @@ __all__ = [
     "PayoffTable",
     "Rating",
     "SampleMode",
+    "SamplingRule",
     "TrueSkillRatings",
     "UniformRandomEnvSampler",
     "WeightedEnvSampler",
