@@ -63,6 +63,8 @@ class EvaluationSettings(Settings):
     """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
     environment that does not list its legal moves."""
     nash_conv: bool = False
-    """Compute NashConv exactly (small OpenSpiel games)."""
+    """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
+    nash_conv_minutes: float = Field(default=10.0, gt=0)
+    """Time limit of a NashConv. If the first positions show that it would take longer, that is an error."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""

@@ -135,10 +135,10 @@ def check_nash_conv(env_id: str) -> None:
             f"{env_id} is not an OpenSpiel game",
             "Set it to false",
         )
-    from selfplay.envs.openspiel_game import information_states
+    from selfplay.evaluation.nash_conv import states_of
 
     with renaming({"env.id": "evaluation.nash_conv"}):
-        information_states(env_id)
+        states_of(env_id)
 
 
 @contextmanager
