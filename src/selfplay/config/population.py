@@ -57,6 +57,9 @@ class EvaluationSettings(Settings):
     """Number of games in each match before and after training, with balanced seats."""
     games_during: int = Field(default=100, ge=2)
     """Number of games in each match during training."""
+    patience: int = Field(default=0, ge=0)
+    """The run ends early if so many evaluations in a row, in none of their matches, have a mean reward whose
+    95% interval is above the best mean before; 0 for never. It needs `every`."""
     games_alongside: int = Field(default=0, ge=0)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
     opponents: list[str] | None = None

@@ -43,6 +43,8 @@ def check_config(config: Config) -> list[str]:
     for field, algorithm in config.learning.algorithms.items():
         found += _check_algorithm(algorithm, field)
     check_keep_best(config)
+    if config.evaluation.patience and not config.evaluation.every:
+        raise InputError("evaluation.patience", "nothing is measured during training", "Set evaluation.every")
     check_extras(config.tracking)
     found += _check_runtime(config)
     return found
