@@ -12,7 +12,7 @@ from rich.console import Console
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
-from selfplay.core import AgentSpec, Arena, InputError
+from selfplay.core import AgentSpec, Arena, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
@@ -150,6 +150,11 @@ def evaluate(
     alone = env.num_players == 1
     engine = build_engine(source, console, seed, other)
     played: list[tuple[int, list[dict[str, Any]]]] = []
+
+    def keep(index: int, rollout: Rollout) -> None:
+        played.append((index % env.num_players, rollout.extras["turns"]))
+
+    solved = solved_game(env.id) is not None
     view = view_of(console, "games", games)
     view.start()
     try:
@@ -169,12 +174,12 @@ def evaluate(
                 max_turns=env.max_turns,
                 error_allowance=env.error_allowance,
                 on_game=view.count,
-                on_rollout=lambda index, one: played.append((index % env.num_players, one.extras["turns"])),
+                on_rollout=keep if solved else None,
             )
         )
     finally:
         view.stop()
-    kept = _kept_value(env.id, played, console)
+    kept = _kept_value(env.id, played, console) if solved else None
     console.print(match_table([result], kept))
     measured = exact_measure(engine, env, seats, console) if exact else None
     return Evaluated(
@@ -222,12 +227,10 @@ def exact_measure(
 def _kept_value(
     env_id: str, played: list[tuple[int, list[dict[str, Any]]]], console: Console
 ) -> KeptValue | None:
-    """Compare the moves of a match with minimax; ``None`` where that cannot solve the game."""
-    if solved_game(env_id) is None:
-        return None
+    """Compare the moves of a match with minimax; ``None`` if its search takes too many positions."""
     with working(console, f"comparing the moves with perfect play of {env_id}"):
         try:
             return kept_value(env_id, played)
-        except InputError:  # found only by searching: the game has too many positions
+        except InputError:
             print_line(console, f"note: {env_id} is too large to compare the moves with perfect play")
             return None
