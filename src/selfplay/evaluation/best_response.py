@@ -148,7 +148,7 @@ def _notes(result: Exploited) -> list[str]:
     fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
     found = "a lower bound: a better response may gain more" if result.found else "no gain found"
     lines = [
-        f"The sum of the gains is {found}. In parentheses: 95% intervals.",
+        f"The sum of the gains is {found}. All intervals are of 95%.",
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
@@ -161,4 +161,4 @@ def _notes(result: Exploited) -> list[str]:
 
 
 def _text(number: Interval) -> str:
-    return f"{number.mid:+.3f} ({number.low:+.3f} to {number.high:+.3f})"
+    return f"{number.mid:+.3f} ± {number.high - number.mid:.3f}"
