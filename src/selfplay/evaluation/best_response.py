@@ -146,9 +146,9 @@ def exploited_table(result: Exploited) -> Group:
 
 def _notes(result: Exploited) -> list[str]:
     fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
-    found = "a lower bound: a better response may gain more" if result.found else "no gain found"
+    found = "a lower bound of NashConv" if result.found else "not above 0 beyond chance: no gain found"
     lines = [
-        f"The sum of the gains is {found}. All intervals are of 95%.",
+        f"The sum of the gains is {found}. A better response may gain more. Intervals are of 95%.",
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
