@@ -1,0 +1,82 @@
+"""The training of a best response: a configuration in which a frozen policy is the only opponent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from selfplay.commands.model_source import ModelSource
+from selfplay.config import Config
+from selfplay.config.play import EnvSettings
+from selfplay.config.problems import first_problem
+from selfplay.core import InputError
+from selfplay.core.adapters import BASE, TRAINED
+from selfplay.learning.checkpoints import load_adapter_config
+from selfplay.training.evaluation_opponents import tells_moves
+
+POLICY = "policy"
+"""Name of the frozen policy in the run of the best response."""
+EVALUATE_EVERY = 5
+PATIENCE = 4
+MOST_AT_ONCE = 1024
+"""Games in flight."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the best response is given: updates, games of each, and games to measure it; its seed."""
+
+    updates: int
+    games_per_step: int
+    games: int
+    seed: int
+
+
+def best_response_config(source: ModelSource, env: EnvSettings, budget: Budget, from_base: bool) -> Config:
+    """Return the training of a best response: one seat, drawn uniformly, against the policy in all others.
+
+    The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer, and
+    its average forgets faster: a best response to an opponent that stays the same does not circle.
+
+    Raises:
+        InputError: the model has several policies, or its adapter has a shape that cannot be trained.
+    """
+    adapters = source.adapters()
+    if len(adapters) > 1:
+        problem = "it has several policies, and a best response is trained against one"
+        raise InputError("RUN", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
+    data: dict[str, Any] = {
+        "seed": budget.seed,
+        "model": source.model.model_dump(exclude_none=True),
+        "envs": [env.model_dump() | {"policies": []}],
+        "inference": {"max_tokens": source.max_tokens},
+        "collection": {
+            "games_per_step": budget.games_per_step,
+            "concurrency": min(budget.games_per_step, MOST_AT_ONCE),
+        },
+        "buffer": {"log_batches": False},
+        "learning": {"steps": budget.updates, "schedule": "constant", "average_decay": 0.8},
+        "population": {"sample_mode": "fixed", "fixed_opponents": [POLICY if adapters else BASE]},
+        "evaluation": {
+            "every": EVALUATE_EVERY,
+            "patience": PATIENCE,
+            "games": budget.games_per_step,
+            "games_during": budget.games_per_step,
+            "opponents": [POLICY if adapters else BASE],
+        },
+        "run": {"save_every": EVALUATE_EVERY},
+    }
+    if tells_moves(env.id):
+        magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01}
+        data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
+    if adapters:
+        adapter = adapters[TRAINED].absolute()
+        lora = load_adapter_config(adapter)
+        alpha = int(lora["lora_alpha"])
+        data["lora"] = {"rank": lora["r"], "alpha": alpha, "target_modules": lora["target_modules"]}
+        data["frozen"] = {POLICY: str(adapter)}
+        data["start"] = {} if from_base else {TRAINED: str(adapter)}
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
