@@ -46,6 +46,14 @@ def test_a_finished_run_has_its_games_model_progress_and_last_figures(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("patience", "state"), [(1, "finished"), (2, "stopped")])
+def test_a_run_that_settled_is_finished_before_its_last_update(tmp_path, patience, state):
+    evaluations = {step: {RANDOM: match(98, 200)} for step in (0, 4)}
+    changes = {"learning__steps": "9", "evaluation__every": "4", "evaluation__patience": str(patience)}
+    run = read_run(write_run(tmp_path / "run", evaluations, finished=False, **changes))
+    assert (run.updates, run.total, run.state) == (4, 9, state)
+
+
 def test_the_figure_by_which_the_best_is_kept_comes_first(tmp_path):
     results = {"kuhn_poker-optimal": match(90, 200, opponent="optimal"), RANDOM: match(98, 200)}
     path = write_run(tmp_path / "run", {4: results}, run__keep_best="loss rate against optimal")

@@ -24,6 +24,7 @@ from selfplay.read.fine_tuning import FineTuningFiles
 from selfplay.training.best import is_kept_by
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import RUNS
+from selfplay.training.settled import has_settled
 from selfplay.training.start_log import failure_of
 
 State = Literal["running", "finished", "stopped", "failed", "damaged"]
@@ -144,7 +145,7 @@ def _read_into(listed: ListedRun, run: RunDirectory) -> None:
     listed.updates = _last_step(run.metrics_file)
     listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
     listed.figures = headline(config, read_figures(run.evaluation, listed.measured_at))
-    finished = run.is_finished(listed.total)
+    finished = run.is_finished(listed.total) or has_settled(run.evaluation, config.evaluation.patience)
     iterations = None if config.finetune is None else config.finetune.rl.num_iterations
     tuning = FineTuningFiles(run.path).read(iterations)
     if tuning is not None and config.finetune is not None:

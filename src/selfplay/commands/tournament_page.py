@@ -208,7 +208,7 @@ def _shares(rankings: Rankings) -> Figure:
         ("α-rank", lambda one: one.alpharank),
     ]
     traces = [_bars(name, colour, rankings, share) for colour, (name, share) in enumerate(named)]
-    layout = _rows_layout("share", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
+    layout = _rows_layout("", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
     layout["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
     return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
 
