@@ -30,8 +30,8 @@ class _Axis:
         share = (math.log2(value) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self) -> list[int]:
-        return [2**power for power in range(max(self.low, 0), self.high + 1)]
+    def ticks(self) -> list[float]:
+        return [2.0**power for power in range(self.low, self.high + 1)]
 
 
 def line_chart(lines: list[Line], x_title: str, y_title: str) -> str:
@@ -55,16 +55,20 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x_title: str, y_title: str) -> str:
     for tick in x_axis.ticks():
         x = x_axis.place(tick)
         parts.append(f'<path d="M{x} {TOP}V{HEIGHT - BOTTOM}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:,}</text>')
+        parts.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_text(tick)}</text>')
     for tick in y_axis.ticks():
         y = y_axis.place(tick)
         parts.append(f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{tick:,}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{_text(tick)}</text>')
     middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
     parts.append(f'<text x="{middle_x}" y="{HEIGHT - 16}" text-anchor="middle">{x_title}</text>')
     turned = f'transform="rotate(-90 16 {middle_y})"'
     parts.append(f'<text x="16" y="{middle_y}" text-anchor="middle" {turned}>{y_title}</text>')
     return "\n".join(parts)
+
+
+def _text(tick: float) -> str:
+    return f"{tick:,.0f}" if tick >= 1 else f"{tick:g}"
 
 
 def _line(line: Line, colour: str, x_axis: _Axis, y_axis: _Axis, legend_y: float) -> str:
