@@ -88,6 +88,26 @@ def test_a_result_can_be_written_to_a_file_beside_the_table(trained, tmp_path, c
     assert result["opponent"] == f"{trained}@last"
 
 
+def test_the_exact_measure_is_computed_where_it_is_asked_for(trained, capsys):
+    exact = json.loads(evaluated(capsys, trained, "--nash-conv", "--json").out)["exact"]
+    assert exact["env_id"] == "kuhn_poker"
+    assert exact["nash_conv"] == pytest.approx(sum(exact["exploitability"]))
+    assert len(exact["policy"]) == 12
+    assert json.loads(evaluated(capsys, trained, "--json").out)["exact"] is None
+
+
+@pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])
+def test_moves_are_compared_with_perfect_play_where_that_is_known(env_id, tmp_path, capsys):
+    plays = save_playing_model(tmp_path / "model")
+    assert main(["eval", str(plays), "--env", env_id, "--games", "8", "--out", str(tmp_path / "r.json")]) == 0
+    assert "Moves that keep their value" in capsys.readouterr().out
+    result = json.loads((tmp_path / "r.json").read_text())
+    kept = result["kept_value"]
+    assert kept["positions"] == result["moves"]
+    assert kept["share"][1] == pytest.approx(kept["kept"] / kept["positions"])
+    assert json.loads(evaluated(capsys, plays, "--json").out)["kept_value"] is None, "Kuhn poker has luck"
+
+
 def test_the_seed_decides_the_games(tmp_path, capsys):
     plays = save_playing_model(tmp_path / "model")
     first, again, other = (

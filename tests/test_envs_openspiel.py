@@ -166,5 +166,7 @@ def test_information_states_agree_with_the_game_at_their_history():
 
 
 def test_games_with_too_many_information_states_are_rejected():
-    with pytest.raises(InputError, match="more than 5000"):
-        information_states("liars_dice")
+    with pytest.raises(InputError, match="more than 5,000 information states or 50,000 positions"):
+        information_states("liars_dice", 5000, 50_000)
+    with pytest.raises(InputError, match="more than 50,000 information states"):
+        information_states("tic_tac_toe")

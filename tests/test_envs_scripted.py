@@ -83,7 +83,7 @@ def test_the_random_player_is_uniform_and_repeatable():
         ("random", "SimpleNegotiation-v0-train", "does not list its legal moves"),
         ("optimal", "ConnectFour-v0-train", "no optimal player for ConnectFour-v0-train"),
         ("optimal", "kuhn_poker(players=3)", "not a two-player zero-sum game"),
-        ("optimal", "liars_dice", "more than 5000"),
+        ("optimal", "liars_dice", "more than 5,000"),
         ("optimal", "chess", "too long"),
     ],
 )

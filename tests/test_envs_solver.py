@@ -30,7 +30,7 @@ def test_a_game_of_chance_or_hidden_information_is_solved_by_its_information_sta
     assert isinstance(solve("nim"), Minimax)
     with pytest.raises(InputError, match="pig has no information states"):
         solve("pig")
-    with pytest.raises(InputError, match="phantom_ttt has more than 5000 information states"):
+    with pytest.raises(InputError, match="phantom_ttt has more than 5,000 information states"):
         solve("phantom_ttt")
 
 
@@ -99,10 +99,14 @@ def test_cfr_stops_at_its_limit_of_iterations(monkeypatch):
     assert policies_of(Equilibrium("kuhn_poker")) == equilibrium_after(7)[0]
 
 
-@pytest.mark.parametrize(("constant", "needed"), [("MAX_POSITIONS", 58), ("MAX_INFORMATION_STATES", 12)])
-def test_a_game_may_be_as_large_as_the_limits_and_no_larger(constant, needed, monkeypatch):
-    monkeypatch.setattr(openspiel_game, constant, needed)
-    assert len(information_states("kuhn_poker")) == 12
-    monkeypatch.setattr(openspiel_game, constant, needed - 1)
+@pytest.mark.parametrize(("limit", "needed"), [("max_positions", 58), ("max_states", 12)])
+def test_a_game_may_be_as_large_as_the_limits_and_no_larger(limit, needed):
+    assert len(information_states("kuhn_poker", **{limit: needed})) == 12
     with pytest.raises(InputError, match="kuhn_poker has more than"):
+        information_states("kuhn_poker", **{limit: needed - 1})
+
+
+def test_listing_positions_has_a_time_limit(monkeypatch):
+    monkeypatch.setattr(openspiel_game, "MAX_SECONDS", -1.0)
+    with pytest.raises(InputError, match="kuhn_poker has too many positions to list in"):
         information_states("kuhn_poker")

@@ -1,4 +1,5 @@
 import asyncio
+import importlib
 import math
 import random
 
@@ -13,6 +14,7 @@ from selfplay.envs.templates import get_template
 from selfplay.evaluation import NashConvResult, nash_conv, play_match
 
 TEMPLATE = get_template("fewshot-chat")
+exact = importlib.import_module("selfplay.evaluation.nash_conv")  # the package has a function of this name
 
 
 async def measure(client, env_id="kuhn_poker", **options) -> NashConvResult:
@@ -209,6 +211,54 @@ async def test_scoring_has_a_time_limit():
 
     with pytest.raises(SelfplayError, match="scoring 12 positions"):
         await measure(SilentClient(uniform), timeout=0.01)
+
+
+async def test_a_small_liars_dice_has_the_value_of_openspiels_other_implementation():
+    env_id = "liars_dice(dice_sides=3)"
+    result = await measure(TabularClient(uniform), env_id)
+    expected = exploitability.nash_conv(load_game(env_id), PythonPolicy(env_id, uniform), False)
+    assert len(result.policy) == 192
+    assert result.nash_conv == pytest.approx(expected.nash_conv, abs=1e-9)
+
+
+async def test_every_position_is_counted_and_the_rest_is_announced(monkeypatch):
+    monkeypatch.setattr(exact, "SCORED_AT_ONCE", 5)
+    monkeypatch.setattr(exact, "SECONDS_WORTH_SAYING", -1.0)
+    counts, said = [], []
+    client = TabularClient(uniform)
+    result = await measure(client, on_position=lambda *one: counts.append(one), say=said.append)
+    assert counts == [(done, 12) for done in range(1, 13)]
+    assert client.max_in_flight == 5
+    assert said == ["kuhn_poker: NashConv, 12 positions, about 0 s"]
+    assert result.nash_conv == pytest.approx(11 / 12, abs=1e-9)
+
+
+async def test_a_game_that_would_take_too_long_is_given_up_after_the_first_positions(monkeypatch):
+    monkeypatch.setattr(exact, "SCORED_AT_ONCE", 5)
+    seconds = iter([0.0, 50.0])
+    monkeypatch.setattr(exact, "perf_counter", lambda: next(seconds))
+    client = TabularClient(uniform)
+    with pytest.raises(InputError) as raised:
+        await measure(client, timeout=100.0)
+    assert raised.value.problem == (
+        "scoring the 12 positions of kuhn_poker would take about 120 s, and the limit is 100 s"
+    )
+    assert len(client.calls) == 5
+
+
+async def test_the_policy_of_a_large_game_is_left_out_of_the_result(monkeypatch):
+    whole = await measure(TabularClient(random_policy(1)))
+    monkeypatch.setattr(exact, "MAX_STATES_KEPT", 11)
+    result = await measure(TabularClient(random_policy(1)))
+    assert (result.policy, result.observations) == ({}, {})
+    assert result.nash_conv == whole.nash_conv
+
+
+async def test_a_game_that_is_too_large_is_rejected_before_anything_is_scored():
+    client = TabularClient(uniform)
+    with pytest.raises(InputError, match="tic_tac_toe has more than 50,000 information states"):
+        await measure(client, "tic_tac_toe")
+    assert client.calls == []
 
 
 @pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "nim", "catch", "kuhn_pokr", "matrix_rps"])

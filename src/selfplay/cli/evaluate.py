@@ -31,6 +31,9 @@ def evaluate(
     players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    nash_conv: Annotated[
+        bool, typer.Option("--nash-conv", help="Compute NashConv exactly too; for OpenSpiel games.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON; all else goes to stderr.")
     ] = False,
@@ -40,6 +43,7 @@ def evaluate(
 ) -> None:
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals.
 
+    In a game that minimax solves, also the share of the model's moves that keep the value of the position.
     A program's run is measured as its training does.
     """
     if out is not None:
@@ -49,7 +53,10 @@ def evaluate(
         if env is None:
             values = _measured(model, role or [], seed)
         else:
-            values = _played(model, env, opponent, games, template, players, seed or 0, temperature).to_dict()
+            played = _played(
+                model, env, opponent, games, template, players, seed or 0, temperature, nash_conv
+            )
+            values = played.to_dict()
     text = json_text(values)
     if out is not None:
         write_text(out, text)
@@ -86,9 +93,10 @@ def _played(
     players: int | None,
     seed: int,
     temperature: float,
+    nash_conv: bool,
 ) -> "Evaluated":
     from selfplay.commands.model_source import find_model
-    from selfplay.training.checks import check_opponent, renaming
+    from selfplay.training.checks import check_nash_conv, check_opponent, renaming
     from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_names import is_run_or_adapter
@@ -105,6 +113,9 @@ def _played(
     if seats > 1 and opponent in OPPONENTS:
         with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
             check_opponent(opponent, env)
+    if nash_conv:
+        with renaming({"evaluation.nash_conv": "--nash-conv"}):
+            check_nash_conv(env)
     find_model(model)
     with working(console, "importing torch"):
         from selfplay.commands.evaluate import evaluate as evaluate_model
@@ -119,4 +130,5 @@ def _played(
         seed=seed,
         temperature=temperature,
         console=console,
+        exact=nash_conv,
     )

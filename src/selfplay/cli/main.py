@@ -11,6 +11,7 @@ from selfplay.cli.analyse import analyse
 from selfplay.cli.compare import compare
 from selfplay.cli.environments import envs
 from selfplay.cli.evaluate import evaluate
+from selfplay.cli.exploit import exploit
 from selfplay.cli.export import export
 from selfplay.cli.finetune import finetune
 from selfplay.cli.play import play
@@ -32,6 +33,7 @@ app.command("train", context_settings={"ignore_unknown_options": True})(train)
 app.command("analyse")(analyse)
 app.command("eval")(evaluate)
 app.command("envs")(envs)
+app.command("exploit")(exploit)
 app.command("export")(export)
 app.command("finetune", context_settings={"ignore_unknown_options": True})(finetune)
 app.command("play")(play)

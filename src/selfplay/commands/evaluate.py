@@ -1,6 +1,7 @@
 """``selfplay eval``: a match of any model, adapter or run."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,14 @@ from rich.console import Console
 from selfplay.commands.model_source import ModelSource, find_model
 from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
-from selfplay.core import AgentSpec, Arena, InputError
+from selfplay.core import AgentSpec, Arena, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.envs.templates import get_template
+from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
-from selfplay.evaluation.tables import match_table
+from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
+from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.training import assembly
 from selfplay.training.evaluation_opponents import OPPONENTS
@@ -88,6 +91,8 @@ class Evaluated:
         opponent_adapter: the adapter of an opponent that is a run.
         template: how positions became prompts.
         temperature: the model's sampling temperature.
+        kept: how often its moves kept the value of the position; ``None`` in a game that is not solved.
+        exact: its exact measure, if that was asked for.
     """
 
     result: MatchResult
@@ -97,6 +102,8 @@ class Evaluated:
     opponent_adapter: Path | None
     template: str
     temperature: float
+    kept: KeptValue | None
+    exact: NashConvResult | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values, the counts as in the files of a run's evaluations."""
@@ -109,6 +116,8 @@ class Evaluated:
             **{name: None if path is None else str(path) for name, path in paths.items()},
             "template": self.template,
             "temperature": self.temperature,
+            "kept_value": None if self.kept is None else self.kept.to_dict(),
+            "exact": None if self.exact is None else self.exact.to_dict(),
         }
 
 
@@ -123,13 +132,16 @@ def evaluate(
     seed: int,
     temperature: float,
     console: Console,
+    exact: bool = False,
 ) -> Evaluated:
     """Play a match, print its table and return it. Each policy of the run plays its seats.
 
-    An argument that is ``None`` takes the value that the run trained with, or else the default.
+    An argument that is ``None`` takes the value that the run trained with, or else the default. With
+    ``exact``, NashConv is computed too. In a game that minimax solves, the model's moves are compared with
+    perfect play.
 
     Raises:
-        InputError: the model, environment or opponent is not available.
+        InputError: the model, environment or opponent is not available, or NashConv would take over an hour.
     """
     source = find_model(model_or_run)
     env = source.environment(env_id, template, num_players)
@@ -137,6 +149,12 @@ def evaluate(
     agent, other = _find_opponent(opponent, env, source.model.name)
     alone = env.num_players == 1
     engine = build_engine(source, console, seed, other)
+    played: list[tuple[int, list[dict[str, Any]]]] = []
+
+    def keep(index: int, rollout: Rollout) -> None:
+        played.append((index % env.num_players, rollout.extras["turns"]))
+
+    solved = solved_game(env.id) is not None
     view = view_of(console, "games", games)
     view.start()
     try:
@@ -156,11 +174,14 @@ def evaluate(
                 max_turns=env.max_turns,
                 error_allowance=env.error_allowance,
                 on_game=view.count,
+                on_rollout=keep if solved else None,
             )
         )
     finally:
         view.stop()
-    console.print(match_table([result]))
+    kept = _kept_value(env.id, played, console) if solved else None
+    console.print(match_table([result], kept))
+    measured = exact_measure(engine, env, seats, console) if exact else None
     return Evaluated(
         result,
         model_or_run,
@@ -169,4 +190,47 @@ def evaluate(
         other.adapter if other else None,
         env.template,
         temperature,
+        kept,
+        measured,
     )
+
+
+def exact_measure(
+    engine: EmbeddedEngine, env: EnvSettings, seats: Sequence[str], console: Console
+) -> NashConvResult:
+    """Compute the NashConv of the served models in the seats, showing progress, and print its table.
+
+    Raises:
+        InputError: the game is too large, or scoring its positions would take over an hour.
+    """
+    view = view_of(console, "positions", None)
+    view.start()
+    try:
+        view.doing(f"{env.id}: NashConv")
+        measured = asyncio.run(
+            nash_conv(
+                engine,
+                env.id,
+                get_template(env.template),
+                model=seats,
+                timeout=3600.0,
+                on_position=view.count,
+                say=view.doing,
+            )
+        )
+    finally:
+        view.stop()
+    console.print(exact_table(measured))
+    return measured
+
+
+def _kept_value(
+    env_id: str, played: list[tuple[int, list[dict[str, Any]]]], console: Console
+) -> KeptValue | None:
+    """Compare the moves of a match with minimax; ``None`` if its search takes too many positions."""
+    with working(console, f"comparing the moves with perfect play of {env_id}"):
+        try:
+            return kept_value(env_id, played)
+        except InputError:
+            print_line(console, f"note: {env_id} is too large to compare the moves with perfect play")
+            return None

@@ -22,9 +22,10 @@ from selfplay.core import InputError
 
 NOT_FOR_PROGRAMS = (
     *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
-    *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside"),
+    *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
     "inference.temperature",
-    *("evaluation.opponents", "evaluation.nash_conv", "evaluation.temperature"),
+    *("evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
+    "evaluation.temperature",
 )
 """The sections and fields that programs cannot use."""
 INSTEAD = {

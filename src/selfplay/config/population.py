@@ -57,12 +57,17 @@ class EvaluationSettings(Settings):
     """Number of games in each match before and after training, with balanced seats."""
     games_during: int = Field(default=100, ge=2)
     """Number of games in each match during training."""
+    patience: int = Field(default=0, ge=0)
+    """The run ends early if so many evaluations in a row, in none of their matches, have a mean reward whose
+    95% interval is above the best mean before; 0 for never. It needs `every`."""
     games_alongside: int = Field(default=0, ge=0)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
     opponents: list[str] | None = None
     """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
     environment that does not list its legal moves."""
     nash_conv: bool = False
-    """Compute NashConv exactly (small OpenSpiel games)."""
+    """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
+    nash_conv_minutes: float = Field(default=10.0, gt=0)
+    """Time limit of a NashConv. If the first positions show that it would take longer, that is an error."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""

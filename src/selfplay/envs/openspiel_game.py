@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from selfplay.core import EpisodeError, InputError, derive_seed
@@ -10,8 +11,9 @@ from selfplay.envs.game import Game
 from selfplay.envs.known_ids import suggest
 from selfplay.envs.openspiel_words import Wording, wording_for
 
-MAX_INFORMATION_STATES = 5000
-MAX_POSITIONS = 50_000
+MAX_INFORMATION_STATES = 50_000
+MAX_POSITIONS = 500_000
+MAX_SECONDS = 60.0
 
 
 @lru_cache(maxsize=256)
@@ -62,7 +64,7 @@ class OpenSpielGame(Game):
         super().__init__(env_id, self._game.num_players())
         self._seed = seed
         self._chance_events = 0
-        self._wording = _wording(env_id)
+        self._wording = wording_of(env_id)
         self.state = self._game.new_initial_state()
         self._advance_chance()
 
@@ -130,36 +132,43 @@ class InformationState:
     history: tuple[int, ...]
 
 
-def information_states(env_id: str) -> list[InformationState]:
+def information_states(
+    env_id: str, max_states: int = MAX_INFORMATION_STATES, max_positions: int = MAX_POSITIONS
+) -> list[InformationState]:
     """Return every information state of a game at which a player decides, in depth-first order.
 
+    A game that is too large is given up at a limit, after seconds, without counting the rest.
+
     Raises:
-        InputError: the game has no information state strings, more than 5,000 information states, or more
-            than 50,000 positions.
+        InputError: the game has no information state strings, more information states or positions than the
+            limits, or its positions take over 60 seconds.
     """
     game = load_game(env_id)
     if not game.get_type().provides_information_state_string:
         raise InputError("env.id", f"{env_id} has no information states", "Choose kuhn_poker or leduc_poker")
-    wording = _wording(env_id)
+    wording = wording_of(env_id)
     found: dict[tuple[int, str], InformationState] = {}
     stack = [game.new_initial_state()]
-    positions = 0
+    positions, deadline = 0, monotonic() + MAX_SECONDS
     while stack:
         state = stack.pop()
         positions += 1
-        if len(found) > MAX_INFORMATION_STATES or positions > MAX_POSITIONS:
-            raise InputError(
-                "env.id",
-                f"{env_id} has more than {MAX_INFORMATION_STATES} information states "
-                f"or {MAX_POSITIONS} positions",
-                "Exact measures need a small game such as kuhn_poker or leduc_poker",
-            )
+        if len(found) > max_states or positions > max_positions:
+            problem = f"has more than {max_states:,} information states or {max_positions:,} positions"
+            raise _too_large(env_id, problem)
+        if monotonic() > deadline:
+            raise _too_large(env_id, f"has too many positions to list in {MAX_SECONDS:g} seconds")
         if state.is_terminal():
             continue
         if not state.is_chance_node():
             _add_information_state(found, state, wording)
         stack.extend(state.child(action) for action in reversed(state.legal_actions()))
     return list(found.values())
+
+
+def _too_large(env_id: str, problem: str) -> InputError:
+    fix = "Exact measures need a small game such as kuhn_poker or leduc_poker"
+    return InputError("env.id", f"{env_id} {problem}", fix)
 
 
 def _add_information_state(
@@ -179,7 +188,8 @@ def _add_information_state(
 
 
 @lru_cache(maxsize=256)
-def _wording(env_id: str) -> Wording:
+def wording_of(env_id: str) -> Wording:
+    """Return the words of a game; see openspiel_words."""
     return wording_for(load_game(env_id).get_type().short_name)
 
 

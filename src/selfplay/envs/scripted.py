@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from selfplay.envs.textarena_game import TextArenaGame
 
 PLAYER_NAMES = ("random", "optimal")
-_TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
+TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
 
 
 class ScriptedPlayer(ABC):
@@ -76,6 +76,11 @@ class TextArenaTicTacToePlayer(ScriptedPlayer):
         return f"[{self._draw(self._solution.policy(state), rng_seed)}]"
 
 
+def tic_tac_toe_cell(action: str) -> int:
+    """Return the cell, 0 to 8, that a valid move of TextArena's TicTacToe names; it is OpenSpiel's action."""
+    return int(action.strip("[] "))
+
+
 def _tic_tac_toe_state(board: list[list[str]]) -> Any:
     """Rebuild a non-terminal position in OpenSpiel. TextArena's O moves first, as OpenSpiel's x does."""
     from selfplay.envs.openspiel_game import load_game
@@ -102,11 +107,11 @@ def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
         raise InputError("opponent", f"no scripted player {name!r}", f"Use one of {', '.join(PLAYER_NAMES)}")
     if library_of(env_id) == "openspiel":
         return OptimalPlayer(env_id, seed)
-    if env_id in _TEXTARENA_TICTACTOE:
+    if env_id in TEXTARENA_TICTACTOE:
         return TextArenaTicTacToePlayer(seed)
     raise InputError(
         "opponent",
-        f"no optimal player for {env_id}, only for {_TEXTARENA_TICTACTOE[1]} and small OpenSpiel games",
+        f"no optimal player for {env_id}, only for {TEXTARENA_TICTACTOE[1]} and small OpenSpiel games",
         "Use random as the opponent",
     )
 

@@ -6,9 +6,12 @@ from typing import Any, Protocol
 import pyspiel
 
 from selfplay.core import InputError
-from selfplay.envs.openspiel_game import game_at, information_states, load_game
+from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
 
 MAX_POSITIONS = 200_000
+MAX_INFORMATION_STATES = 5000
+"""CFR+ visits every position in each of its iterations."""
+MAX_POSITIONS_OF_CFR = 50_000
 MAX_GAME_LENGTH = 200
 _CFR_ITERATIONS = 5000
 _CFR_CHECK_EVERY = 50
@@ -67,7 +70,7 @@ class Equilibrium:
     """
 
     def __init__(self, env_id: str) -> None:
-        decisions = information_states(env_id)
+        decisions = _decisions(env_id)
         game = load_game(env_id)
         solver = pyspiel.CFRPlusSolver(game)
         goal = _NASH_CONV_GOAL * (game.max_utility() - game.min_utility())
@@ -106,9 +109,13 @@ def check_solvable(env_id: str) -> None:
     if game.num_players() != 2 or kind.utility not in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM):
         raise _no_optimal_player(env_id, "it is not a two-player zero-sum game")
     if not _is_open(game):
-        information_states(env_id)
+        _decisions(env_id)
     elif game.max_game_length() > MAX_GAME_LENGTH:
         raise _no_optimal_player(env_id, "its games can be too long")
+
+
+def _decisions(env_id: str) -> list[InformationState]:
+    return information_states(env_id, MAX_INFORMATION_STATES, MAX_POSITIONS_OF_CFR)
 
 
 def _is_open(game: Any) -> bool:

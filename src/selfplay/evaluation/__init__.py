@@ -1,5 +1,6 @@
 """Measures of strength: matches, and exact ones of small games."""
 
+from selfplay.evaluation.kept_value import KeptValue, kept_value
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Outcomes
 from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
@@ -9,10 +10,12 @@ from selfplay.evaluation.tables import comparison_table, match_table
 __all__ = [
     "EvaluationResult",
     "GameRecord",
+    "KeptValue",
     "MatchResult",
     "NashConvResult",
     "Outcomes",
     "comparison_table",
+    "kept_value",
     "match_table",
     "nash_conv",
     "play_match",

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from time import perf_counter
 from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, SelfplayError
@@ -16,6 +17,14 @@ from selfplay.evaluation.match import by_seat
 SCORED_AT_ONCE = 256
 """Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
 
+
+MAX_STATES_KEPT = 5000
+"""Above this number of information states, a result leaves out the policy and what is read in each."""
+
+SECONDS_WORTH_SAYING = 2.0
+
+TIME_LIMIT = 600.0
+"""Seconds that scoring may take unless told otherwise."""
 
 PLAYABLE_LEGAL_MASS = 0.1
 """Below this probability of legal answers, a policy mostly loses by invalid moves, whatever its NashConv."""
@@ -33,6 +42,7 @@ class NashConvResult:
     ``legal_mass`` is the probability of the legal answers before normalisation, averaged with equal weights
     over information states; ``min_legal_mass`` is the smallest. ``policy`` gives the probability of each
     action by name for each information state; ``observations`` gives the text that the model reads there.
+    Both are empty for a game with more than 5,000 information states.
     """
 
     env_id: str
@@ -73,7 +83,9 @@ async def nash_conv(
     template: PromptTemplate,
     *,
     model: str | Sequence[str],
-    timeout: float = 600.0,
+    timeout: float = TIME_LIMIT,
+    on_position: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> NashConvResult:
     """Measure ``model`` in every information state of a game and compute its NashConv.
 
@@ -82,27 +94,41 @@ async def nash_conv(
 
     Args:
         client: scores answers.
-        env_id: an OpenSpiel game of any number of players, with at most 5,000 information states.
+        env_id: an OpenSpiel game of any number of players whose positions can be listed.
         template: gives the prompts and the form of the scored answers.
         model: uid of the model; one for each seat if they differ.
-        timeout: time limit of scoring, in seconds.
+        timeout: time limit of scoring, in seconds. What the first positions took tells at once whether the
+            rest would exceed it.
+        on_position: called after every scored position with the number of those and the total number.
+        say: called with the estimate of the time that the rest takes, if that is over two seconds.
 
     Raises:
-        InputError: the game is not an OpenSpiel game with few, named information states.
+        InputError: the game is not an OpenSpiel game with named information states, or has too many for the
+            time limit or for this machine's memory; see envs.openspiel_game.
         SelfplayError: scoring took too long, or the scores are not probabilities.
     """
-    states = _states_of(env_id)
-    slots = asyncio.Semaphore(SCORED_AT_ONCE)
+    states = states_of(env_id)
     models = by_seat(model, 1 + max(state.pid for state in states))
+    slots, done = asyncio.Semaphore(SCORED_AT_ONCE), 0
 
     async def score(state: InformationState) -> list[float]:
+        nonlocal done
         answers = [template.answer(action) for action in state.legal_actions]
         async with slots:
-            return await client.score(prompt_of(env_id, template, state), answers, model=models[state.pid])
+            prompt = prompt_of(env_id, template, state)
+            logprobs = await client.score(prompt, answers, model=models[state.pid])
+        done += 1
+        if on_position is not None:
+            on_position(done, len(states))
+        return logprobs
 
+    started = perf_counter()
     try:
         async with asyncio.timeout(timeout):
-            scores = await all_results(map(score, states))
+            scores = await all_results(map(score, states[:SCORED_AT_ONCE]))
+            if len(states) > SCORED_AT_ONCE:
+                _check_time(env_id, len(states), (perf_counter() - started) / SCORED_AT_ONCE, timeout, say)
+                scores += await all_results(map(score, states[SCORED_AT_ONCE:]))
     except TimeoutError as error:
         raise SelfplayError(f"scoring {len(states)} positions of {env_id} took over {timeout:g} s") from error
     measured = [_normalise(state, logprobs) for state, logprobs in zip(states, scores, strict=True)]
@@ -110,6 +136,7 @@ async def nash_conv(
     masses = [mass for _, mass in measured]
     values, best = _best_responses(env_id, states, chances)
     gains = [high - value for high, value in zip(best, values, strict=True)]
+    kept = len(states) <= MAX_STATES_KEPT
     return NashConvResult(
         env_id=env_id,
         model=", ".join(dict.fromkeys(models)),
@@ -122,13 +149,35 @@ async def nash_conv(
         policy={
             state.info_state: dict(zip(state.legal_actions, chance, strict=True))
             for state, chance in zip(states, chances, strict=True)
+            if kept
         },
-        observations={state.info_state: state.observation for state in states},
+        observations={state.info_state: state.observation for state in states if kept},
     )
 
 
-def _states_of(env_id: str) -> list[InformationState]:
-    """Return the information states of a game, whose names must differ between seats."""
+def _check_time(
+    env_id: str, positions: int, seconds_each: float, limit: float, say: Callable[[str], None] | None
+) -> None:
+    """Say how long the positions after the first will take; raise an InputError if all exceed the limit."""
+    total, rest = positions * seconds_each, (positions - SCORED_AT_ONCE) * seconds_each
+    if total > limit:
+        raise InputError(
+            "env.id",
+            f"scoring the {positions:,} positions of {env_id} would take about {total:,.0f} s, and the limit "
+            f"is {limit:,.0f} s",
+            "Allow more time (evaluation.nash_conv_minutes in a configuration), or choose a smaller game",
+        )
+    if say is not None and rest > SECONDS_WORTH_SAYING:
+        say(f"{env_id}: NashConv, {positions:,} positions, about {rest:,.0f} s")
+
+
+def states_of(env_id: str) -> list[InformationState]:
+    """Return the information states of a game that has an exact measure.
+
+    Raises:
+        InputError: it has none: it is no OpenSpiel game, hides the probabilities of its chance events, is too
+            large, or two of its seats share the name of an information state.
+    """
     if library_of(env_id) != "openspiel":
         raise InputError("env.id", f"{env_id} has no exact measure", "Choose an OpenSpiel game: kuhn_poker")
     game_type = load_game(env_id).get_type()

@@ -9,6 +9,7 @@ from rich.text import Text
 from selfplay.core.confidence_intervals import Interval
 from selfplay.core.text import one_line
 from selfplay.evaluation.figures import Figure
+from selfplay.evaluation.kept_value import KeptValue
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
@@ -21,10 +22,11 @@ _UNPLAYABLE = (
 )
 
 
-def match_table(results: Sequence[MatchResult]) -> Group:
+def match_table(results: Sequence[MatchResult], kept: KeptValue | None = None) -> Group:
     """Return a table with a column for each match: win, draw, loss, invalid moves and the mean reward.
 
-    Notes below it name what the counts leave out: failed games with their reasons, and rounding.
+    Notes below it name what the counts leave out: failed games with their reasons, and rounding. ``kept`` is
+    how often the moves of a single match kept the value of the position.
     """
     table = Table()
     table.add_column("", no_wrap=True)
@@ -33,7 +35,21 @@ def match_table(results: Sequence[MatchResult]) -> Group:
         table.add_column(Text(one_line(_title(result))), justify="right")
     for name in columns[0] if columns else ():
         table.add_row(name, *(column[name] for column in columns))
+    if kept is not None:
+        table.add_section()
+        for name, text in _cells_of_kept(kept).items():
+            table.add_row(name, text)
     return Group(table, _notes(results))
+
+
+def exact_table(result: NashConvResult) -> Group:
+    """Return a table of an exact measure, with a note if the policy cannot be played."""
+    table = Table()
+    table.add_column("", no_wrap=True)
+    table.add_column(Text(one_line(_title(result))), justify="right")
+    for name, text in _cells(result).items():
+        table.add_row(name, text)
+    return Group(table, *([Text(_UNPLAYABLE)] if _is_unplayable(result) else []))
 
 
 def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Group:
@@ -116,6 +132,16 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         "Lost by an invalid move": share_text(result.invalid_game_rate, result.games),
         "Invalid share of moves": share_text(result.invalid_move_rate, result.moves),
         "Mean reward": mean_text(result.mean_reward, result.games),
+    }
+
+
+def _cells_of_kept(kept: KeptValue) -> dict[str, str]:
+    """Return the shares of moves that kept the value, and of how many, by row name."""
+    return {
+        "Positions met by the model": f"{kept.positions:,} ({kept.distinct:,} different)",
+        "Moves that keep their value": share_text(kept.share, kept.positions),
+        "Positions where a move can lose it": f"{kept.tested:,}",
+        "Moves there that keep it": share_text(kept.tested_share, kept.tested),
     }
 
 

@@ -43,6 +43,8 @@ def check_config(config: Config) -> list[str]:
     for field, algorithm in config.learning.algorithms.items():
         found += _check_algorithm(algorithm, field)
     check_keep_best(config)
+    if config.evaluation.patience and not config.evaluation.every:
+        raise InputError("evaluation.patience", "nothing is measured during training", "Set evaluation.every")
     check_extras(config.tracking)
     found += _check_runtime(config)
     return found
@@ -135,10 +137,10 @@ def check_nash_conv(env_id: str) -> None:
             f"{env_id} is not an OpenSpiel game",
             "Set it to false",
         )
-    from selfplay.envs.openspiel_game import information_states
+    from selfplay.evaluation.nash_conv import states_of
 
     with renaming({"env.id": "evaluation.nash_conv"}):
-        information_states(env_id)
+        states_of(env_id)
 
 
 @contextmanager

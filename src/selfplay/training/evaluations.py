@@ -85,9 +85,16 @@ class Evaluations:
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
                 progress.say(f"{env.name}: NashConv")
-                exact = await nash_conv(
-                    self.arena.client, env.id, get_template(env.template), model=self._models(env)
-                )
+                with progress.counting("positions"):
+                    exact = await nash_conv(
+                        self.arena.client,
+                        env.id,
+                        get_template(env.template),
+                        model=self._models(env),
+                        timeout=60 * self.config.evaluation.nash_conv_minutes,
+                        on_position=progress.evaluation_game,
+                        say=progress.say,
+                    )
                 self.directory.check_epoch()
                 write_evaluation(directory, step, f"{env.name}-nash-conv", exact)
                 summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"

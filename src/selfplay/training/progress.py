@@ -1,6 +1,7 @@
 """The console output of a run: bars or lines during the run, a table at its end."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -30,6 +31,7 @@ class RunProgress:
         self.played = 0
         self._warnings = WarningLog()
         self._estimate = TimeEstimate(total_steps)
+        self._unit = unit
         self._view = view_of(console, unit, per_step, total_steps)
 
     def __enter__(self) -> "RunProgress":
@@ -63,8 +65,17 @@ class RunProgress:
         self._view.count(played, self.per_step)
 
     def evaluation_game(self, done: int, total: int | None) -> None:
-        """Show that ``done`` games of a match are finished."""
+        """Show that ``done`` games of a match, or positions of an exact measure, are finished."""
         self._view.count(done, total)
+
+    @contextmanager
+    def counting(self, unit: str) -> Iterator[None]:
+        """Count something else than games while the body runs: ``positions``."""
+        self._view.counting(unit)
+        try:
+            yield
+        finally:
+            self._view.counting(self._unit)
 
     def updated(self, step: int, metrics: dict[str, float]) -> None:
         """Show that update ``step`` is done and the next one's play begins."""

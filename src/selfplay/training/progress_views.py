@@ -79,6 +79,10 @@ class BarsView(Progress):
         """Show how many games or episodes are played."""
         self.update(self._played, completed=done, total=size)
 
+    def counting(self, unit: str) -> None:
+        """Restart the count, of something else."""
+        self.reset(self._played, total=None, description=unit)
+
     def begin(self, size: int | None) -> None:
         """Restart the count."""
         self.reset(self._played, total=size)
@@ -132,6 +136,10 @@ class LinesView:
         if done != self._counted and monotonic() - self._last >= wait:
             self._print(f"{self._unit}: {done}" + (f"/{size}" if size is not None else ""))
         self._counted = done
+
+    def counting(self, unit: str) -> None:
+        """Restart the count, of something else."""
+        self._unit, self._counted = unit, 0
 
     def begin(self, size: int | None) -> None:
         """Restart the count."""

@@ -25,6 +25,7 @@ from selfplay.training.metrics import RunMetrics
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.settled import has_settled
 from selfplay.training.source import Source
 
 
@@ -36,6 +37,7 @@ class Trainer:
         saved: what is made.
         state: what the loop does: starting, playing, learning, measuring or done.
         stopping: set it to end the run after the current update.
+        settled: whether the evaluations no longer find a better policy, which ends the run.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Trainer:
         self.saved = Saved(0, {}, {})
         self.state = "starting"
         self.stopping = False
+        self.settled = False
         self._turn = {"play": 0.0, "played": 0.0}
         self._told: set[str] = set()
 
@@ -73,13 +76,16 @@ class Trainer:
             asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
         with self.progress:
             await self._begin()
-            while self.saved.step < self.config.learning.steps and not self.stopping:
+            while not (self._is_done() or self.stopping):
                 await self._play_and_learn()
                 await self._publish_and_measure()
                 await self._keep_if_due()
         self.state = "done"
         self.metrics.close()
         await self._finish()
+
+    def _is_done(self) -> bool:
+        return self.settled or self.saved.step >= self.config.learning.steps
 
     async def _begin(self) -> None:
         """Start from the newest saved state, or from scratch."""
@@ -101,6 +107,7 @@ class Trainer:
                 await self.source.learned(saved.step)
             else:
                 await self._publish_and_measure()
+            self._look_whether_settled()
             if not self.directory.checkpoint(saved.step).exists():
                 await self._keep_if_due()
         elif not self.directory.checkpoint(0).exists():
@@ -151,13 +158,16 @@ class Trainer:
         summary = await self.source.evaluate(self.saved.step, full=full, progress=self.progress)
         keep_best, write = self.config.run.keep_best, self.learners.write_adapters
         await keep_if_best(self.directory, keep_best, self.saved.step, write)
+        self._look_whether_settled()
         seconds = perf_counter() - started
         self.metrics.add({"time/evaluation_seconds": seconds})
         self.progress.evaluated(self.saved.step, summary, seconds)
 
+    def _look_whether_settled(self) -> None:
+        self.settled = has_settled(self.directory.evaluation, self.config.evaluation.patience)
+
     async def _keep_if_due(self) -> None:
-        step, run = self.saved.step, self.config.run
-        if step % run.save_every == 0 or step == self.config.learning.steps or self.stopping:
+        if self.saved.step % self.config.run.save_every == 0 or self._is_done() or self.stopping:
             await self._keep()
 
     async def _keep(self) -> None:
@@ -180,9 +190,13 @@ class Trainer:
     async def _finish(self) -> None:
         """Print how the run ended, and where its results are."""
         step, total = self.saved.step, self.config.learning.steps
-        if step < total:
+        if not self._is_done():
             print_stopped(self.console, step, total, self.directory.path)
             return
+        if step < total:
+            patience = self.config.evaluation.patience
+            said = f"{patience} evaluations found no better policy"
+            print_line(self.console, f"settled after update {step} of {total}: {said}")
         self.directory.check_epoch()
         print_ending(
             self.console,

@@ -1,0 +1,164 @@
+"""What a trained best response gains over the policy that it answers: a lower bound of exploitability."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.core.confidence_intervals import Interval, mean_interval
+from selfplay.core.text import one_line
+from selfplay.evaluation.nash_conv import NashConvResult
+
+
+@dataclass(frozen=True)
+class SeatGain:
+    """What a best response gains in one seat, in the game's own units. All intervals are 95% intervals.
+
+    Attributes:
+        games: games of each kind that were compared.
+        value: mean reward of the policy in this seat if it has every seat.
+        best_response_value: mean reward of the best response here, against the policy in all other seats.
+        gain: the mean difference between the two on the same deals.
+    """
+
+    games: int
+    value: Interval
+    best_response_value: Interval
+    gain: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploited:
+    """A lower bound of how exploitable a policy is, and the budget with which it was found.
+
+    A trained best response is at most as good as a perfect one, so the expectation of its gain is at most the
+    exploitability of the seat, and that of ``total``, the sum over seats, at most NashConv.
+
+    Attributes:
+        env_id: the game.
+        model: the policy as the user named it.
+        seats: what is gained in each seat.
+        total: the sum of the gains, whose interval respects that the seats of a round share a deal.
+        updates: updates of the best response.
+        max_updates: those that it was allowed; it had fewer if it settled.
+        training_games: games that it was trained on.
+        minutes: time that its training took, evaluations included.
+        exact: the exact measure, where it can be computed.
+    """
+
+    env_id: str
+    model: str
+    seats: list[SeatGain]
+    total: Interval
+    updates: int
+    max_updates: int
+    training_games: int
+    minutes: float
+    exact: NashConvResult | None
+
+    @property
+    def found(self) -> bool:
+        """Whether the sum of the gains is above 0 beyond its interval."""
+        return self.total.low > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values; intervals are [low, mid, high]."""
+        seats = [
+            {
+                "seat": seat,
+                "games": one.games,
+                "value": list(one.value),
+                "best_response_value": list(one.best_response_value),
+                "gain": list(one.gain),
+            }
+            for seat, one in enumerate(self.seats)
+        ]
+        budget = {
+            "updates": self.updates,
+            "max_updates": self.max_updates,
+            "training_games": self.training_games,
+            "minutes": self.minutes,
+        }
+        return {
+            "kind": "lower_bound",
+            "env_id": self.env_id,
+            "model": self.model,
+            "seats": seats,
+            "total": list(self.total),
+            "found": self.found,
+            "budget": budget,
+            "exact": None if self.exact is None else self.exact.to_dict(),
+        }
+
+
+def gains_of(
+    num_players: int, own: Mapping[int, float], best: Mapping[int, float]
+) -> tuple[list[SeatGain], Interval]:
+    """Compare two matches game by game; return the gain in each seat, and the sum of the gains.
+
+    Game i is about seat i % num_players, and the games of one round (equal i // num_players) have the same
+    deal, as in ``play_match``. Only games that are finished in both matches count, and in the sum only rounds
+    whose games all are.
+
+    Args:
+        num_players: number of seats.
+        own: reward in the game's seat by number of the game, where the policy has every seat.
+        best: the same where the best response has that seat.
+    """
+    both = sorted(own.keys() & best.keys())
+    seats = []
+    for seat in range(num_players):
+        games = [game for game in both if game % num_players == seat]
+        seats.append(
+            SeatGain(
+                len(games),
+                _mean([own[game] for game in games]),
+                _mean([best[game] for game in games]),
+                _mean([best[game] - own[game] for game in games]),
+            )
+        )
+    rounds: dict[int, list[float]] = {}
+    for game in both:
+        rounds.setdefault(game // num_players, []).append(best[game] - own[game])
+    return seats, _mean([sum(gains) for gains in rounds.values() if len(gains) == num_players])
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    return mean_interval(len(values), sum(values), sum(value * value for value in values))
+
+
+def exploited_table(result: Exploited) -> Group:
+    """Return the gains as a table with notes: what they are, the budget, and the exact measure beside."""
+    exact = result.exact
+    table = Table(title=Text(one_line(f"{result.model} in {result.env_id}")))
+    for name in ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else [])):
+        table.add_column(name, justify="right")
+    for seat, one in enumerate(result.seats):
+        texts = [str(seat), f"{one.games:,}", _text(one.value), _text(one.best_response_value)]
+        table.add_row(*texts, _text(one.gain), *([f"{exact.exploitability[seat]:.4f}"] if exact else []))
+    table.add_section()
+    table.add_row("Sum", "", "", "", _text(result.total), *([f"{exact.nash_conv:.4f}"] if exact else []))
+    return Group(table, Text("\n".join(_notes(result))))
+
+
+def _notes(result: Exploited) -> list[str]:
+    fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
+    found = "a lower bound: a better response may gain more" if result.found else "no gain found"
+    lines = [
+        f"The sum of the gains is {found}. In parentheses: 95% intervals.",
+        f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
+        f"{result.minutes:.1f} minutes.",
+    ]
+    if result.exact is not None and result.exact.legal_mass < 1:
+        lines.append(
+            f"Exact is for the legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the "
+            "probability. In the games, invalid moves lose."
+        )
+    return lines
+
+
+def _text(number: Interval) -> str:
+    return f"{number.mid:+.3f} ({number.low:+.3f} to {number.high:+.3f})"

@@ -1,0 +1,73 @@
+"""A run ends early when its evaluations no longer find a better policy."""
+
+import pytest
+from rich.console import Console
+
+from selfplay.core import InputError
+from selfplay.evaluation import MatchResult, write_evaluation
+from selfplay.training.checks import check_config
+from selfplay.training.settled import has_settled
+from selfplay.training.single_process import resume
+from test_training_local import configure, model, run  # noqa: F401 - a fixture
+
+
+def write(directory, step, mean, games=100, opponent="random"):
+    """Write an evaluation whose rewards have this mean and the standard deviation 1: +-0.196."""
+    squares = (games - 1) + games * mean * mean
+    match = MatchResult(
+        env_id="kuhn_poker",
+        num_players=2,
+        model="m",
+        opponent=opponent,
+        seed=0,
+        requested_games=games,
+        games=games,
+        reward_sum=games * mean,
+        reward_squares=squares,
+    )
+    write_evaluation(directory, step, f"kuhn_poker-{opponent}", match)
+
+
+@pytest.mark.parametrize(
+    ("means", "settled"),
+    [
+        ([0.0, 0.1, 0.15], True),  # within the interval
+        ([0.0, 0.1, 0.2], False),  # small steps add up
+        ([0.0, 0.3, 0.3], False),
+        ([0.0, 0.3, 0.3, 0.2], True),
+        ([0.0, -0.5], False),  # too few
+        ([0.0, -0.5, 0.0], True),
+    ],
+)
+def test_it_has_settled_when_no_recent_evaluation_is_better_beyond_chance(means, settled, tmp_path):
+    for step, mean in enumerate(means):
+        write(tmp_path, 5 * step, mean)
+    assert has_settled(tmp_path, 2) == settled
+    assert not has_settled(tmp_path, 0)
+
+
+def test_one_match_that_is_better_is_enough(tmp_path):
+    for step, mean in enumerate([0.0, 0.1, 0.5]):
+        write(tmp_path, step, 0.0)
+        write(tmp_path, step, mean, opponent="base")
+    assert not has_settled(tmp_path, 2)
+    assert not has_settled(tmp_path / "none", 2)
+
+
+def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  # noqa: F811
+    changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
+    still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
+    path = tmp_path / "run"
+    said = run(configure(model, **changes, **still, run__save_every="20"), path)
+    steps = [int(one.name.removeprefix("step-")) for one in (path / "checkpoints").iterdir()]
+    assert 2 <= max(steps) < 20, "a policy that does not change is not better for long"
+    assert f"settled after update {max(steps)} of 20: 2 evaluations found no better policy" in said
+    assert (path / "report.html").exists()
+    lines = (path / "metrics.jsonl").read_text()
+    resume(path, Console(quiet=True))
+    assert (path / "metrics.jsonl").read_text() == lines
+
+
+def test_patience_without_evaluations_is_refused(model):  # noqa: F811
+    with pytest.raises(InputError, match=r"evaluation\.patience: nothing is measured during training"):
+        check_config(configure(model, evaluation__every="0", evaluation__patience="2"))
