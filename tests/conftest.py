@@ -16,6 +16,7 @@ STARTS_RAY = {
     "test_cluster_faults",
     "test_cluster_given_adapters",
     "test_cluster_learner_group",
+    "test_cluster_payoffs",
     "test_cluster_placement",
     "test_cluster_program_collectors",
     "test_cluster_programs",

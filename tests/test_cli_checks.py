@@ -1,5 +1,7 @@
 """The checks of a configuration before anything is loaded."""
 
+import importlib.util
+
 import pytest
 
 from selfplay.config import load_config
@@ -142,3 +144,13 @@ def test_runs_are_found_by_name_and_by_path(tmp_path, monkeypatch):
             find_run(missing, "--resume")
         assert raised.value.field == "--resume"
     assert new_run_directory(tmp_path / "runs", "one").name == "one-2"
+
+
+def test_a_mode_that_needs_an_extra_says_so(monkeypatch):
+    def missing(name, package=None):
+        return None if name == "cvxpy" else found(name, package)
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
+    assert field_of(population__sample_mode="meta-nash") == "population.sample_mode"
+    assert check(population__sample_mode="pfsp")

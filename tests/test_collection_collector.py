@@ -44,8 +44,8 @@ class FlakyClient(MockInferenceClient):
         return await super().complete(messages, *args, **options)
 
 
-def make_collector(client, *, mode="mirror", fixed=(), retries=2, env=KUHN, **options):
-    pool = ModelPool(mode, 4)
+def make_collector(client, *, mode="mirror", fixed=(), retries=2, env=KUHN, rule=None, **options):
+    pool = ModelPool(mode, 4, rule=rule)
     pool.add_policy()
     pool.add_checkpoint(None, 0)
     for name in fixed:

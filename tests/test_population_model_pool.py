@@ -12,6 +12,7 @@ from selfplay.population import ModelPool
 from selfplay.population.opponent_weights import distance_weights, proportional_weights
 
 MODES = ["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+MODES += ["historical", "pfsp", "meta-nash"]
 
 
 def make_pool(mode="mirror", checkpoints=1, max_active_lora=3, fixed=(), **options):
@@ -254,7 +255,7 @@ def test_exploration_weighs_opponents_by_the_variety_of_their_games():
     )
 
 
-@pytest.mark.parametrize("mode", ["match-quality", "ts-dist", "exploration", "random", "lagged"])
+@pytest.mark.parametrize("mode", ["match-quality", "ts-dist", "exploration", "random", "lagged", *MODES[-3:]])
 def test_a_lone_checkpoint_plays_itself(mode):
     assert make_pool(mode).sample("ckpt-0") == "ckpt-0"
 

@@ -147,3 +147,25 @@ def test_the_axis_of_a_mismatch_is_logarithmic_if_it_spans_more_than_a_decade():
 
     assert axis(1e-7, 1e-5) == ("log", True)
     assert axis(2e-7, 9e-7) == axis(0.0, 0.0) == ("plain", False)
+
+
+def test_a_chart_shows_how_often_each_copy_was_drawn():
+    drawn = {"ckpt-0": 30, "ckpt-10": 10, "ckpt-5": 20, "default": 30, "fixed-<i>": 10}
+    view = RunView("run", latest={f"model-pool/{uid}/drawn": float(count) for uid, count in drawn.items()})
+    ((chart,),) = chart_sections(view).values()
+    assert [(line.name, line.steps, line.values) for line in chart.lines] == [
+        ("", [0.0, 5.0, 10.0], [30.0, 20.0, 10.0])
+    ]
+    assert chart.caption.endswith("Of all draws, default 30.0%, fixed-<i> 10.0%.")
+
+
+def test_the_draws_of_several_policies_copies_are_a_line_each():
+    drawn = {"first-ckpt-0": 3.0, "first-ckpt-1": 1.0, "ckpt-ckpt-0": 2.0}
+    view = RunView("run", latest={f"model-pool/{uid}/drawn": count for uid, count in drawn.items()})
+    assert charts_of(view)["Draws of each copy"] == ["ckpt", "first"]
+
+
+def test_a_run_draws_members_of_its_pool(games_run):
+    view = read_all(games_run)
+    assert "Draws of each copy" in charts_of(view)
+    assert sum(one.drawn for one in view.ratings()) == 24, "three updates of eight games"

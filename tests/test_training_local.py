@@ -117,6 +117,9 @@ CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{}"}
     [
         ("mirror", {}),
         ("lagged", {}),
+        ("pfsp", {}),
+        ("historical", {"population__mirror_share": "0.5"}),
+        ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"}),
         ("mirror", MAGNET),
         ("mirror", ALL_ACTIONS),
         ("mirror", SEVERAL_STEPS),
@@ -229,18 +232,23 @@ def test_overlap_never_trains_on_steps_that_are_too_old(model, tmp_path):
     assert last["accounts/started"] >= last["accounts/finished"] + last["accounts/failed"]
 
 
-def test_games_in_flight_that_finish_before_a_copy_is_frozen_are_logged_with_the_others(model, tmp_path):
+@pytest.mark.parametrize("mode", ["lagged", "meta-nash"])
+def test_games_in_flight_that_finish_before_a_copy_is_frozen_are_logged_with_the_others(
+    model, tmp_path, mode
+):
     config = configure(
         model,
         collection__max_staleness="1",
         collection__concurrency="6",
-        population__sample_mode="lagged",
+        population__sample_mode=mode,
         population__add_every="2",
         tracking__games_logged="1000",
     )
     run(config, tmp_path / "run")
     accounts = metrics_of(tmp_path / "run")[-1]
     logged = [rollout.id for _, rollout in RolloutLog(tmp_path / "run" / "rollouts")]
+    # ckpt-0 and ckpt-2 play after update 2. After update 4, the last, there is nobody to draw for.
+    assert accounts["accounts/payoff_finished"] == (64 if mode == "meta-nash" else 0)
     assert len(set(logged)) == len(logged) == accounts["accounts/finished"] == accounts["accounts/started"]
 
 

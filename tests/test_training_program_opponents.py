@@ -106,6 +106,17 @@ def test_roles_that_are_not_configured_always_train(model, tmp_path):  # noqa: F
     assert (line["learner/hider/records"], line["learner/seeker/records"]) == (4, 8)
 
 
+def test_every_role_is_trained_in_a_share_of_the_groups(model, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, **OPPONENTS, population__mirror_share="0.5"), tmp_path / "run")
+    trained = {}
+    for one in logged(tmp_path / "run"):
+        policies = trained.setdefault(one.id.partition(".")[0], set())
+        policies |= {step.policy for step in one.steps} - {""}
+    met = uids_of(tmp_path / "run").keys()
+    assert {len(trained[name]) for name in met} == {1}
+    assert {len(trained[name]) for name in trained.keys() - met} == {2}
+
+
 @pytest.mark.parametrize("opponent", ["base", "teacher"])
 def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, finished, tmp_path, opponent):  # noqa: F811
     fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": f"['{opponent}']"}

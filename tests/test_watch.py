@@ -132,6 +132,9 @@ def test_ratings_are_shown_with_their_uncertainty(games_run):
     assert len(lines) == 1 + len(view.ratings())
     best = view.ratings()[0]
     assert lines[1].split()[:3] == [best.uid, f"{best.mu:.1f}", f"{2 * best.sigma:.1f}"]
+    assert lines[0].split()[:5] == ["rating", "±", "2σ", "games", "drawn"]
+    drawn = [int(line.split()[4]) for line in lines[1:] if line.split()[0] != "default"]
+    assert sum(drawn) == 24, "three updates of eight games"
     assert all(line.count("●") == 1 and len(line) <= 76 for line in lines[1:])
     assert "No model has been rated" in ratings_table(RunView(""), Size(76, 20)).plain
 

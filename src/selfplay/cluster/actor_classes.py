@@ -27,6 +27,7 @@ from selfplay.core import EpisodeRequest
 from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage_collection import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
+from selfplay.population.sampling_rule import SamplingRule
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger
 from selfplay.training.learners import Batch, Saved
@@ -142,6 +143,7 @@ class ModelPoolActor(PoolService):
         policies: Sequence[str] = (TRAINED,),
         *,
         seed: int = 0,
+        rule: SamplingRule | None = None,
         run: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
@@ -153,6 +155,7 @@ class ModelPoolActor(PoolService):
             lag_range,
             policies,
             seed=seed,
+            rule=rule,
             directory=state_directory(run, "pool"),
             epoch=epoch,
         )

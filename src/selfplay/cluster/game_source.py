@@ -17,7 +17,7 @@ from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing
-from selfplay.collection.accounts import failure_lines, raised_lines
+from selfplay.collection.accounts import failure_lines, payoff_lines, raised_lines
 from selfplay.config import Config
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
@@ -185,6 +185,7 @@ class ClusterGames:
             f" + {games['in_flight']} in flight ({games['retried']} retries, {games['replayed']} replayed,"
             f" {games['filtered']} left out)",
             f"steps: {parts}",
+            *payoff_lines(games),
             *failure_lines(games),
             *raised_lines(games),
         ]

@@ -248,6 +248,7 @@ class RunActors:
             population.lag_range,
             config.policies,
             seed=derive_seed(config.seed, "pool"),
+            rule=assembly.sampling_rule(config),
             run=run,
             epoch=self._epoch,
         )

@@ -12,9 +12,9 @@ class Accounts:
     """Counts since the run began.
 
     Every started training game is finished, failed, or still in flight; ``filtered`` finished games were left
-    out of training on purpose. ``retried`` counts further attempts, not games. ``failures`` counts the failed
-    training and evaluation games, and ``raised`` the finished ones that ended by a move on which the game
-    raised, both by type of error.
+    out of training on purpose. ``retried`` counts further attempts, not games. Games for payoffs of the pool
+    have counts of their own, as those of evaluations. ``failures`` counts the failed games of all types, and
+    ``raised`` the finished ones that ended by a move on which the game raised, both by type of error.
     """
 
     started: int = 0
@@ -25,6 +25,9 @@ class Accounts:
     eval_started: int = 0
     eval_finished: int = 0
     eval_failed: int = 0
+    payoff_started: int = 0
+    payoff_finished: int = 0
+    payoff_failed: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     raised: dict[str, int] = field(default_factory=dict)
 
@@ -33,10 +36,17 @@ class Accounts:
         """Training games that have neither finished nor failed."""
         return self.started - self.finished - self.failed
 
+    @property
+    def payoffs_in_flight(self) -> int:
+        """Games for payoffs that have neither finished nor failed."""
+        return self.payoff_started - self.payoff_finished - self.payoff_failed
+
     def begin(self, job: Job) -> None:
         """Count a game that starts."""
         if job.is_training:
             self.started += 1
+        elif job.is_payoff:
+            self.payoff_started += 1
         else:
             self.eval_started += 1
 
@@ -50,6 +60,9 @@ class Accounts:
             self.failed += failed
             self.finished += not failed
             self.filtered += result.status == "filtered"
+        elif job.is_payoff:
+            self.payoff_failed += failed
+            self.payoff_finished += not failed
         else:
             self.eval_failed += failed
             self.eval_finished += not failed
@@ -64,6 +77,14 @@ class Accounts:
         failures, raised = counts.pop("failures"), counts.pop("raised")
         counts |= {f"failed {kind}": count for kind, count in failures.items()}
         return counts | {f"raised {kind}": count for kind, count in raised.items()}
+
+
+def payoff_lines(figures: dict[str, int]) -> list[str]:
+    """Return a line about the games that were played for payoffs, if any, from :meth:`Accounts.figures`."""
+    finished, failed = figures["payoff_finished"], figures["payoff_failed"]
+    if not finished + failed:
+        return []
+    return [f"games between frozen members, for their payoffs: {finished} finished, {failed} failed"]
 
 
 def failure_lines(figures: dict[str, int]) -> list[str]:

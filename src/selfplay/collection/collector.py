@@ -73,6 +73,7 @@ class Collector:
         self.accounts = Accounts(**counts)
         self.accounts.started -= self.accounts.in_flight
         self.accounts.eval_started = self.accounts.eval_finished + self.accounts.eval_failed
+        self.accounts.payoff_started -= self.accounts.payoffs_in_flight
 
     async def collect(
         self, games: int, eval_games: int = 0, on_game: Callable[[Played], None] | None = None
@@ -84,9 +85,20 @@ class Collector:
         Raises:
             InputError: the user's input is wrong; the other games are cancelled.
         """
+        jobs = [self.scheduler.next_train_job() for _ in range(games)]
+        jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
+        return await self._play_all(jobs, on_game)
+
+    async def play_payoffs(self) -> list[Played]:
+        """Play the payoff games that the pool waits for; take them in in job order.
+
+        Raises:
+            InputError: the user's input is wrong; the other games are cancelled.
+        """
+        return await self._play_all(self.scheduler.next_payoff_jobs(), None)
+
+    async def _play_all(self, jobs: list[Job], on_game: Callable[[Played], None] | None) -> list[Played]:
         with infrequent_garbage_collection():
-            jobs = [self.scheduler.next_train_job() for _ in range(games)]
-            jobs += [self.scheduler.next_eval_job() for _ in range(eval_games)]
             slots = asyncio.Semaphore(self.concurrency)
 
             async def play_in_turn(job: Job) -> Played:
@@ -155,12 +167,16 @@ class Collector:
         job, spec = played.job, played.job.spec
         result = played.result(self.filter_opponent_invalid)
         self.accounts.end(job, result)
+        if job.is_payoff and result.status == "failed":
+            self.pool.payoffs.add_failure(job.meta.index, job.uids)
         if result.status != "finished":
             return
         for trajectory in played.trajectories(result):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
             self.tracker.add_trajectory(trajectory, trajectory.pid, trajectory.env_id)
-        if not job.is_training:
+        if job.is_payoff:
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
+        elif not job.is_training:
             rewards, pid = played.rollout.extras["final_rewards"], job.meta.info["eval_pid"]
             self.tracker.add_eval_episode(rewards, pid, spec.env_id)
         self.pool.push_result(list(job.uids), result.rewards, spec.env_id, result.action_seq)

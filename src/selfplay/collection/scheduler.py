@@ -3,11 +3,13 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.payoff_games import PayoffGame
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,20 @@ class Job:
 
     @property
     def is_training(self) -> bool:
-        """Whether the game is played to be learned from, not to evaluate."""
+        """Whether the game is played to be learned from, not to evaluate or for payoffs."""
         return self.meta.type == "train"
+
+    @property
+    def is_payoff(self) -> bool:
+        """Whether the game is played for the payoff matrix of the pool."""
+        return self.meta.type == "payoff"
 
 
 class GameScheduler:
     """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.
 
     Args:
-        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In mode ``mirror`` the
+        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In a mirror game the
             policies play every seat and every seat is trained. Otherwise one seat (or the environment's
             ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from the
             pool play the others: the same one for all seats of a policy.
@@ -90,13 +97,17 @@ class GameScheduler:
     def next_train_job(self) -> Job:
         """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
-        return self.train_job(index)
+        job = self.train_job(index)
+        trained = job.spec.trained_pids
+        others = {uid for pid, uid in enumerate(job.uids) if pid not in trained}
+        self.pool.count_drawn(others or {*job.uids})
+        return job
 
     def train_job(self, index: int) -> Job:
         """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
-        trained = env.trained_seats or (env.num_players if self.pool.sample_mode == "mirror" else 1)
+        trained = env.trained_seats or (env.num_players if self.pool.draw_mirror(rng) else 1)
         pids = range(env.num_players)
         policies = [env.policy(pid) for pid in pids]
         if trained == env.num_players:
@@ -126,9 +137,20 @@ class GameScheduler:
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
         return self._job("eval", index, env, me, uids, set(), seat)
 
+    def next_payoff_jobs(self, most: int | None = None) -> list[Job]:
+        """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
+
+        Two games in a row, which differ in the order of seats, have the same environment.
+        """
+        return [self._payoff_job(game) for game in self.pool.payoffs.take(most)]
+
+    def _payoff_job(self, game: PayoffGame) -> Job:
+        env = self.environments.sample(random.Random(derive_seed(self.seed, "payoff pair", game.number // 2)))
+        return self._job("payoff", game.number, env, game.first, (game.first, game.second), set())
+
     def _job(
         self,
-        kind: str,
+        kind: Literal["train", "eval", "payoff"],
         index: int,
         env: EnvSpec,
         me: str,
@@ -140,7 +162,7 @@ class GameScheduler:
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
         opponents = [uid for uid in uids if uid != me]
         meta = TaskMeta(
-            type="train" if kind == "train" else "eval",
+            type=kind,
             index=index,
             env_id=env.env_id,
             seed=seed,

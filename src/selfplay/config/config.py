@@ -131,6 +131,25 @@ class Config(Settings):
             )
 
     @model_validator(mode="after")
+    def _members_can_meet(self) -> "Config":
+        if self.population.sample_mode == "meta-nash":
+            why = self._why_no_payoffs()
+            if why is not None:
+                raise InputError("population.sample_mode", why, "Choose another mode, such as pfsp")
+        return self
+
+    def _why_no_payoffs(self) -> str | None:
+        """Return why the members of the pool have no payoff against each other; ``None`` if they have."""
+        if not isinstance(self.play, Games):
+            return "meta-nash needs games between the pool's members, but a program is played"
+        large = next((env for env in self.envs if env.num_players != 2), None)
+        if large is not None:
+            return f"meta-nash needs games for two, but {large.name} is for {large.num_players}"
+        if len(self.policies) > 1:
+            return "meta-nash needs one policy in both seats, but the seats have several"
+        return None
+
+    @model_validator(mode="after")
     def _one_way_from_reward_to_advantage(self) -> "Config":
         sampling = self.rewards.sampling != RewardSettings().sampling
         if self.credit is not None and sampling:

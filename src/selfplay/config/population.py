@@ -4,7 +4,7 @@ from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.play import SampleMode
+from selfplay.core.play import PfspForm, SampleMode
 
 
 class PopulationSettings(Settings):
@@ -12,10 +12,19 @@ class PopulationSettings(Settings):
 
     sample_mode: SampleMode = "mirror"
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
+    mirror_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of games that are played as in `mirror`, in the other modes; in a program, of groups."""
     max_active_lora: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
+    pfsp: PfspForm = "hard"
+    """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
+    least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: all that are not beaten alike,
+    min(0.5, 1 - x)."""
+    payoff_games: int = Field(default=64, ge=2)
+    """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
+    them in either order of seats. Nobody learns from them."""
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""
@@ -39,6 +48,12 @@ class PopulationSettings(Settings):
 
     @model_validator(mode="after")
     def _has_an_opponent(self) -> "PopulationSettings":
+        if self.sample_mode == "mirror" and self.mirror_share:
+            raise InputError(
+                "population.mirror_share",
+                'is for other modes, but sample_mode is "mirror", in which every game is a mirror game',
+                "Leave it out, or choose another mode",
+            )
         if self.sample_mode == "fixed" and not self.fixed_opponents:
             raise InputError(
                 "population.fixed_opponents",

@@ -6,8 +6,21 @@ from typing import Any, Literal
 from selfplay.core.agents import AgentSpec
 from selfplay.core.types import Rollout, Step
 
-SampleMode = Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
+SampleMode = Literal[
+    "mirror",
+    "fixed",
+    "lagged",
+    "random",
+    "match-quality",
+    "ts-dist",
+    "exploration",
+    "historical",
+    "pfsp",
+    "meta-nash",
+]
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
+PfspForm = Literal["hard", "variance", "linear"]
+"""The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +64,11 @@ class Opponent:
 class TaskMeta:
     """Bookkeeping of one game in flight. ``index`` counts games of its type from 0 over the whole run.
 
+    A ``payoff`` game is played by frozen members of the pool, to know what they earn against each other.
     ``ckpt_uid`` is the pool member that plays the game, ``opponent_uid`` its opponent in the pool, if any.
     """
 
-    type: Literal["train", "eval"]
+    type: Literal["train", "eval", "payoff"]
     index: int
     env_id: str
     seed: int

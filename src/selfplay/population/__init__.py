@@ -9,7 +9,9 @@ from selfplay.population.environment_samplers import (
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchRecord, MatchTable
 from selfplay.population.model_pool import ENVIRONMENT_UID, POLICY_UID, ModelPool
+from selfplay.population.payoffs import Payoff, PayoffMatrix, PayoffTable
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
+from selfplay.population.sampling_rule import SamplingRule
 
 __all__ = [
     "ENVIRONMENT_UID",
@@ -19,8 +21,12 @@ __all__ = [
     "MatchRecord",
     "MatchTable",
     "ModelPool",
+    "Payoff",
+    "PayoffMatrix",
+    "PayoffTable",
     "Rating",
     "SampleMode",
+    "SamplingRule",
     "TrueSkillRatings",
     "UniformRandomEnvSampler",
     "WeightedEnvSampler",

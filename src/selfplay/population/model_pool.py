@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Protocol, get_args
 
@@ -11,15 +12,17 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.play import SampleMode
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
-from selfplay.population.opponent_weights import distance_weights, proportional_weights
+from selfplay.population.opponent_weights import distance_weights, pfsp_weights, proportional_weights
+from selfplay.population.payoff_games import PayoffGames
 from selfplay.population.ratings import TrueSkillRatings
+from selfplay.population.recent_results import RecentResults
+from selfplay.population.sampling_rule import SamplingRule
 
 # The pool's uid of the policy in training.
 POLICY_UID = TRAINED
 
 # One-player games are rated against this dummy member, which always scores 0. It is never sampled.
 ENVIRONMENT_UID = "fixed-env"
-
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
 # as one member; version 2 knew one policy.
@@ -45,7 +48,7 @@ class PoolTracker(Protocol):
         ts_dict: dict[str, dict[str, float]],
         exploration: dict[str, dict[str, float]],
     ) -> None:
-        """Record games by pair of uids, ratings (``mu``, ``sigma``) by uid, and pct_unique by environment."""
+        """Record games by pair of uids, :meth:`ModelPool.figures`, and pct_unique by environment."""
 
 
 class ModelPool:
@@ -63,21 +66,31 @@ class ModelPool:
     - ``mirror``: the current model.
     - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current model if there is none.
       A lag counts checkpoints: 0 is the latest one, 1 the one before it.
+    - ``historical``: uniform over checkpoints, as in fictitious self-play.
     - ``random``: uniform over fixed models and checkpoints.
     - ``match-quality``: in proportion to TrueSkill's quality of the match against ``uid_me``.
     - ``ts-dist``: weight (1 - d / sum(d)) / (n - 1), where d is the distance of the mean ratings.
     - ``exploration``: in proportion to the mean share of distinct action n-grams in the opponent's recent
       games; a model without games has share 1, so that it gets some games.
+    - ``pfsp``: prioritised fictitious self-play, by the win rate of ``uid_me``, a policy, against the model
+      in recent games (:class:`RecentResults`), in one of three forms (:func:`pfsp_weights`). A model that it
+      has met in fewer than 10 games has the largest weight of the others.
+    - ``meta-nash``: by the probabilities in the Nash equilibrium of maximum entropy of the game in which each
+      side chooses one of the models. What they earn is known from games between them (:class:`PayoffGames`),
+      which somebody has to play. For games of two, with one policy in both seats.
 
-    The last three modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
+    The last five modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
     above, normalised so that they do not sum to 1; here they do.
 
     At most ``max_active_lora`` checkpoints of a policy are active: the latest one and the best others by
     recency, by quality of the match with the current model (``match-quality``), by distance of the means
-    (``ts-dist``), or by recency with those in ``lag_range`` first (``lagged``). The others are retired: they
-    are never drawn again, so only their ratings must be kept. In mode ``lagged``, a checkpoint that is too
-    recent for the range is inactive but not retired. Fixed models do not change their state.
+    (``ts-dist``), by recency with those in ``lag_range`` first (``lagged``), by their weight for all policies
+    together (``pfsp``: those that are hardest now), by their probability among those that have played
+    (``meta-nash``), or so that they are spread evenly over the run (``historical``, see
+    :func:`spread_worth`). Ties go to the more recent one. The others are retired: they are never drawn again,
+    so only their ratings and results must be kept. In mode ``lagged``, a checkpoint that is too recent for
+    the range is inactive but not retired. Fixed models do not change their state.
 
     Args:
         sample_mode: one of the modes.
@@ -85,6 +98,7 @@ class ModelPool:
         tracker: receives every snapshot; ``None`` disables this.
         lag_range: lowest and highest lag, both inclusive.
         seed: seed of draws for which ``sample`` gets no generator.
+        rule: settings of the modes.
 
     Raises:
         InputError: an argument is not as described.
@@ -97,6 +111,7 @@ class ModelPool:
         tracker: PoolTracker | None = None,
         lag_range: tuple[int, int] = (1, 7),
         seed: int = 0,
+        rule: SamplingRule | None = None,
     ) -> None:
         if sample_mode not in get_args(SampleMode):
             modes = ", ".join(get_args(SampleMode))
@@ -111,13 +126,17 @@ class ModelPool:
         self.tracker = tracker
         self.lag_range = (low, high)
         self.seed = seed
+        self.rule = rule or SamplingRule()
         self.ratings = TrueSkillRatings()
         self.exploration = ExplorationTracker()
         self.matches = MatchTable()
+        self.recent = RecentResults()
+        self.payoffs = PayoffGames(self.rule.payoff_games)
         self._models: dict[str, Opponent] = {}
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
         self._latest: dict[str, str] = {}
         self._draws = 0
+        self._drawn: Counter[str] = Counter()
 
     # Members
 
@@ -154,6 +173,7 @@ class ModelPool:
             self.exploration.inherit(uid, source.uid)
         self._latest[policy] = uid
         self._maintain_active_pool(policy)
+        self._schedule_payoffs(uid)
         return uid
 
     def forget_after(self, iteration: int) -> set[str]:
@@ -165,8 +185,11 @@ class ModelPool:
         removed = {one.uid for one in self._checkpoints() if (one.iteration or 0) > iteration}
         for uid in removed:
             del self._models[uid]
+            del self._drawn[uid]
             self.exploration.forget(uid)
         self.matches.forget(removed)
+        self.recent.forget(removed)
+        self.payoffs.forget(removed)
         self._latest = {one.policy: one.uid for one in self._checkpoints()}
         return removed
 
@@ -189,6 +212,7 @@ class ModelPool:
         if uid == ENVIRONMENT_UID:
             raise InputError("name", "'env' is reserved for one-player games", "Choose another name.")
         self._register(Opponent(uid, kind, name, (float(prior_mu), self.ratings.default[1]), active))
+        self._schedule_payoffs(uid)
         return uid
 
     def current_uid(self, policy: str = POLICY_UID) -> str | None:
@@ -236,6 +260,20 @@ class ModelPool:
         candidates, weights = self._candidates(me, policy)
         return rng.choices(candidates, weights)[0].uid
 
+    def draw_mirror(self, rng: random.Random) -> bool:
+        """Draw whether the next game is a mirror game, in which the policies play and train every seat.
+
+        It is one in mode ``mirror``; in other modes it is one with the probability of the rule. Without such
+        a share, nothing is drawn from ``rng``.
+        """
+        share = self.rule.mirror_share
+        return self.sample_mode == "mirror" or (share > 0 and rng.random() < share)
+
+    def count_drawn(self, uids: Iterable[str]) -> None:
+        """Count a game for which these members were drawn; that is a policy itself in a mirror game."""
+        if self.sample_mode != "mirror":
+            self._drawn.update(uids)
+
     def _candidates(self, me: Opponent, policy: str) -> tuple[list[Opponent], list[float] | None]:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self._models.values() if model.active and model.policy in ("", policy)]
@@ -248,6 +286,9 @@ class ModelPool:
             lags = self._lags(policy)
             lagged = [m for m in active if m.kind == "checkpoint" and low <= lags[m.uid] <= high]
             return lagged or [self._current(policy)], None
+        if self.sample_mode == "historical":
+            past = [model for model in active if model.kind == "checkpoint"]
+            return past or [self._current(policy)], None
         if self.sample_mode == "random":
             return active or [self._substitute(me, policy)], None
         others = [model for model in active if model.uid != me.uid]
@@ -258,8 +299,16 @@ class ModelPool:
             return others, proportional_weights(qualities)
         if self.sample_mode == "ts-dist":
             return others, distance_weights([abs(me.rating[0] - model.rating[0]) for model in others])
+        if self.sample_mode == "pfsp":
+            return others, self._pfsp_weights([me.uid], others)
+        if self.sample_mode == "meta-nash":
+            return others, self.payoffs.mixture([model.uid for model in others])
         diversities = [self.exploration.diversity(model.uid) for model in others]
         return others, proportional_weights([1.0 if share is None else share for share in diversities])
+
+    def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
+        """Return the weights of members by the win rates of these policies together."""
+        return pfsp_weights([self.recent.win_rate(policies, one.uid) for one in members], self.rule.pfsp)
 
     # Results
 
@@ -323,6 +372,9 @@ class ModelPool:
             player.wins += score == best and not shared
             player.draws += score == best and shared
         self.matches.add_game(scores)
+        for uid in scores:
+            if self._player(uid).kind == "policy":
+                self.recent.add_game(uid, scores)
 
     # Reports and state
 
@@ -333,19 +385,31 @@ class ModelPool:
         it won alone, ``None`` before the first); ``matches`` are by uid and other uid, ``exploration`` by
         environment. Call it once per training step, because it traverses the whole pool.
         """
-        players = [*self._models.values()]
-        if self._environment.games:
-            players.append(self._environment)
         exploration = self.exploration.summary()
         if self.tracker is not None:
-            ratings = {player.uid: {"mu": player.rating[0], "sigma": player.rating[1]} for player in players}
-            self.tracker.log_model_pool(self.matches.counts(), ratings, exploration)
+            self.tracker.log_model_pool(self.matches.counts(), self.figures(), exploration)
         return {
             "current_uid": self.current_uid(),
-            "models": {player.uid: self._describe(player) for player in players},
+            "models": {player.uid: self._describe(player) for player in self._players()},
             "matches": self.matches.state_dict(),
             "exploration": exploration,
         }
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return by uid the rating, ``mu`` and ``sigma``, and the games for which the member was ``drawn``.
+
+        The latter is left out of members that never were.
+        """
+        figures = {}
+        for player in self._players():
+            mu, sigma = player.rating
+            drawn = {"drawn": self._drawn[player.uid]} if self._drawn[player.uid] else {}
+            figures[player.uid] = {"mu": mu, "sigma": sigma, **drawn}
+        return figures
+
+    def unplayed_pairs(self) -> int:
+        """Return the number of pairs of active members without a finished payoff game."""
+        return self.payoffs.unplayed_pairs(self._drawable()) if self.sample_mode == "meta-nash" else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
@@ -355,8 +419,11 @@ class ModelPool:
             "environment": asdict(self._environment),
             "latest": dict(self._latest),
             "matches": self.matches.state_dict(),
+            "payoffs": self.payoffs.state_dict(),
+            "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
+            "drawn": dict(self._drawn),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -375,8 +442,13 @@ class ModelPool:
         self._environment = _opponent(state["environment"])
         self._latest = dict(state["latest"])
         self.matches.load_state_dict(state["matches"])
+        # Runs from before mode pfsp have no payoffs, recent results and counts of draws.
+        if "payoffs" in state:
+            self.payoffs.load_state_dict(state["payoffs"])
+        self.recent.load_state_dict(state.get("recent", {}))
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
+        self._drawn = Counter(state.get("drawn", {}))
 
     def _describe(self, player: Opponent) -> dict[str, Any]:
         self_play = self.matches.record(player.uid, player.uid).games
@@ -393,6 +465,10 @@ class ModelPool:
         }
 
     # Helpers
+
+    def _players(self) -> list[Opponent]:
+        """Return all models, and the environment of one-player games if there were any."""
+        return [*self._models.values(), *([self._environment] if self._environment.games else [])]
 
     def _register(self, model: Opponent) -> None:
         if model.uid in self._models:
@@ -446,7 +522,8 @@ class ModelPool:
         latest = self._models[self._latest[policy]]
         others = [one for one in self._checkpoints(policy) if one is not latest and one.retired is None]
         lags = self._lags(policy)
-        others.sort(key=lambda model: (self._worth(model, lags[model.uid]), -lags[model.uid]), reverse=True)
+        worth = self._worth(policy, others, lags)
+        others.sort(key=lambda model: (worth[model.uid], -lags[model.uid]), reverse=True)
         kept = {model.uid for model in others[: self.max_active_lora - 1]}
         for model in others:
             model.active = model.uid in kept
@@ -454,17 +531,50 @@ class ModelPool:
             if not model.active and not waits:
                 model.retired = latest.iteration
                 self.exploration.forget(model.uid)
+                self.payoffs.drop([model.uid])
 
-    def _worth(self, model: Opponent, lag: int) -> float:
-        """Return the priority of keeping an older checkpoint active; the caller breaks ties by recency."""
-        current = self._current(model.policy)
-        if self.sample_mode == "match-quality":
-            return self.ratings.quality(current.rating, model.rating)
-        if self.sample_mode == "ts-dist":
-            return -abs(current.rating[0] - model.rating[0])
-        if self.sample_mode == "lagged":
-            return float(self.lag_range[0] <= lag <= self.lag_range[1])
-        return 0.0
+    def _schedule_payoffs(self, uid: str) -> None:
+        """Have a new member that may be drawn play the others, if the mode needs to know what they earn."""
+        drawable = self._drawable()
+        if self.sample_mode == "meta-nash" and uid in drawable:
+            self.payoffs.join(uid, [other for other in drawable if other != uid])
+
+    def _drawable(self) -> list[str]:
+        return [one.uid for one in self._models.values() if one.active]
+
+    def _worth(self, policy: str, older: list[Opponent], lags: dict[str, int]) -> dict[str, float]:
+        """Return by uid the priority of keeping a policy's older checkpoints active."""
+        current = self._current(policy)
+        match self.sample_mode:
+            case "match-quality":
+                worth = [self.ratings.quality(current.rating, model.rating) for model in older]
+            case "ts-dist":
+                worth = [-abs(current.rating[0] - model.rating[0]) for model in older]
+            case "lagged":
+                low, high = self.lag_range
+                worth = [float(low <= lags[model.uid] <= high) for model in older]
+            case "historical":
+                number_of_latest = len(lags) - 1
+                worth = [spread_worth(number_of_latest - lags[model.uid]) for model in older]
+            case "pfsp" if older:
+                policies = [one.uid for one in self._models.values() if one.kind == "policy"]
+                worth = self._pfsp_weights(policies, older)
+            case "meta-nash" if older:
+                fixed = [one for one in self._models.values() if one.active and one.kind != "checkpoint"]
+                worth = self.payoffs.mixture([one.uid for one in (*older, *fixed)])[: len(older)]
+            case _:
+                worth = [0.0] * len(older)
+        return {model.uid: value for model, value in zip(older, worth, strict=True)}
+
+
+def spread_worth(number: int) -> float:
+    """Return the priority of keeping the checkpoint with this number, from 0 on, for an even spread.
+
+    It is the largest power of two that divides the number; without an end for 0. If those with the highest
+    priority are kept, and the more recent one of equals, no gap between two neighbours is more than twice
+    another, however long the run is.
+    """
+    return float(number & -number) or math.inf
 
 
 def _opponent(entry: dict[str, Any]) -> Opponent:

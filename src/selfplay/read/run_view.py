@@ -23,12 +23,16 @@ PHASES = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "
 
 @dataclass(frozen=True)
 class Rating:
-    """A model's strength: mean and standard deviation in TrueSkill's units, and games if known."""
+    """A model's strength: mean and standard deviation in TrueSkill's units, and games if known.
+
+    It was ``drawn`` as an opponent for so many games of training.
+    """
 
     uid: str
     mu: float
     sigma: float
     games: int | None = None
+    drawn: int = 0
 
 
 class Meeting(msgspec.Struct, frozen=True):
@@ -174,16 +178,26 @@ class RunView:
         """Return the policies that have learners of their own, sorted; empty if there is only one."""
         return sorted({rest.rpartition("/")[0] for rest in self.under("learner/")} - {""})
 
-    def ratings(self) -> list[Rating]:
-        """Return the latest ratings, best first; empty if no model has been rated."""
+    def pool(self) -> dict[str, dict[str, float]]:
+        """Return the latest figures of the model pool's members by uid and name."""
         found: dict[str, dict[str, float]] = {}
         for name, value in self.latest.items():
             if name.startswith(POOL) and "/" in (rest := name.removeprefix(POOL)):
                 uid, measure = rest.rsplit("/", 1)
                 found.setdefault(uid, {})[measure] = value
+        return found
+
+    def ratings(self) -> list[Rating]:
+        """Return the latest ratings, best first; empty if no model has been rated."""
         ratings = [
-            Rating(uid, one["mu"], one["sigma"], int(one["games"]) if "games" in one else None)
-            for uid, one in found.items()
+            Rating(
+                uid,
+                one["mu"],
+                one["sigma"],
+                int(one["games"]) if "games" in one else None,
+                int(one.get("drawn", 0)),
+            )
+            for uid, one in self.pool().items()
             if {"mu", "sigma"} <= one.keys()
         ]
         if len({(one.mu, one.sigma) for one in ratings}) < 2:

@@ -113,7 +113,8 @@ class Tracker:
 
         Args:
             match_counts: games so far, by pair of uids.
-            ts_dict: ``{"mu": mean, "sigma": standard deviation}`` by uid, in TrueSkill's units.
+            ts_dict: ``{"mu": mean, "sigma": standard deviation}`` by uid, in TrueSkill's units, and other
+                figures of the model.
             exploration: measures of the variety of play by environment, such as the share of n-grams of
                 actions that were seen once (``Pct. Unique Action 2-gram``).
         """
@@ -123,7 +124,7 @@ class Tracker:
             for uid in set(pair):
                 games[uid] += count
         for uid, rating in ts_dict.items():
-            state = {"mu": float(rating["mu"]), "sigma": float(rating["sigma"]), "games": games[uid]}
+            state = {**{name: float(value) for name, value in rating.items()}, "games": games[uid]}
             known = self._pool.get(uid, {})
             changed = {name: value for name, value in state.items() if known.get(name) != value}
             self.log({f"model-pool/{uid}/{name}": value for name, value in changed.items()})

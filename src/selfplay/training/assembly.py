@@ -23,6 +23,7 @@ from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker
 from selfplay.training.algorithms import build_algorithm
@@ -214,6 +215,12 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
     return average_of(policy) if config.learning.average_decay else policy
 
 
+def sampling_rule(config: Config) -> SamplingRule:
+    """Return the settings of the sample modes."""
+    population = config.population
+    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games)
+
+
 def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:
     """Build the model pool with the policies and the fixed members."""
     population = config.population
@@ -223,6 +230,7 @@ def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None 
         tracker,
         population.lag_range,
         seed=derive_seed(config.seed, "pool"),
+        rule=sampling_rule(config),
     )
     averages = [evaluated_uid(config, policy) for policy in policies if config.envs]
     for uid in dict.fromkeys((*policies, *averages)):

@@ -15,6 +15,7 @@ from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check_quantization
+from selfplay.population.meta_strategies import check_installed
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
@@ -42,6 +43,8 @@ def check_config(config: Config) -> list[str]:
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     for field, algorithm in config.learning.algorithms.items():
         found += _check_algorithm(algorithm, field)
+    if config.population.sample_mode == "meta-nash":
+        check_installed("population.sample_mode")
     check_keep_best(config)
     if config.evaluation.patience and not config.evaluation.every:
         raise InputError("evaluation.patience", "nothing is measured during training", "Set evaluation.every")

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Group
 
-from selfplay.collection.accounts import failure_lines, raised_lines
+from selfplay.collection.accounts import failure_lines, payoff_lines, raised_lines
 from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, InferenceClient, Role, SelfplayError
@@ -108,17 +108,33 @@ class GameSource:
             if played.job.meta.type == "train":
                 progress.played_one()
 
+        failed_payoffs = await self._play_payoffs(progress)
         if settings.max_staleness == 0:
             self._played = await self.collector.collect(settings.games_per_step, evaluating, count)
         else:
             share = evaluating / (evaluating + settings.games_per_step)
             self._played = await self.collector.collect_until(self._enough(), share, count)
+        self._played += failed_payoffs
         self._log_games(step + 1)
         self.buffer.drop_stale(step, settings.max_staleness, saved.versions)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
         steps = draw_batch(self.config, self.buffer)
         return BatchOf(by_policy(records_from_steps(steps)))
+
+    async def _play_payoffs(self, progress: RunProgress) -> list[Played]:
+        """Play the games between frozen members that are due, before opponents are drawn; return the failed.
+
+        Raises:
+            SelfplayError: too many of them failed.
+        """
+        waiting = len(self.pool.payoffs.waiting)
+        if not waiting:
+            return []
+        progress.say(f"{waiting} games between frozen opponents, for the payoff matrix")
+        played = await self.collector.play_payoffs()
+        self.collector.stop_if_broken(played)
+        return [one for one in played if one.rollout.error is not None]
 
     def _enough(self) -> Callable[[], bool]:
         """Return the condition on which an overlapping update begins.
@@ -167,6 +183,8 @@ class GameSource:
         await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{k}": float(v) for k, v in self.collector.accounts.figures().items()})
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        if self.pool.sample_mode == "meta-nash":
+            self.metrics.log({"accounts/unplayed_pairs": float(self.pool.unplayed_pairs())})
         self.pool.snapshot()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
@@ -189,6 +207,7 @@ class GameSource:
             f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
             f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
             f"steps: {steps}",
+            *payoff_lines(accounts.figures()),
             *failure_lines(accounts.figures()),
             *raised_lines(accounts.figures()),
         ]

@@ -13,8 +13,9 @@ from selfplay.population.model_pool import ModelPool
 class ProgramSeats:
     """Gives the roles of each request their agents, and rates the members of the pool that played.
 
-    In mode ``mirror`` every role plays and trains its own policy. In other modes one of the configured roles,
-    drawn for each group of requests, is trained; the pool chooses an opponent for each of the others, which
+    In mirror games every role plays and trains its own policy; these are all groups of requests in mode
+    ``mirror``, and a share of them in other modes. Otherwise one of the configured roles, drawn for each
+    group, is trained; the pool chooses an opponent for each of the others, which
     takes the place of that role's policy. Roles that are not configured play and train as in ``mirror``.
 
     Args:
@@ -34,18 +35,22 @@ class ProgramSeats:
     def seat(self, requests: list[EpisodeRequest]) -> list[EpisodeRequest]:
         """Return the requests of a step with their agents. Requests of one group have the same.
 
-        ``meta["uids"]`` names the pool's member in each configured role.
+        ``meta["uids"]`` names the pool's member in each configured role, except in mirror games.
         """
         if self.config.population.sample_mode == "mirror":
             return requests
-        drawn: dict[Any, tuple[str, dict[str, str]]] = {}
+        drawn: dict[Any, tuple[str, dict[str, str]] | None] = {}
         seated = []
         for number, request in enumerate(requests):
             group = request.meta.get("group", ("alone", number))
             if group not in drawn:
                 seed = derive_seed(self.config.seed, "program seats", self.arena.step_num, len(drawn))
                 drawn[group] = self._drawn(random.Random(seed))
-            trained, uids = drawn[group]
+            seats = drawn[group]
+            if seats is None:
+                seated.append(request)
+                continue
+            trained, uids = seats
             agents = {role: self._agent(uid) for role, uid in uids.items() if role != trained}
             meta = {**request.meta, "uids": uids}
             seated.append(replace(request, meta=meta, agents={**agents, **request.agents}))
@@ -60,13 +65,17 @@ class ProgramSeats:
                 scores = [rewards[role] for role in met]
                 self.pool.push_result([*met.values()], scores, result.rollout.episode_type, [])
 
-    def _drawn(self, rng: random.Random) -> tuple[str, dict[str, str]]:
-        """Return the role that is trained, and the member in each role."""
+    def _drawn(self, rng: random.Random) -> tuple[str, dict[str, str]] | None:
+        """Return the role that is trained, and the member in each role; ``None`` for a mirror game."""
+        if self.pool.draw_mirror(rng):
+            self.pool.count_drawn({self.policy_of[role] for role in self.roles})
+            return None
         trained = rng.choice(self.roles)
         mine = self.policy_of[trained]
         others = {
             role: self.pool.sample(mine, rng, self.policy_of[role]) for role in self.roles if role != trained
         }
+        self.pool.count_drawn({*others.values()})
         return trained, {trained: mine, **others}
 
     def _agent(self, uid: str) -> AgentSpec:

@@ -263,10 +263,10 @@ class ProgramSource:
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
         members = self.pool.opponents()
         if len(members) > 1:
+            figures = self.pool.figures()
             for one in members:
-                mu, sigma = one.rating
-                figures = {"mu": mu, "sigma": sigma, "games": float(one.games)}
-                self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in figures.items()})
+                named = {**figures[one.uid], "games": float(one.games)}
+                self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in named.items()})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Measure with the arena's own ``evaluate``, played by the adapters that training produces.

@@ -26,6 +26,7 @@ GAME_COUNTS = (
     ("retried", "retried"),
     ("filtered", "left out"),
     ("eval_finished", "evaluated"),
+    ("payoff_finished", "payoffs"),
 )
 STEP_COUNTS = (
     ("steps added", "added"),

@@ -15,31 +15,37 @@ NO_MATCHES = "No matches between models are known. A run records them with its f
 
 
 def ratings_table(view: RunView, room: Size) -> Content:
-    """Return every rated model with its mean and two standard deviations, as numbers and as a bar."""
+    """Return every rated model with its mean and two standard deviations, as numbers and as a bar.
+
+    If opponents were drawn, there is also how often.
+    """
     ratings = view.ratings()[:MAX_RATINGS]
     if not ratings:
         return Content.styled(NO_RATINGS, MUTED)
     names = min(24, max(8, *(len(one.uid) + 2 for one in ratings)))
-    bars = max(10, room.width - names - 28)
+    draws = any(one.drawn for one in ratings)
+    bars = max(10, room.width - names - 28 - 10 * draws)
     low = min(one.mu - 2 * one.sigma for one in ratings)
     high = max(one.mu + 2 * one.sigma for one in ratings)
-    head = f"{'':<{names}}{'rating':>7}{'± 2σ':>7}{'games':>10}  "
+    drawn = f"{'drawn':>10}" if draws else ""
+    head = f"{'':<{names}}{'rating':>7}{'± 2σ':>7}{'games':>10}{drawn}  "
     axis = f"{low:<{bars // 2}.1f}{high:>{bars - bars // 2}.1f}"
     lines: list[list[Piece]] = [[(head + axis, MUTED)]]
-    lines += [_rating_row(one, names, bars, low, high) for one in ratings]
+    lines += [_rating_row(one, names, bars, low, high, draws) for one in ratings]
     return content_of(lines)
 
 
-def _rating_row(one: Rating, names: int, bars: int, low: float, high: float) -> list[Piece]:
+def _rating_row(one: Rating, names: int, bars: int, low: float, high: float, draws: bool) -> list[Piece]:
     def place(value: float) -> int:
         return round((value - low) / (high - low) * (bars - 1)) if high > low else 0
 
     left, middle, right = place(one.mu - 2 * one.sigma), place(one.mu), place(one.mu + 2 * one.sigma)
     games = f"{one.games:,}" if one.games is not None else ""
+    drawn = f"{one.drawn:>10,}" if draws else ""
     return [
         (f"{_short(one.uid, names - 2):<{names}}", ""),
         (f"{one.mu:>7.1f}", "bold"),
-        (f"{2 * one.sigma:>7.1f}{games:>10}  ", MUTED),
+        (f"{2 * one.sigma:>7.1f}{games:>10}{drawn}  ", MUTED),
         (" " * left + "─" * (middle - left), f"{colour_of(0)} 70%"),
         ("●", f"bold {colour_of(0)}"),
         ("─" * (right - middle), f"{colour_of(0)} 70%"),

@@ -168,7 +168,7 @@ class CollectorService:
             self.client.follow(news.weights)
 
     def _begin(self, job: Job) -> None:
-        flight = self._training if job.is_training else self._evaluation
+        flight = self._training if job.is_training or job.is_payoff else self._evaluation
         task = asyncio.create_task(self._play(job))
         flight.tasks.add(task)
         task.add_done_callback(lambda done: self._ended(flight, done))

@@ -13,12 +13,12 @@ def values_of(
 ) -> tuple[Values, dict[str, int]]:
     """Return the measurements of the games that finished, and the number of games by prefix.
 
-    A training game counts once for each trained seat.
+    A training game counts once for each trained seat, a payoff game not at all.
     """
     values: defaultdict[str, list[float]] = defaultdict(list)
     counts: defaultdict[str, int] = defaultdict(int)
     for one, result, of_seats in zip(played, results, trajectories, strict=True):
-        if result.status != "finished":
+        if result.status != "finished" or one.job.is_payoff:
             continue
         prefix, measured = _measured(one, of_seats)
         counts[prefix] += len(measured)

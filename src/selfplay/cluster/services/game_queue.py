@@ -32,26 +32,35 @@ class GameQueue:
         )
 
     def next_jobs(self, collector: str, training: int, evaluation: int, step: int) -> list[Job]:
-        """Hand out at most this many games of each kind; ``step`` counts the run's updates."""
+        """Hand out at most this many games of each kind; ``step`` counts the run's updates.
+
+        Payoff games take the places of training games, and no training game starts before they have ended.
+        """
         jobs = self.ledger.hand_out_again(collector, "train", training)
-        jobs += self.ledger.hand_out_again(collector, "eval", evaluation)
-        trained = sum(job.is_training for job in jobs)
-        evaluated = len(jobs) - trained
-        for _ in range(min(training - trained, self._training_left())):
+        jobs += self.ledger.hand_out_again(collector, "payoff", training - len(jobs))
+        for payoff_job in self.scheduler.next_payoff_jobs(training - len(jobs)):
+            jobs.append(self._handed_out(collector, payoff_job))
+        for _ in range(min(training - len(jobs), self._training_left())):
             jobs.append(self._handed_out(collector, self.scheduler.next_train_job()))
-        for _ in range(min(evaluation - evaluated, self._evaluation_left(step))):
-            jobs.append(self._handed_out(collector, self._next_eval_job()))
-        return jobs
+        evaluations = self.ledger.hand_out_again(collector, "eval", evaluation)
+        for _ in range(min(evaluation - len(evaluations), self._evaluation_left(step))):
+            evaluations.append(self._handed_out(collector, self._next_eval_job()))
+        return jobs + evaluations
 
     def has_any(self, training: int, evaluation: int, step: int) -> bool:
         """Return whether :meth:`next_jobs` would hand out a game."""
         kinds = {job.meta.type for job in self.ledger.again}
-        train = training > 0 and ("train" in kinds or self._training_left() > 0)
+        waiting = {"train", "payoff"} & kinds or self.pool.payoffs.waiting
+        train = training > 0 and bool(waiting or self._training_left() > 0)
         return train or (evaluation > 0 and ("eval" in kinds or self._evaluation_left(step) > 0))
 
     def replace_opponents(self, removed: set[str]) -> None:
-        """Give the games against removed members, which have not ended, another opponent."""
+        """Give the games against removed members, which have not ended, another opponent.
+
+        Payoff games of removed members are given up.
+        """
         train_job = self.scheduler.train_job
+        self.ledger.give_up(lambda job: job.is_payoff and bool(removed & {*job.uids}))
         self.ledger.replace(lambda job: train_job(job.meta.index) if removed & {*job.uids} else job)
 
     def _handed_out(self, collector: str, job: Job) -> Job:
@@ -65,6 +74,8 @@ class GameQueue:
         return self.scheduler.next_eval_job(place if self.scheduler.pin_evaluation else None)
 
     def _training_left(self) -> int:
+        if self.pool.payoffs.waiting or self.ledger.accounts.payoffs_in_flight:
+            return 0
         allowed = self.settings.training_allowed(self.ledger.consumed)
         return NO_LIMIT if allowed is None else max(0, allowed - self.ledger.accounts.started)
 

@@ -94,6 +94,14 @@ class GamesInFlight:
         self.in_flight = {name: (owner, replacement(job)) for name, (owner, job) in self.in_flight.items()}
         self.again = [replacement(job) for job in self.again]
 
+    def give_up(self, is_given_up: Callable[[Job], bool]) -> None:
+        """Forget payoff games that have not ended, as if they had never started."""
+        given_up = {name for name, (_, job) in self.in_flight.items() if is_given_up(job)}
+        again = [job for job in self.again if not is_given_up(job)]
+        self.accounts.payoff_started -= len(given_up) + len(self.again) - len(again)
+        self.in_flight = {name: one for name, one in self.in_flight.items() if name not in given_up}
+        self.again = again
+
     def end(self, result: GameResult) -> Job | None:
         """Record the end of a game; return the game, or ``None`` if its end was already known."""
         _, job = self.in_flight.pop(result.name, (None, None))

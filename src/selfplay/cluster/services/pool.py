@@ -19,6 +19,7 @@ from selfplay.cluster.services.pool_state import Jobs
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
+from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 
 __all__ = ["Jobs", "PoolService"]
@@ -31,8 +32,8 @@ class PoolService(PoolMembers):
     """See the module. Its methods run one at a time on one event loop, except those that wait.
 
     Args:
-        sample_mode, max_active_lora, tracker, lag_range, seed: as for :class:`ModelPool`; the tracker is a
-            handle.
+        sample_mode, max_active_lora, tracker, lag_range, seed, rule: as for :class:`ModelPool`; the tracker
+            is a handle.
         policies: the policies that play and learn.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
@@ -47,11 +48,19 @@ class PoolService(PoolMembers):
         policies: Sequence[str] = (TRAINED,),
         *,
         seed: int = 0,
+        rule: SamplingRule | None = None,
         directory: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
         super().__init__(
-            sample_mode, max_active_lora, lag_range, policies, seed=seed, directory=directory, epoch=epoch
+            sample_mode,
+            max_active_lora,
+            lag_range,
+            policies,
+            seed=seed,
+            rule=rule,
+            directory=directory,
+            epoch=epoch,
         )
         self.tracker = tracker
         self._registrations: Counter[str] = Counter()
@@ -197,10 +206,13 @@ class PoolService(PoolMembers):
         """Return the account of all games.
 
         ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
-        were too old to be learned.
+        were too old to be learned. In mode ``meta-nash``, ``unplayed_pairs`` of active members have not
+        finished a game.
         """
         ledger, accounts = self.ledger, self.ledger.accounts
         more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
+        if self.pool.sample_mode == "meta-nash":
+            more["unplayed_pairs"] = self.pool.unplayed_pairs()
         return accounts.figures() | more
 
     def checkpoint_summary(self) -> dict[str, Any]:
@@ -220,8 +232,9 @@ class PoolService(PoolMembers):
     def _tell_tracker(self) -> None:
         if self.tracker is not None:
             pool = self.pool
-            ratings = {one.uid: {"mu": one.rating[0], "sigma": one.rating[1]} for one in pool.opponents()}
-            self.tracker.log_model_pool.remote(pool.matches.counts(), ratings, pool.exploration.summary())
+            self.tracker.log_model_pool.remote(
+                pool.matches.counts(), pool.figures(), pool.exploration.summary()
+            )
 
     def _snapshot_if_long(self) -> None:
         journal = self._kept.journal

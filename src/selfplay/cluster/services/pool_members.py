@@ -10,6 +10,7 @@ from selfplay.cluster.services.journaled import Journaled
 from selfplay.cluster.services.pool_state import PoolState
 from selfplay.core.adapters import TRAINED
 from selfplay.population.model_pool import ModelPool, checkpoint_uid
+from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 
 
@@ -17,7 +18,7 @@ class PoolMembers:
     """The part of :class:`PoolService` for members and ratings.
 
     Args:
-        sample_mode, max_active_lora, lag_range, seed: as for :class:`ModelPool`.
+        sample_mode, max_active_lora, lag_range, seed, rule: as for :class:`ModelPool`.
         policies: the policies.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
@@ -31,10 +32,11 @@ class PoolMembers:
         policies: Sequence[str],
         *,
         seed: int,
+        rule: SamplingRule | None,
         directory: str | None,
         epoch: Epoch | None,
     ) -> None:
-        pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed)
+        pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed, rule)
         for policy in policies:
             pool.add_policy(policy)
         self._kept = Journaled(PoolState(pool, policies), directory, epoch, entries.PoolEntry)

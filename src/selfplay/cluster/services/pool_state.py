@@ -152,6 +152,7 @@ class PoolState:
 
     def _forget_after(self, step: int) -> None:
         self._rate_held_games()
+        self._rate_held_games(payoffs=True)
         removed = self.pool.forget_after(step)
         self.ledger.matches = {match for match in self.ledger.matches if match <= step}
         if self.queue is not None:
@@ -178,23 +179,35 @@ class PoolState:
         return adapters
 
     def _finish(self, results: list[GameResult]) -> None:
+        payoffs = False
         for result in results:
             job = self.ledger.end(result)
-            if job is None or result.status != "finished":
+            if job is None:
                 continue
-            if self.in_lockstep and job.is_training:
+            payoffs |= job.is_payoff
+            if job.is_payoff and result.status == "failed":
+                self.pool.payoffs.add_failure(job.meta.index, job.uids)
+            if result.status != "finished":
+                continue
+            if job.is_payoff or (self.in_lockstep and job.is_training):
                 self.ledger.unrated.append((job, result))
             else:
                 self._rate(job, result)
+        if payoffs and not (self.pool.payoffs.waiting or self.ledger.accounts.payoffs_in_flight):
+            self._rate_held_games(payoffs=True)
 
-    def _rate_held_games(self) -> None:
-        """Rate the games of an update in the order of their numbers; in lockstep, once all have ended.
+    def _rate_held_games(self, *, payoffs: bool = False) -> None:
+        """Rate the training or payoff games that are held, once all have ended, in order of their numbers.
 
-        Draws from the pool and ratings then do not depend on which game ended first.
+        Draws from the pool and ratings then do not depend on which game ended first. Training games of an
+        update are held in lockstep only.
         """
-        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].meta.index):
+        held = [one for one in self.ledger.unrated if one[0].is_payoff == payoffs]
+        self.ledger.unrated = [one for one in self.ledger.unrated if one[0].is_payoff != payoffs]
+        for job, result in sorted(held, key=lambda one: one[0].meta.index):
             self._rate(job, result)
-        self.ledger.unrated = []
 
     def _rate(self, job: Job, result: GameResult) -> None:
+        if job.is_payoff:
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)

@@ -1,0 +1,250 @@
+"""PayoffTable: what members of a population earn against each other, by who sits where."""
+
+import csv
+import io
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay.core.confidence_intervals import Interval, mean_interval
+from selfplay.population.number_ranges import NumberRanges
+
+Seating = tuple[str, ...]
+"""The uid of the member in each seat."""
+
+
+@dataclass
+class Payoff:
+    """The games of one seating. Lists have one value for each seat.
+
+    Attributes:
+        games: finished games; failed ones are not among them.
+        sums: the sum of each seat's rewards.
+        squares: the sum of their squares.
+        wins: games in which the seat's reward was greater than every other.
+        draws: games in which no seat's reward was greater than every other.
+        invalid: games that an invalid move of the seat ended; they also count as any other game.
+        failed: games that could not be finished.
+    """
+
+    games: int
+    sums: list[float]
+    squares: list[float]
+    wins: list[int]
+    draws: int
+    invalid: list[int]
+    failed: int
+
+    @classmethod
+    def empty(cls, seats: int) -> "Payoff":
+        """Return the payoff of a seating that was not played."""
+        return cls(0, [0.0] * seats, [0.0] * seats, [0] * seats, 0, [0] * seats, 0)
+
+    def add(self, rewards: Sequence[float], invalid_seat: int | None) -> None:
+        """Count a finished game."""
+        self.games += 1
+        best = max(rewards)
+        single = sum(reward == best for reward in rewards) == 1
+        self.draws += not single
+        for seat, reward in enumerate(rewards):
+            self.sums[seat] += reward
+            self.squares[seat] += reward * reward
+            self.wins[seat] += single and reward == best
+            self.invalid[seat] += seat == invalid_seat
+
+    def mean(self, seat: int) -> float:
+        """Return the seat's mean reward; NaN without games."""
+        return self.sums[seat] / self.games if self.games else math.nan
+
+    def variance(self, seat: int) -> float:
+        """Return the variance of the seat's rewards with n - 1 in the denominator; NaN below two games."""
+        if self.games < 2:
+            return math.nan
+        spread = self.squares[seat] - self.sums[seat] ** 2 / self.games
+        return max(0.0, spread) / (self.games - 1)
+
+    def interval(self, seat: int) -> Interval:
+        """Return the seat's mean reward with its 95% interval."""
+        return mean_interval(self.games, self.sums[seat], self.squares[seat])
+
+
+@dataclass(frozen=True)
+class PayoffMatrix:
+    """What each member (row) earns against each other one (column) in a game for two.
+
+    Attributes:
+        members: the uids of rows and columns (M of them).
+        mean_MM: the row's mean reward, the average over both seats; NaN for pairs that did not meet.
+        error_MM: its standard error; infinite if a seat that was played has fewer than two games.
+        games_MM: the number of games, in both seats together.
+    """
+
+    members: tuple[str, ...]
+    mean_MM: NDArray[np.float64]
+    error_MM: NDArray[np.float64]
+    games_MM: NDArray[np.int64]
+
+    @property
+    def advantage_MM(self) -> NDArray[np.float64]:
+        """Half of what the row earns more than the column: antisymmetric; ``mean_MM`` if sums are zero."""
+        advantage_MM: NDArray[np.float64] = (self.mean_MM - self.mean_MM.T) / 2
+        return advantage_MM
+
+
+class PayoffTable:
+    """Payoffs by seating. A game never counts twice: each has a number of its own in the table."""
+
+    def __init__(self) -> None:
+        self._payoffs: dict[Seating, Payoff] = {}
+        self._numbers = NumberRanges()
+
+    def add(
+        self, number: int, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+    ) -> bool:
+        """Count a finished game, unless the table has it; return whether it was new.
+
+        Args:
+            number: the game's number, unique in this table, whoever plays; neighbouring numbers take no
+                memory.
+            seating: the member in each seat.
+            rewards: the final reward of each seat.
+            invalid_seat: the seat whose invalid move ended the game.
+
+        Raises:
+            ValueError: the numbers of seats and rewards differ, or a reward is not finite.
+        """
+        if len(seating) != len(rewards) or not all(map(math.isfinite, rewards)):
+            raise ValueError(f"rewards {list(rewards)} of the seating {list(seating)}")
+        if new := self._numbers.add(number):
+            self._entry(seating).add(rewards, invalid_seat)
+        return new
+
+    def add_failure(self, number: int, seating: Sequence[str]) -> bool:
+        """Count a game that could not be finished, unless the table has it; return whether it was new."""
+        if new := self._numbers.add(number):
+            self._entry(seating).failed += 1
+        return new
+
+    def __contains__(self, number: object) -> bool:
+        """Whether the table has the game of this number."""
+        return number in self._numbers
+
+    def payoff(self, *seating: str) -> Payoff:
+        """Return the payoff of a seating; an empty one if it was not played."""
+        return self._payoffs.get(seating) or Payoff.empty(len(seating))
+
+    def items(self) -> Iterator[tuple[Seating, Payoff]]:
+        """Return every seating with its payoff, in alphabetical order."""
+        yield from sorted(self._payoffs.items())
+
+    def members(self) -> list[str]:
+        """Return every member that has a game, in alphabetical order."""
+        return sorted({uid for seating in self._payoffs for uid in seating})
+
+    def matrix(self, members: Sequence[str]) -> PayoffMatrix:
+        """Return the payoffs of a game for two between these members.
+
+        Both seats weigh the same, however many games each has; if a pair played in one order only, that
+        order counts alone. A member against itself earns the mean of both seats, which is 0 in a zero-sum
+        game, and 0 without games.
+        """
+        size = len(members)
+        mean_MM, error_MM = np.zeros((size, size)), np.zeros((size, size))
+        games_MM = np.zeros((size, size), dtype=np.int64)
+        for row, uid in enumerate(members):
+            for column, other in enumerate(members):
+                sides = [(self.payoff(uid, other), 0), (self.payoff(other, uid), 1)]
+                played = [(payoff, seat) for payoff, seat in sides if payoff.games]
+                if not played and row == column:
+                    continue
+                mean_MM[row, column], error_MM[row, column] = _mean_of_seats(played)
+                games = sum(payoff.games for payoff, _ in played)
+                games_MM[row, column] = games // 2 if row == column else games
+        return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Delete every seating with one of these members. The numbers of their games stay known."""
+        self._payoffs = {
+            seating: payoff for seating, payoff in self._payoffs.items() if not {*uids} & {*seating}
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each seating and seat, with means, intervals and counts; unknown is ``None``."""
+        return [
+            {
+                "seat": seat,
+                "member": uid,
+                "seating": list(seating),
+                "games": payoff.games,
+                "mean": _known(payoff.mean(seat)),
+                "variance": _known(payoff.variance(seat)),
+                "low": payoff.interval(seat).low if payoff.games > 1 else None,
+                "high": payoff.interval(seat).high if payoff.games > 1 else None,
+                "wins": payoff.wins[seat],
+                "draws": payoff.draws,
+                "invalid": payoff.invalid[seat],
+                "failed": payoff.failed,
+            }
+            for seating, payoff in self.items()
+            for seat, uid in enumerate(seating)
+        ]
+
+    def to_csv(self) -> str:
+        """Return :meth:`rows` as comma-separated values, the seating in ``player_0``, ``player_1``, ..."""
+        seats = max((len(seating) for seating in self._payoffs), default=2)
+        players = [f"player_{seat}" for seat in range(seats)]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["seat", "member", *players, *_FIGURES], lineterminator="\n")
+        writer.writeheader()
+        for row in self.rows():
+            seating = dict(zip(players, row.pop("seating"), strict=False))
+            writer.writerow(row | seating)
+        return text.getvalue()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the table as JSON-able values."""
+        return {
+            "numbers": self._numbers.state(),
+            "payoffs": [{"seating": list(seating), **asdict(payoff)} for seating, payoff in self.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that ``state_dict`` returned, replacing the current one."""
+        self._numbers = NumberRanges.from_state(state["numbers"])
+        self._payoffs = {
+            tuple(entry["seating"]): Payoff(
+                entry["games"],
+                list(entry["sums"]),
+                list(entry["squares"]),
+                list(entry["wins"]),
+                entry["draws"],
+                list(entry["invalid"]),
+                entry["failed"],
+            )
+            for entry in state["payoffs"]
+        }
+
+    def _entry(self, seating: Sequence[str]) -> Payoff:
+        return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
+
+
+_FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]
+
+
+def _mean_of_seats(played: list[tuple[Payoff, int]]) -> tuple[float, float]:
+    """Return the mean over seats of a member's mean rewards, and its standard error."""
+    if not played:
+        return math.nan, math.inf
+    mean = sum(payoff.mean(seat) for payoff, seat in played) / len(played)
+    if any(payoff.games < 2 for payoff, _ in played):
+        return mean, math.inf
+    variance = sum(payoff.variance(seat) / payoff.games for payoff, seat in played)
+    return mean, math.sqrt(variance) / len(played)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,79 @@
+"""RecentResults: the results of the policies in training against every member, in which old games fade."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DECAY = 0.99
+"""What is left of earlier games after each further game of a pair, as in AlphaStar's pseudocode.
+
+A policy changes while it learns, so a win rate counts about its last 1 / (1 - 0.99) = 100 games."""
+
+RATED_AFTER = 10
+"""The number of games after which a member is rated."""
+
+
+@dataclass
+class FadingRecord:
+    """One policy's games against another member.
+
+    They ``met`` in so many games; in the other counts a game counts ``DECAY`` to the number of later ones.
+    """
+
+    met: int = 0
+    games: float = 0.0
+    wins: float = 0.0
+    draws: float = 0.0
+
+    def add(self, won: bool, drawn: bool) -> None:
+        """Count a game."""
+        self.met += 1
+        self.games = DECAY * self.games + 1
+        self.wins = DECAY * self.wins + won
+        self.draws = DECAY * self.draws + drawn
+
+
+class RecentResults:
+    """A :class:`FadingRecord` of every policy against every member that it met."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, dict[str, FadingRecord]] = {}
+
+    def add_game(self, policy: str, scores: dict[str, float]) -> None:
+        """Count a game of a policy for each other member in it; the higher score wins."""
+        mine = scores[policy]
+        for uid, score in scores.items():
+            if uid != policy:
+                record = self._records.setdefault(policy, {}).setdefault(uid, FadingRecord())
+                record.add(mine > score, mine == score)
+
+    def win_rate(self, policies: Sequence[str], uid: str) -> float | None:
+        """Return the win rate of these policies together against a member; ``None`` if it is not rated.
+
+        It is smoothed, (wins + draws / 2 + 1) / (games + 2), and so above 0 and below 1.
+        """
+        records = [self._records.get(policy, {}).get(uid, FadingRecord()) for policy in policies]
+        if sum(one.met for one in records) < RATED_AFTER:
+            return None
+        points = sum(one.wins + one.draws / 2 for one in records)
+        return (points + 1) / (sum(one.games for one in records) + 2)
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Delete the records against these members."""
+        for records in self._records.values():
+            for uid in uids:
+                records.pop(uid, None)
+
+    def state_dict(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the records by policy and uid."""
+        return {
+            policy: {uid: asdict(record) for uid, record in records.items()}
+            for policy, records in self._records.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that ``state_dict`` returned, replacing the current one."""
+        self._records = {
+            policy: {uid: FadingRecord(**record) for uid, record in records.items()}
+            for policy, records in state.items()
+        }

@@ -1,0 +1,78 @@
+import importlib.util
+
+import numpy as np
+import pyspiel
+import pytest
+from open_spiel.python.algorithms.nash_averaging import nash_averaging
+from open_spiel.python.algorithms.projected_replicator_dynamics import projected_replicator_dynamics
+from open_spiel.python.egt import alpharank
+
+from selfplay.core import InputError
+from selfplay.population.meta_strategies import META_STRATEGIES, meta_strategy
+
+ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+
+
+def random_game(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    members = rng.integers(2, 9)
+    payoffs = rng.normal(size=(members, members)) * 10 ** rng.uniform(-1.5, 1)
+    return payoffs - payoffs.T
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nash_and_alpharank_are_openspiels_on_random_games(seed):
+    payoffs_MM = random_game(seed)
+    nash_M = meta_strategy("nash", payoffs_MM)
+    expected, _ = nash_averaging(pyspiel.create_matrix_game(payoffs_MM, -payoffs_MM))
+    np.testing.assert_allclose(nash_M, expected[:, 0], atol=1e-7)
+    assert (nash_M @ payoffs_MM).min() >= -1e-5 * np.abs(payoffs_MM).max()
+    np.testing.assert_allclose(
+        meta_strategy("alpharank", payoffs_MM), alpharank.sweep_pi_vs_epsilon([payoffs_MM]), atol=1e-12
+    )
+
+
+def test_projected_replicator_dynamics_are_openspiels():
+    payoffs_MM = random_game(3)
+    expected = projected_replicator_dynamics([payoffs_MM, -payoffs_MM])[0]
+    np.testing.assert_allclose(meta_strategy("prd", payoffs_MM), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nash", "alpharank", "uniform"])
+def test_rock_paper_scissors_is_mixed_evenly(name):
+    np.testing.assert_allclose(meta_strategy(name, ROCK_PAPER_SCISSORS), np.full(3, 1 / 3), atol=1e-5)
+
+
+def test_the_equilibrium_of_maximum_entropy_shares_among_copies():
+    copies = np.array([0, 0, 1, 2])
+    weights_M = meta_strategy("nash", ROCK_PAPER_SCISSORS[np.ix_(copies, copies)])
+    np.testing.assert_allclose(weights_M, [1 / 6, 1 / 6, 1 / 3, 1 / 3], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["nash", "alpharank"])
+def test_a_member_that_beats_all_others_has_all_weight(name):
+    weights_M = meta_strategy(name, np.array([[0.0, 0.1, 1.0], [-0.1, 0.0, 0.5], [-1.0, -0.5, 0.0]]))
+    np.testing.assert_allclose(weights_M, [1, 0, 0], atol=1e-5)
+
+
+def test_what_both_players_earn_changes_nothing():
+    np.testing.assert_allclose(meta_strategy("nash", ROCK_PAPER_SCISSORS + 5), np.full(3, 1 / 3), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", META_STRATEGIES)
+def test_a_single_member_has_all_weight(name):
+    assert meta_strategy(name, np.zeros((1, 1))).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("name", META_STRATEGIES)
+def test_a_pair_that_did_not_meet_is_not_a_draw(name):
+    with pytest.raises(ValueError, match="every pair"):
+        meta_strategy(name, np.array([[0.0, np.nan], [np.nan, 0.0]]))
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cvxpy" else find(name))
+    with pytest.raises(InputError, match=r'cvxpy is not installed.*pip install "selfplay-rl\[populations\]"'):
+        meta_strategy("nash", ROCK_PAPER_SCISSORS)
+    assert meta_strategy("uniform", ROCK_PAPER_SCISSORS).tolist() == pytest.approx([1 / 3] * 3)

@@ -1,0 +1,221 @@
+"""Mode meta-nash: frozen members play each other, and opponents are drawn from the equilibrium."""
+
+import json
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from selfplay.core import MockInferenceClient
+from selfplay.population import ModelPool, SamplingRule
+from selfplay.population.payoff_games import PayoffGames
+from test_collection_collector import FlakyClient, make_collector
+from test_population_sampling import assert_drawn_as
+
+BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
+
+
+def played(games, results):
+    """Play all that waits: ``results(first, second)`` is what the first seat earns."""
+    for game in games.take():
+        reward = float(results(game.first, game.second))
+        games.add(game.number, [game.first, game.second], [reward, -reward])
+    return games
+
+
+def rock_paper_scissors(first, second):
+    return ((first, second) in BEATS) - ((second, first) in BEATS)
+
+
+def make_games(*uids, per_pair=4):
+    games = PayoffGames(per_pair)
+    for place, uid in enumerate(uids):
+        games.join(uid, uids[:place])
+    return games
+
+
+def make_pool(most=3, fixed=(), per_pair=4):
+    pool = ModelPool("meta-nash", most, rule=SamplingRule(payoff_games=per_pair), seed=4)
+    pool.add_policy()
+    for name in fixed:
+        pool.add_fixed(name)
+    return pool
+
+
+def lower_number_wins(first, second):
+    """The copy with the lower number wins."""
+    one, other = (int(uid.removeprefix("ckpt-")) for uid in (first, second))
+    return 1 if one < other else -1
+
+
+def test_each_pair_plays_in_both_orders_of_seats():
+    games = make_games("a", "b", "c", per_pair=6)
+    pairs = Counter((game.first, game.second) for game in games.waiting)
+    assert pairs == dict.fromkeys([("b", "a"), ("a", "b"), ("c", "a"), ("a", "c"), ("c", "b"), ("b", "c")], 3)
+    assert [game.number for game in games.waiting] == list(range(18))
+
+
+def test_the_mixture_is_the_equilibrium_of_what_was_played():
+    games = played(make_games("rock", "paper", "scissors"), rock_paper_scissors)
+    assert games.mixture(["rock", "paper", "scissors"]) == pytest.approx([1 / 3] * 3, abs=1e-4)
+    assert games.mixture(["rock", "paper"]) == pytest.approx([0, 1], abs=1e-4)
+
+
+def test_a_pair_that_has_not_played_counts_as_a_draw_and_is_counted():
+    games = make_games("rock", "paper", "new")
+    for game in games.take():
+        if "new" not in (game.first, game.second):
+            reward = float(rock_paper_scissors(game.first, game.second))
+            games.add(game.number, [game.first, game.second], [reward, -reward])
+    assert games.unplayed_pairs(["rock", "paper", "new"]) == 2
+    rock, paper, new = games.mixture(["rock", "paper", "new"])
+    assert rock == pytest.approx(0, abs=1e-4)
+    assert paper == pytest.approx(new, abs=1e-3), "the most even mixture of those that nobody beats"
+
+
+def test_new_results_change_the_mixture_and_a_game_counts_once():
+    games = make_games("a", "b", per_pair=2)
+    first, second = games.take()
+    games.add(first.number, [first.first, first.second], [1.0, -1.0])
+    assert games.mixture(["a", "b"])[1] > 0.99, "b won from the first seat"
+    for _ in range(2):
+        games.add(second.number, [second.first, second.second], [1.0, -1.0])
+    assert games.mixture(["a", "b"]) == pytest.approx([0.5, 0.5], abs=1e-4), "a won from there as well"
+
+
+def test_games_of_who_left_are_not_played_and_what_they_earned_is_kept():
+    games = played(make_games("a", "b"), lambda first, second: first == "a")
+    games.join("c", ["a", "b"])
+    games.drop(["a"])
+    assert {uid for game in games.waiting for uid in (game.first, game.second)} == {"b", "c"}
+    assert games.table.payoff("a", "b").games == 2
+    games.forget(["b"])
+    assert games.waiting == []
+    assert games.table.payoff("a", "b").games == 0
+    assert games.mixture(["a", "b"]) == pytest.approx([0.5, 0.5], abs=1e-4)
+
+
+def test_a_new_member_plays_the_active_ones_only():
+    pool = make_pool(most=2, fixed=["x"])
+    pool.add_fixed("judge", active=False)
+    for iteration in range(3):
+        pool.add_checkpoint(f"a/{iteration}", iteration)
+    pairs = {frozenset((one.first, one.second)) for one in pool.payoffs.waiting}
+    retired = {one.uid for one in pool.opponents() if one.retired is not None}
+    assert retired == {"ckpt-0"}
+    assert pairs == {frozenset(pair) for pair in combinations(["fixed-x", "ckpt-1", "ckpt-2"], 2)}
+    assert pool.unplayed_pairs() == 3
+
+
+def test_other_modes_play_no_games_between_frozen_members():
+    pool = ModelPool("pfsp", 3)
+    for iteration in range(3):
+        pool.add_checkpoint(f"a/{iteration}", iteration)
+    assert pool.payoffs.waiting == []
+    assert pool.unplayed_pairs() == 0
+
+
+def test_opponents_are_drawn_from_the_equilibrium():
+    """Rock earns 2 against scissors, so the equilibrium is a quarter rock and scissors and half paper."""
+    pool = make_pool(fixed=["rock", "paper", "scissors"])
+    names = {f"fixed-{name}": name for name in ("rock", "paper", "scissors")}
+
+    def reward(first, second):
+        pair = (names[first], names[second])
+        return rock_paper_scissors(*pair) * (2 if set(pair) == {"rock", "scissors"} else 1)
+
+    played(pool.payoffs, reward)
+    assert_drawn_as(pool, {"fixed-rock": 0.25, "fixed-paper": 0.5, "fixed-scissors": 0.25})
+
+
+def test_the_copies_with_the_highest_probability_and_the_latest_stay_active():
+    pool = make_pool(most=2)
+    for iteration in range(4):
+        pool.add_checkpoint(f"a/{iteration}", iteration)
+        played(pool.payoffs, lower_number_wins)
+    assert pool.active_checkpoints() == ["ckpt-0", "ckpt-3"], "ckpt-0 beats everybody"
+    assert pool.payoffs.table.payoff("ckpt-1", "ckpt-0").games == 2, "payoffs of who retired are kept"
+
+
+def test_a_restored_pool_draws_the_same_and_plays_the_games_that_are_left():
+    pool = make_pool(fixed=["x", "y"])
+    played(pool.payoffs, lambda first, second: first == "fixed-y")
+    pool.add_checkpoint(None, 0)
+    again = make_pool()
+    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    for _ in range(2):
+        assert [again.sample("default") for _ in range(30)] == [pool.sample("default") for _ in range(30)]
+        for one in (pool, again):
+            played(one.payoffs, lambda first, second: len(first) - len(second))
+        assert again.state_dict() == pool.state_dict()
+
+
+# Real games
+
+
+def answer(messages, seed, model):
+    facing_a_bet = "fold" in messages[-1]["content"]
+    if model == "folder":
+        return "fold" if facing_a_bet else "check"
+    if model == "caller":
+        return "call" if facing_a_bet else "bet"
+    return (("fold", "call") if facing_a_bet else ("check", "bet"))[seed % 2]
+
+
+class ByModel(FlakyClient):
+    """Answers as the model does, after a time that depends on the seed."""
+
+    async def complete(self, messages, *args, **options):
+        await super().complete(messages, *args, **options)
+        reply = MockInferenceClient([answer(messages, options["seed"], options["model"])])
+        return await reply.complete(messages, *args, **options)
+
+
+def nash_collector(client=None, **options):
+    rule = SamplingRule(payoff_games=20)
+    client = client or ByModel()
+    return make_collector(client, mode="meta-nash", fixed=["folder", "caller"], rule=rule, **options)
+
+
+async def test_frozen_members_play_each_other_and_nobody_learns_from_it():
+    collector = nash_collector()
+    games = await collector.play_payoffs()
+    assert len(games) == 60
+    assert all(one.job.spec.trained_pids == [] and one.job.name.startswith("payoff-") for one in games)
+    assert collector.buffer.size() == 0
+    accounts = collector.accounts
+    assert (accounts.payoff_started, accounts.payoff_finished, accounts.started) == (60, 60, 0)
+    table = collector.pool.payoffs.table
+    assert table.payoff("fixed-caller", "fixed-folder").games == 10
+    assert table.payoff("fixed-folder", "fixed-caller").games == 10
+    assert collector.pool.unplayed_pairs() == 0
+    assert table.payoff("fixed-caller", "fixed-folder").mean(0) == 1.0, "who always bets wins from who folds"
+    assert await collector.play_payoffs() == []
+
+
+async def test_who_is_drawn_follows_from_the_games_between_frozen_members():
+    collector = nash_collector()
+    before = Counter(collector.pool.sample("default") for _ in range(300))
+    assert min(before.values()) > 60, "nobody has played"
+    assert len(before) == 3
+    await collector.play_payoffs()
+    drawn = Counter(one.job.meta.opponent_uid for one in await collector.collect(50))
+    assert drawn["fixed-folder"] == 0
+    assert drawn["fixed-caller"] > 10
+
+
+async def test_payoffs_are_the_same_whatever_finishes_first():
+    few, many = nash_collector(concurrency=2), nash_collector(concurrency=60)
+    for collector in (few, many):
+        await collector.play_payoffs()
+    assert few.pool.state_dict() == many.pool.state_dict()
+
+
+async def test_payoff_games_that_fail_are_counted_and_not_tried_for_ever():
+    client = ByModel(fails=lambda call: True)
+    collector = nash_collector(client, retries=0)
+    games = await collector.play_payoffs()
+    assert collector.accounts.payoff_failed == 60 == len(games)
+    assert collector.pool.payoffs.waiting == []
+    assert collector.pool.unplayed_pairs() == 3
+    assert collector.pool.payoffs.table.payoff("fixed-caller", "fixed-folder").failed == 10

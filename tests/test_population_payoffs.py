@@ -1,0 +1,166 @@
+import csv
+import io
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.core.confidence_intervals import mean_interval
+from selfplay.population import PayoffTable
+from selfplay.population.number_ranges import NumberRanges
+
+UIDS = st.sampled_from(["a", "b", "ckpt-7"])
+REWARDS = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
+GAMES = st.lists(
+    st.tuples(
+        st.integers(0, 40), st.tuples(UIDS, UIDS), st.tuples(REWARDS, REWARDS), st.sampled_from([None, 0, 1])
+    )
+)
+
+
+def table_of(games) -> PayoffTable:
+    table = PayoffTable()
+    for number, seating, rewards, invalid in games:
+        table.add(number, seating, rewards, invalid)
+    return table
+
+
+@given(st.lists(st.integers(0, 60)))
+def test_ranges_hold_the_numbers_that_were_added(numbers):
+    ranges, plain = NumberRanges(), set()
+    for number in numbers:
+        assert ranges.add(number) == (number not in plain)
+        plain.add(number)
+        assert {one for one in range(-1, 62) if one in ranges} == plain
+    assert len(ranges) == len(plain)
+    assert NumberRanges.from_state(json.loads(json.dumps(ranges.state()))).state() == ranges.state()
+
+
+def test_numbers_in_a_row_are_one_range():
+    ranges = NumberRanges()
+    for number in [3, 1, 2, 7, 5, 6]:
+        ranges.add(number)
+    assert ranges.state() == [[1, 4], [5, 8]]
+
+
+@given(GAMES, GAMES)
+def test_a_game_never_counts_twice_also_after_a_restart(first, second):
+    saved = table_of(first)
+    resumed = PayoffTable()
+    resumed.load_state_dict(json.loads(json.dumps(saved.state_dict())))
+    assert resumed.state_dict() == saved.state_dict()
+    for number, seating, rewards, invalid in [*first, *second]:
+        resumed.add(number, seating, rewards, invalid)
+    once = {}
+    for number, *game in [*first, *second]:
+        once.setdefault(number, game)
+    for seating in {tuple(game[0]) for game in once.values()}:
+        played = [game for game in once.values() if game[0] == seating]
+        payoff = resumed.payoff(*seating)
+        assert payoff.games == len(played)
+        for seat in (0, 1):
+            rewards = [game[1][seat] for game in played]
+            assert payoff.mean(seat) == pytest.approx(statistics.fmean(rewards))
+            assert payoff.wins[seat] == sum(game[1][seat] > game[1][1 - seat] for game in played)
+            assert payoff.invalid[seat] == sum(game[2] == seat for game in played)
+            if len(played) > 1:
+                assert payoff.variance(seat) == pytest.approx(statistics.variance(rewards))
+    assert sum(payoff.games for _, payoff in resumed.items()) == len(once)
+
+
+def test_a_loaded_table_shares_nothing_with_the_state():
+    table = table_of([(0, ("a", "b"), (1.0, -1.0), None)])
+    state = table.state_dict()
+    other = PayoffTable()
+    other.load_state_dict(state)
+    other.add(1, ("a", "b"), (1.0, -1.0))
+    assert table.state_dict() == state
+    assert table.payoff("a", "b").sums == [1.0, -1.0]
+
+
+def test_a_seating_has_its_own_payoff_and_draws_invalid_moves_and_failures_are_counted():
+    table = PayoffTable()
+    table.add(0, ("a", "b", "c"), (2.0, -1.0, -1.0), invalid_seat=1)
+    table.add(1, ("a", "b", "c"), (1.0, 1.0, -2.0))
+    assert table.add_failure(2, ("a", "b", "c"))
+    assert not table.add_failure(2, ("a", "b", "c"))
+    assert not table.add(2, ("a", "b", "c"), (0.0, 0.0, 0.0))
+    table.add(3, ("c", "b", "a"), (0.0, 0.0, 3.0))
+    payoff = table.payoff("a", "b", "c")
+    assert (payoff.games, payoff.failed, payoff.draws) == (2, 1, 1)
+    assert (payoff.wins, payoff.invalid) == ([1, 0, 0], [0, 1, 0])
+    assert [payoff.mean(seat) for seat in range(3)] == [1.5, 0.0, -1.5]
+    assert payoff.interval(0) == mean_interval(2, 3.0, 5.0)
+    assert table.payoff("b", "a", "c").games == 0
+    assert table.members() == ["a", "b", "c"]
+    assert 2 in table
+    assert 4 not in table
+
+
+@pytest.mark.parametrize("rewards", [(1.0,), (math.nan, 0.0), (math.inf, 0.0)])
+def test_rewards_that_are_no_result_are_refused_and_the_game_is_not_counted(rewards):
+    table = PayoffTable()
+    with pytest.raises(ValueError, match="rewards"):
+        table.add(0, ("a", "b"), rewards)
+    assert 0 not in table
+
+
+def test_the_matrix_gives_both_seats_the_same_weight():
+    table = PayoffTable()
+    for number, (seating, score) in enumerate(
+        [(("a", "b"), 1.0), (("a", "b"), 0.0), (("a", "b"), 1.0), (("b", "a"), -1.0), (("b", "a"), 0.0)]
+    ):
+        table.add(number, seating, (score, -score))
+    matrix = table.matrix(["a", "b", "c"])
+    # In the first seat, a's rewards are 1, 0 and 1; in the second, 1 and 0.
+    assert matrix.mean_MM[0, 1] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert matrix.mean_MM[1, 0] == pytest.approx(-(2 / 3 + 1 / 2) / 2)
+    assert matrix.error_MM[0, 1] == pytest.approx(math.sqrt(1 / 3 / 3 + 1 / 2 / 2) / 2)
+    assert matrix.games_MM.tolist() == [[0, 5, 0], [5, 0, 0], [0, 0, 0]]
+    assert [matrix.mean_MM[k, k] for k in range(3)] == [0, 0, 0]
+    assert math.isnan(matrix.mean_MM[0, 2])
+    assert math.isinf(matrix.error_MM[2, 0])
+
+
+@given(GAMES)
+def test_a_zero_sum_matrix_is_antisymmetric(games):
+    table = table_of([(n, seating, (x, -x), None) for n, seating, (x, _), _ in games])
+    mean_MM = table.matrix(["a", "b", "ckpt-7"]).mean_MM
+    np.testing.assert_allclose(mean_MM, -mean_MM.T, atol=1e-12)
+    assert np.diagonal(mean_MM) == pytest.approx(0)
+
+
+def test_games_of_a_member_against_itself_are_counted_once():
+    table = table_of([(0, ("a", "a"), (1.0, -1.0), None), (1, ("a", "a"), (0.0, 0.0), None)])
+    assert table.matrix(["a"]).games_MM.tolist() == [[2]]
+
+
+def test_the_advantage_leaves_out_what_both_players_earn():
+    table = table_of([(0, ("a", "b"), (3.0, 1.0), None)])
+    assert table.matrix(["a", "b"]).advantage_MM.tolist() == [[0.0, 1.0], [-1.0, 0.0]]
+
+
+def test_rows_and_csv_say_the_same():
+    table = table_of([(0, ("a,b", "c"), (1.0, -1.0), None), (1, ("a,b", "c"), (0.0, 0.0), 1)])
+    rows = table.rows()
+    assert [(row["seat"], row["member"], row["mean"], row["invalid"]) for row in rows] == [
+        (0, "a,b", 0.5, 0),
+        (1, "c", -0.5, 1),
+    ]
+    read = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [(row["player_0"], row["player_1"], row["seat"]) for row in read] == [
+        ("a,b", "c", "0"),
+        ("a,b", "c", "1"),
+    ]
+    for row, line in zip(rows, read, strict=True):
+        for name in ("games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"):
+            assert float(line[name]) == row[name]
+
+
+def test_one_game_says_nothing_about_the_spread():
+    row = table_of([(0, ("a", "b"), (1.0, -1.0), None)]).rows()[0]
+    assert (row["mean"], row["variance"], row["low"], row["high"]) == (1.0, None, None, None)
