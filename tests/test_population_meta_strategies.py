@@ -73,6 +73,6 @@ def test_a_pair_that_did_not_meet_is_not_a_draw(name):
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cvxpy" else find(name))
-    with pytest.raises(InputError, match=r'cvxpy is not installed.*pip install "selfplay-rl\[populations\]"'):
+    with pytest.raises(InputError, match=r"cvxpy is not installed.*pip install 'selfplay-rl\[populations\]'"):
         meta_strategy("nash", ROCK_PAPER_SCISSORS)
     assert meta_strategy("uniform", ROCK_PAPER_SCISSORS).tolist() == pytest.approx([1 / 3] * 3)

@@ -18,6 +18,7 @@ from selfplay.cli.play import play
 from selfplay.cli.report import report
 from selfplay.cli.runs import runs
 from selfplay.cli.serve import serve
+from selfplay.cli.tournament import tournament
 from selfplay.cli.train import train
 from selfplay.cli.watch import watch
 from selfplay.core import InputError, SelfplayError
@@ -41,6 +42,7 @@ app.command("report")(report)
 app.command("runs")(runs)
 app.command("compare")(compare)
 app.command("serve")(serve)
+app.command("tournament")(tournament)
 app.command("watch")(watch)
 
 

@@ -148,7 +148,7 @@ async def _play_all(
     async def work() -> None:
         for index, spec in waiting:
             seat = index % episode.num_players
-            played = await _play_game(arena, episode, spec, index, retries)
+            played = await play_game(arena, episode, spec, f"match-{index:05d}", retries)
             if isinstance(played, Rollout) and on_rollout is not None:
                 on_rollout(index, played)
             finished[index] = record_of(played, seat) if isinstance(played, Rollout) else played
@@ -165,13 +165,13 @@ async def _play_all(
     return [finished[index] for index in range(len(specs))]
 
 
-async def _play_game(
-    arena: Arena, episode: GameEpisode, spec: PlaySpec, index: int, retries: int
+async def play_game(
+    arena: Arena, episode: GameEpisode, spec: PlaySpec, rollout_id: str, retries: int
 ) -> Rollout | str:
-    """Return the rollout of game ``index``, or the reason why its last attempt failed."""
+    """Return the rollout of a game, or the reason why its last attempt failed."""
 
     async def attempt(number: int) -> GenerateResult:
-        return await episode.generate(arena, spec, {"rollout_id": f"match-{index:05d}"})
+        return await episode.generate(arena, spec, {"rollout_id": rollout_id})
 
     played = await with_retries(attempt, retries)
     return played.reason if isinstance(played, Failure) else played.rollout

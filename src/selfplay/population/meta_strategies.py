@@ -36,7 +36,7 @@ def check_installed(field: str) -> None:
             raise InputError(
                 field,
                 f"the package {package} is not installed",
-                'Run: pip install "selfplay-rl[populations]"',
+                "Run: pip install 'selfplay-rl[populations]'",
             )
 
 

@@ -1,0 +1,54 @@
+"""``selfplay tournament``: everybody against everybody."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from selfplay.cli.files import console_of_tables
+from selfplay.cli.model_options import TEMPLATE_HELP, checked_seats
+from selfplay.core import InputError
+from selfplay.core.own_classes import absolute
+
+_MEMBER_HELP = (
+    "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
+    "random, optimal, or a model behind an API (vendor/model, model@http://host/v1)."
+)
+_GAMES_HELP = (
+    "Games of each pair, half of them in each seat; with --budget the first ones. By default 200, or 20."
+)
+_BUDGET_HELP = "Games in total. After the first games, the pair with the widest interval plays next."
+_OUT_HELP = "The tournament's directory. If it holds an unfinished one, that goes on."
+
+
+def tournament(
+    members: Annotated[list[str], typer.Argument(metavar="MEMBER MEMBER ...", help=_MEMBER_HELP)],
+    env: Annotated[str, typer.Option(metavar="ID", help="The game for two to play (see: selfplay envs).")],
+    games: Annotated[int | None, typer.Option(min=4, help=_GAMES_HELP)] = None,
+    budget: Annotated[int | None, typer.Option(min=4, help=_BUDGET_HELP)] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help=_OUT_HELP)] = Path("tournament"),
+    template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+) -> None:
+    """Play every pair of members, rank them, and write the payoffs and a page into a directory."""
+    from selfplay.commands.tournament import Tournament, run_tournament
+    from selfplay.commands.tournament_files import PAGE
+    from selfplay.commands.tournament_members import environment_of, find_members
+    from selfplay.commands.tournament_schedule import Schedule
+    from selfplay.population.meta_strategies import check_installed
+
+    env = absolute(env, Path())
+    seats = checked_seats(env, None, template)
+    if seats != 2:
+        raise InputError("--env", f"{env} has {seats} seats", "A tournament needs a game for two players")
+    check_installed("selfplay tournament")
+    found = find_members(members, env)
+    settings = environment_of(found, env, template)
+    games = games or (200 if budget is None else 20)
+    schedule = Schedule([one.uid for one in found], games, budget, seed)
+    run_tournament(
+        Tournament(found, settings, schedule, temperature, seed), out, budget, Console(), console_of_tables()
+    )
+    print(f"\npage: {out / PAGE}")

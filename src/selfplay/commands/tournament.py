@@ -1,0 +1,287 @@
+"""``selfplay tournament``: everybody against everybody, and what is read off the payoffs."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from selfplay.cluster.engines.api_models import api_client
+from selfplay.commands.tournament_clients import MembersClient
+from selfplay.commands.tournament_files import (
+    PAGE,
+    PAYOFFS_CSV,
+    PAYOFFS_JSON,
+    PlayedGame,
+    TournamentFiles,
+)
+from selfplay.commands.tournament_members import Member, base_of
+from selfplay.commands.tournament_page import tournament_html
+from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
+from selfplay.commands.tournament_tables import print_tournament
+from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.play import EnvSettings
+from selfplay.core import Arena, InferenceClient, PlaySpec, SelfplayError
+from selfplay.core.adapters import BASE
+from selfplay.core.files import write_file
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.match import play_game
+from selfplay.population import PayoffTable
+from selfplay.population.rankings import Rankings, rank
+from selfplay.training.progress_views import View, print_line, view_of, working
+
+CONCURRENCY = 256
+"""Games in flight. Those of all pairs mix, so that adapters share forward passes."""
+SAMPLES_PER_PAIR = 2
+"""Games of a pair that are kept to read: the first deal, in both seat orders."""
+RETRIES = 1
+
+
+@dataclass(frozen=True)
+class Tournament:
+    """What is played.
+
+    Attributes:
+        members: the players.
+        env: the environment, a game for two.
+        schedule: the games.
+        temperature: the models' sampling temperature.
+        seed: root of all randomness.
+    """
+
+    members: list[Member]
+    env: EnvSettings
+    schedule: Schedule
+    temperature: float
+    seed: int
+
+    def settings(self, budget: int | None) -> dict[str, Any]:
+        """Return what a tournament that goes on must share with its beginning."""
+        return {
+            "env_id": self.env.name,
+            "template": self.env.template,
+            "max_turns": self.env.max_turns,
+            "error_allowance": self.env.error_allowance,
+            "base_model": base_of(self.members),
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "games": self.schedule.games,
+            "budget": budget,
+            "members": [{"uid": one.uid, "kind": one.kind, "weights": one.weights()} for one in self.members],
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A played tournament: the payoffs, what is read off them, and the reasons of games that failed."""
+
+    table: PayoffTable
+    rankings: Rankings
+    failures: dict[str, int]
+
+
+def run_tournament(
+    tournament: Tournament, out: Path, budget: int | None, console: Console, tables: Console
+) -> Outcome:
+    """Play the games that ``out`` does not have, write every file there, and print the tables.
+
+    Args:
+        tournament: what is played.
+        out: the directory, which may hold an unfinished tournament with the same settings.
+        budget: as in the schedule, to be written down.
+        console: where progress is shown.
+        tables: where the tables are printed.
+
+    Raises:
+        InputError: the directory cannot be used, or a model cannot be loaded.
+        SelfplayError: no game could be finished.
+    """
+    files = TournamentFiles.open(out, tournament.settings(budget))
+    try:
+        if files.played:
+            print_line(console, f"{out} has {len(files.played)} finished games, which are not played again")
+        outcome = _play(tournament, files, console)
+        _write(tournament, files, outcome)
+    finally:
+        files.close()
+    print_tournament(outcome.rankings, outcome.failures, tables)
+    return outcome
+
+
+def _play(tournament: Tournament, files: TournamentFiles, console: Console) -> Outcome:
+    table, failures = PayoffTable(), Counter[str]()
+    done = _is_complete(tournament.schedule, files)
+    arena = Arena(MembersClient(None, {}) if done else _client(tournament, console))
+    view = view_of(console, "games", tournament.schedule.total)
+    view.start()
+    try:
+        view.doing(f"playing {tournament.env.name}")
+        asyncio.run(_play_batches(tournament, files, table, failures, arena, view))
+        if not any(payoff.games for _, payoff in table.items()):
+            reason = next(iter(failures), "there was none")
+            raise SelfplayError(f"no game of the tournament could be finished: {reason}")
+        view.doing("ranking the members")
+        uids = [member.uid for member in tournament.members]
+        return Outcome(table, rank(table, uids, _in_order(files, table)), dict(failures))
+    finally:
+        view.stop()
+
+
+async def _play_batches(
+    tournament: Tournament,
+    files: TournamentFiles,
+    table: PayoffTable,
+    failures: Counter[str],
+    arena: Arena,
+    view: View,
+) -> None:
+    done, total = 0, tournament.schedule.total
+    for batch in tournament.schedule.batches(table):
+        waiting = [game for game in batch if game.number not in files.played]
+        done += len(batch) - len(waiting)
+        view.count(done, total)
+        reasons = await _play_games(tournament, files, waiting, arena, partial(_count, view, done, total))
+        done += len(waiting)
+        failures.update(reasons.values())
+        _add(batch, files, table)
+
+
+def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
+    """Whether every game of the schedule is finished, so that no model needs to be loaded."""
+    table = PayoffTable()
+    for batch in schedule.batches(table):
+        if any(game.number not in files.played for game in batch):
+            return False
+        _add(batch, files, table)
+    return True
+
+
+def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:
+    """Add a batch to the table; what is not finished has failed."""
+    for game in batch:
+        played = files.played.get(game.number)
+        if played is None:
+            table.add_failure(game.number, game.seating)
+        else:
+            table.add(game.number, game.seating, played.rewards, played.invalid)
+
+
+def _count(view: View, before: int, total: int, done: int) -> None:
+    view.count(before + done, total)
+
+
+async def _play_games(
+    tournament: Tournament,
+    files: TournamentFiles,
+    games: Sequence[ScheduledGame],
+    arena: Arena,
+    on_game: Callable[[int], None],
+) -> dict[int, str]:
+    """Play and record games; return the reasons of those that failed, by number."""
+    env = tournament.env
+    template = get_template(env.template)
+    episode = GameEpisode(env.id, 2, template, max_turns=env.max_turns, error_allowance=env.error_allowance)
+    agents = {one.uid: one.agents(env, tournament.temperature) for one in tournament.members}
+    reasons: dict[int, str] = {}
+    waiting, done = iter(games), 0
+
+    async def work() -> None:
+        nonlocal done
+        for game in waiting:
+            seats = tuple(agents[uid][seat] for seat, uid in enumerate(game.seating))
+            spec = PlaySpec(episode.name, 2, seats, game.seed)
+            played = await play_game(arena, episode, spec, f"game-{game.number:010d}", RETRIES)
+            if isinstance(played, str):
+                reasons[game.number] = played
+            else:
+                if game.index < SAMPLES_PER_PAIR:
+                    files.add_sample(game, played)
+                rewards = [played.extras["final_rewards"][seat] for seat in (0, 1)]
+                invalid = played.extras["invalid_pid"]
+                files.add(PlayedGame(game.number, list(game.seating), rewards, invalid))
+            done += 1
+            on_game(done)
+
+    workers = [asyncio.create_task(work()) for _ in range(min(CONCURRENCY, len(games)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return reasons
+
+
+def _client(tournament: Tournament, console: Console) -> InferenceClient:
+    """Return a client that answers for every member."""
+    apis = {one.uid: api_client(one.name) for one in tournament.members if one.kind == "api"}
+    models = [one for one in tournament.members if one.kind == "model"]
+    return MembersClient(_engine(models, tournament.seed, console) if models else None, apis)
+
+
+def _engine(models: Sequence[Member], seed: int, console: Console) -> InferenceClient:
+    """Serve the adapters of members, and their base model as ``base``.
+
+    Raises:
+        InputError: a model cannot be loaded, or an adapter belongs to another model.
+    """
+    with working(console, "importing torch"):
+        from selfplay.inference.engine import EmbeddedEngine
+        from selfplay.training import assembly
+        from selfplay.training.served_adapters import ServedAdapters
+
+    sources = [one.source for one in models if one.source is not None]
+    settings = sources[0].model if sources else ModelSettings(name=base_of(models))
+    with working(console, f"loading {settings.name}"):
+        policy = assembly.build_policy(settings, LoraSection(rank=1), seed, partial(print_line, console))
+        engine = EmbeddedEngine(policy, max_tokens=max((one.max_tokens for one in sources), default=16))
+        engine.publish(BASE, BASE, 0)
+        adapters = ServedAdapters(policy, engine)
+        for member in models:
+            for name, path in member.adapters().items():
+                adapters.load(name, path)
+    return engine
+
+
+def _in_order(files: TournamentFiles, table: PayoffTable) -> list[tuple[tuple[str, ...], list[float]]]:
+    """Return the games of the table, all pairs in turns, as TrueSkill rates them."""
+    numbers = [number for number in files.played if number in table]
+    numbers.sort(key=lambda number: (number % MAX_GAMES, number // MAX_GAMES))
+    games = [files.played[number] for number in numbers]
+    return [(tuple(game.players), game.rewards) for game in games]
+
+
+def _write(tournament: Tournament, files: TournamentFiles, outcome: Outcome) -> None:
+    """Write the payoffs and the page."""
+    matrix = outcome.rankings.matrix
+    content = {
+        "env_id": tournament.env.name,
+        "members": list(matrix.members),
+        "payoffs": outcome.table.rows(),
+        "matrix": {
+            "mean": _finite(matrix.mean_MM.tolist()),
+            "standard_error": _finite(matrix.error_MM.tolist()),
+            "games": matrix.games_MM.tolist(),
+        },
+        "rankings": outcome.rankings.to_dict(),
+        "failures": outcome.failures,
+    }
+    write_file(files.path / PAYOFFS_JSON, f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode())
+    write_file(files.path / PAYOFFS_CSV, outcome.table.to_csv().encode())
+    pairs = [
+        [files.sample_path(tournament.schedule.game(pair, index)) for index in range(SAMPLES_PER_PAIR)]
+        for pair in range(len(tournament.schedule.pairs))
+    ]
+    page = tournament_html(tournament.env.name, tournament.seed, outcome.table, outcome.rankings, pairs)
+    write_file(files.path / PAGE, page.encode())
+
+
+def _finite(rows: list[list[float]]) -> list[list[float | None]]:
+    """Return numbers as JSON has them: unknown ones are ``None``."""
+    return [[value if abs(value) < float("inf") else None for value in row] for row in rows]

@@ -1,0 +1,167 @@
+"""The directory of a tournament: its settings, every finished game, and games to read."""
+
+import fcntl
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from selfplay.commands.tournament_schedule import ScheduledGame
+from selfplay.core import InputError, Rollout
+from selfplay.core.files import LOCK, append_at, remove_partial, sync, write_file
+from selfplay.replay.rollout_log import write_rollouts
+
+SETTINGS, GAMES, PAYOFFS_JSON, PAYOFFS_CSV, PAGE = (
+    "tournament.json",
+    "games.jsonl",
+    "payoffs.json",
+    "payoffs.csv",
+    "tournament.html",
+)
+SAMPLES = "games"
+"""The directory of the games to read."""
+_MAY_GROW = ("members", "games", "budget")
+
+
+class PlayedGame(msgspec.Struct):
+    """A line of ``games.jsonl``: a finished game, by its number in the tournament.
+
+    ``invalid`` is the seat whose invalid move ended it.
+    """
+
+    game: int
+    players: list[str]
+    rewards: list[float]
+    invalid: int | None
+
+
+@dataclass
+class TournamentFiles:
+    """A tournament's directory, locked until the process ends.
+
+    Attributes:
+        path: the directory.
+        played: the finished games by number.
+    """
+
+    path: Path
+    played: dict[int, PlayedGame]
+    _log: FileIO
+    _end: int
+    _lock: int
+
+    @classmethod
+    def open(cls, path: Path, settings: dict[str, Any]) -> Self:
+        """Create the directory, or continue the tournament in it. More members and games may be asked for.
+
+        A line that a kill left incomplete is cut off; its game is played again.
+
+        Raises:
+            InputError: the directory holds another tournament or something else, is in use, is damaged, or
+                cannot be written.
+        """
+        with ExitStack() as on_failure:
+            try:
+                if path.exists() and not (path / SETTINGS).is_file() and any(_foreign(path)):
+                    raise InputError("--out", f"{path} is not a tournament's directory", "Name a new one")
+                path.mkdir(parents=True, exist_ok=True)
+                lock = _locked(path)
+                on_failure.callback(os.close, lock)
+                remove_partial(path)
+                _check_settings(path / SETTINGS, settings)
+                write_file(path / SETTINGS, f"{json.dumps(settings, indent=1)}\n".encode())
+                played, end = _read_games(path / GAMES)
+                log = (path / GAMES).open("ab", buffering=0)
+            except OSError as error:
+                raise InputError(
+                    "--out", f"{path} cannot be written ({error.strerror})", "Name another directory"
+                ) from error
+            on_failure.pop_all()
+        return cls(path, played, log, end, lock)
+
+    def add(self, game: PlayedGame) -> None:
+        """Append a finished game. After a kill of the process it is there, or only the beginning of its line.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        line = msgspec.json.encode(game) + b"\n"
+        append_at(self._log, self._end, line)
+        self._end += len(line)
+        self.played[game.game] = game
+
+    def sample_path(self, game: ScheduledGame) -> Path:
+        """Return the file of a game to read."""
+        return self.path / SAMPLES / f"game-{game.number:010d}.jsonl"
+
+    def add_sample(self, game: ScheduledGame, rollout: Rollout) -> None:
+        """Write a game to read, before :meth:`add` counts it."""
+        write_rollouts(self.sample_path(game), game.index, [rollout])
+
+    def close(self) -> None:
+        """Sync the games to disk, and release the lock."""
+        os.fsync(self._log.fileno())
+        sync(self.path)
+        self._log.close()
+        os.close(self._lock)
+
+
+def _foreign(path: Path) -> list[Path]:
+    return [one for one in path.iterdir() if one.name != LOCK] if path.is_dir() else [path]
+
+
+def _locked(path: Path) -> int:
+    lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InputError("--out", f"{path} is in use by another process", "Wait for it or stop it") from None
+    return lock
+
+
+def _check_settings(file: Path, settings: dict[str, Any]) -> None:
+    """Raise an InputError if the directory's tournament cannot go on with these settings."""
+    if not file.is_file():
+        return
+    try:
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+        old = list(earlier["members"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(str(file), "is damaged", "Name another directory with --out") from error
+    fix = "Ask for the same, or name another directory with --out"
+    for name, value in settings.items():
+        if name not in _MAY_GROW and earlier.get(name) != value:
+            problem = f"the tournament in {file.parent} has the {name} {earlier.get(name)}, not {value}"
+            raise InputError("--out", problem, fix)
+    for before, now in zip(old, settings["members"], strict=False):
+        if before != now:
+            same = "other weights than before" if before["uid"] == now["uid"] else f"the name {now['uid']}"
+            problem = f"member {before['uid']} of the tournament in {file.parent} now has {same}"
+            raise InputError("--out", problem, fix)
+    if len(old) > len(settings["members"]):
+        problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
+        raise InputError("--out", problem, fix)
+
+
+def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
+    """Return the games by number, and the size of the complete lines in bytes."""
+    content = file.read_bytes() if file.is_file() else b""
+    end = content.rfind(b"\n") + 1
+    decoder = msgspec.json.Decoder(PlayedGame)
+    played: dict[int, PlayedGame] = {}
+    for number, line in enumerate(content[:end].splitlines(), start=1):
+        try:
+            game = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            problem = "the line is damaged"
+            raise InputError(
+                f"{file}, line {number}", problem, "Delete the line; its game is played again"
+            ) from error
+        played.setdefault(game.game, game)
+    return played, end

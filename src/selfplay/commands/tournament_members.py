@@ -1,0 +1,154 @@
+"""The members of a tournament: what each name on the command line means. Torch is not needed for it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
+from selfplay.commands.model_source import ModelSource, find_model
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import EnvSettings
+from selfplay.core import AgentSpec, InputError
+from selfplay.core.adapters import ADAPTER_FILE, BASE, TRAINED
+from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.learning.model_files import BUNDLED_MODEL
+from selfplay.training.checks import check_opponent, renaming
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_names import find_run, is_run_or_adapter, split_checkpoint
+
+ALL = "all"
+"""``RUN@all`` is every checkpoint that a run keeps."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One player of a tournament.
+
+    Attributes:
+        uid: its name in every result: as the user wrote it, a path without its directories if that is clear.
+        kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
+        name: as the user wrote it.
+        source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
+    """
+
+    uid: str
+    kind: Literal["model", "api", "script"]
+    name: str
+    source: ModelSource | None = None
+
+    def adapters(self) -> dict[str, Path]:
+        """Return the adapters to serve, by the name under which this member's seats ask for them."""
+        found = {} if self.source is None else self.source.adapters()
+        return {self._served(policy): path for policy, path in found.items()}
+
+    def agents(self, env: EnvSettings, temperature: float) -> tuple[AgentSpec, ...]:
+        """Return who answers in each seat of ``env``.
+
+        Raises:
+            InputError: the member has several policies, but none for a seat.
+        """
+        if self.kind == "script":
+            return (AgentSpec("script", self.name),) * env.num_players
+        if self.kind == "api":
+            return (AgentSpec("model", self.uid, temperature),) * env.num_players
+        if self.source is None or self.source.adapter is None:
+            return (AgentSpec("model", BASE, temperature),) * env.num_players
+        own = self.source.environment(env.id, None, env.num_players)
+        served = map(self._served, self.source.seats(own, "MEMBER"))
+        return tuple(AgentSpec("model", name, temperature, self.source.max_tokens) for name in served)
+
+    def weights(self) -> str:
+        """Return a fingerprint of the adapters, by which a tournament that goes on knows them again."""
+        digest = sha256()
+        for name, path in self.adapters().items():
+            digest.update(name.encode() + b"\0" + (path / ADAPTER_FILE).read_bytes())
+        return digest.hexdigest()[:16] if self.adapters() else ""
+
+    def _served(self, policy: str) -> str:
+        return self.uid if policy == TRAINED else f"{self.uid}/{policy}"
+
+
+def find_members(names: Sequence[str], env_id: str) -> list[Member]:
+    """Find the members that are named.
+
+    Raises:
+        InputError: a name means nothing or cannot play ``env_id``, two names are the same, there are fewer
+            than two members, or two models have different base models.
+    """
+    written = [one for name in names for one in _expanded(name)]
+    for place, name in enumerate(written):
+        if name in written[:place]:
+            raise InputError("MEMBER", f"{name} is named twice", "Name each member once")
+    if len(written) < 2:
+        raise InputError("MEMBER", f"{len(written)} member plays against nobody", "Name two or more")
+    short = [_short(name) for name in written]
+    scripted = {*PLAYER_NAMES, BASE}
+    clear = len({*short}) == len(short) and {*short} & scripted == {*written} & scripted
+    uids = short if clear else written
+    members = [_find(name, uid, env_id) for name, uid in zip(written, uids, strict=True)]
+    base = base_of(members)
+    for member in members:
+        if member.source is not None and member.source.model.name != base:
+            raise InputError(
+                "MEMBER",
+                f"the base model of {member.name} is {member.source.model.name}, not {base}",
+                "All models of a tournament have one base model",
+            )
+    return members
+
+
+def base_of(members: Sequence[Member]) -> str:
+    """Return the base model of the members: that of the first model, or the bundled one."""
+    return next((one.source.model.name for one in members if one.source is not None), BUNDLED_MODEL)
+
+
+def environment_of(members: Sequence[Member], env_id: str, template: str | None) -> EnvSettings:
+    """Return how ``env_id`` is played: as the runs among the members trained in it.
+
+    Raises:
+        InputError: the runs trained with different templates, and ``template`` does not choose one.
+    """
+    sources = [one.source for one in members if one.source is not None]
+    trained = [env for source in sources for env in source.envs if env.id == env_id and env.num_players == 2]
+    templates = list(dict.fromkeys(env.template for env in trained))
+    if template is None and len(templates) > 1:
+        raise InputError(
+            "--template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
+        )
+    source = next((one for one in sources if any(env in trained for env in one.envs)), None)
+    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, 2)
+
+
+def _expanded(name: str) -> list[str]:
+    """Return the checkpoints of ``RUN@all``, oldest first, or the name itself."""
+    run, checkpoint = split_checkpoint(name)
+    if checkpoint != ALL:
+        return [name]
+    directory = RunDirectory.open(find_run(run, "MEMBER"))
+    steps = sorted({*directory.saved_steps(), *directory.best_steps()})
+    if not steps:
+        raise InputError("MEMBER", f"{run} has no checkpoint yet", "Train it first")
+    return [f"{run}@{step}" for step in steps]
+
+
+def _find(name: str, uid: str, env_id: str) -> Member:
+    if name in (*PLAYER_NAMES, BASE):
+        with renaming({"opponent": "MEMBER", "env.id": "MEMBER"}):
+            check_opponent(name, env_id)
+        return Member(uid, "model" if name == BASE else "script", name)
+    if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
+        refuse_credentials(name, "MEMBER")
+        api_client(name)
+        return Member(uid, "api", name)
+    with renaming({"MODEL_OR_RUN": "MEMBER"}):
+        return Member(uid, "model", name, find_model(name))
+
+
+def _short(name: str) -> str:
+    """Return a path's last part, with the checkpoint; any other name unchanged."""
+    run, _ = split_checkpoint(name)
+    path = Path(os.path.expanduser(run))
+    return name if not path.exists() or not run else path.resolve().name + name[len(run) :]

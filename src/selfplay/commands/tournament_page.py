@@ -1,0 +1,272 @@
+"""A tournament as one HTML page that looks like a run's report and needs no network."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+from selfplay.commands.tournament_tables import (
+    cycle_text,
+    invalid_text,
+    rating_text,
+    score_text,
+    share_text,
+)
+from selfplay.core.confidence_intervals import Interval
+from selfplay.population import PayoffTable
+from selfplay.population.rankings import MemberRank, Rankings
+from selfplay.read.charts import COLOURS
+from selfplay.read.episodes import LoggedEpisode, first_episodes
+from selfplay.read.numbers import counted
+from selfplay.report.filter import INVALID, TURN_LIMIT, filter_html
+from selfplay.report.games import game_html
+from selfplay.report.page import page_html
+from selfplay.report.pieces import Shared
+from selfplay.report.plotly import Figure, Json, charts_html, plain
+
+_NUMBERS_IN_CELLS = 14
+"""Up to this many members, the cells of the heat map show their numbers."""
+_SEATS = ["seat 0", "seat 1"]
+
+
+def tournament_html(
+    env_id: str, seed: int, table: PayoffTable, rankings: Rankings, samples: Sequence[Sequence[Path]]
+) -> str:
+    """Return the whole page. All text is escaped, and the page's policy allows only its own scripts.
+
+    Args:
+        env_id: what was played.
+        seed: root of all randomness.
+        table: the payoffs.
+        rankings: what is read off them.
+        samples: for each pair, the logs of the games to read; those that do not exist are left out.
+    """
+    sections = {
+        "Who beats whom": [_heat_map(rankings)],
+        "Rankings side by side": [
+            _dots("Mean reward", _SCORE, "mean reward", rankings, lambda one: one.score),
+            _dots("Bradley-Terry", _BRADLEY_TERRY, "rating", rankings, lambda one: one.bradley_terry),
+            _dots("TrueSkill", _TRUESKILL, "rating", rankings, _trueskill),
+            _shares(rankings),
+        ],
+    }
+    charts, figures = charts_html(sections, 0)
+    return page_html(
+        figures,
+        title=escape(f"Tournament of {env_id}"),
+        subtitle=escape(f"{counted(len(rankings.members), 'member')}, every pair in both seats, seed {seed}"),
+        tiles=_tiles_html(table, rankings),
+        headline=_ranking_html(rankings) + _cycles_html(rankings) + charts,
+        games=_games_html(samples),
+    )
+
+
+_SCORE = "Against the field: every other member has the same weight. With 95% intervals."
+_BRADLEY_TERRY = "400 points more are ten times the odds of a win; a draw is half a win. With 95% intervals."
+_TRUESKILL = "Plus and minus two standard deviations. Depends on the order of games."
+_SHARES = (
+    "Nash averaging: the share of each member in the equilibrium of maximum entropy. "
+    "α-rank: how long evolution stays with it, by who beats whom alone. With 95% intervals."
+)
+_MATRIX = "Mean reward of the row against the column over both seats, best member first."
+
+
+def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
+    games = sum(payoff.games for _, payoff in table.items())
+    failed = sum(payoff.failed for _, payoff in table.items())
+    invalid = sum(sum(payoff.invalid) for _, payoff in table.items())
+    best = rankings.members[0]
+    tiles = (
+        ("Games", f"{games:,}", f"{failed:,} failed" if failed else ""),
+        ("Ended by an invalid move", f"{invalid / games:.1%}", ""),
+        ("Highest mean reward", best.uid, score_text(best.score)),
+        ("Dominated members", str(sum(one.dominated_by is not None for one in rankings.members)), ""),
+        ("Groups with cycles", str(len(rankings.cycles)), ""),
+    )
+    return "".join(
+        f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
+        f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
+        for name, value, note in tiles
+    )
+
+
+def _ranking_html(rankings: Rankings) -> str:
+    heads = ("", "Mean reward", "Against Nash", "Bradley-Terry", "TrueSkill", "Nash", "α-rank", "Invalid", "")
+    rows = []
+    for number, one in enumerate(rankings.members, start=1):
+        cells = (
+            f"{number} {one.uid}",
+            score_text(one.score),
+            score_text(one.nash_score),
+            score_text(one.bradley_terry, ".0f"),
+            rating_text(one),
+            share_text(one.nash),
+            share_text(one.alpharank),
+            invalid_text(one),
+        )
+        mark = ""
+        if one.dominated_by is not None:
+            mark = f'<span class="badge warn">dominated by {escape(one.dominated_by)}</span>'
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f"<td>{mark}</td></tr>")
+    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
+    return (
+        '<section><h2>Ranking</h2><div class="card scroll"><table class="headline">'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        f'<p class="muted">{escape(_RANKING_NOTE)}</p></div></section>'
+    )
+
+
+_RANKING_NOTE = (
+    "After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations. A member is dominated "
+    "if another one is nowhere worse, and somewhere better beyond noise. Invalid: games that it lost by an "
+    "invalid move."
+)
+
+
+def _cycles_html(rankings: Rankings) -> str:
+    if rankings.cycles:
+        said = "".join(f"<li>{escape(cycle_text(cycle))}</li>" for cycle in rankings.cycles)
+        body = f"<ul>{said}</ul>"
+    else:
+        body = "<p>None: who beats whom beyond noise is an order.</p>"
+    return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
+
+
+def _heat_map(rankings: Rankings) -> Figure:
+    matrix = rankings.matrix
+    place = {uid: row for row, uid in enumerate(matrix.members)}
+    order = [place[one.uid] for one in rankings.members]
+    names = [plain(matrix.members[row]) for row in order]
+    means = [[_known(matrix.mean_MM[row, column], row != column) for column in order] for row in order]
+    largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
+    trace: Json = {
+        "type": "heatmap",
+        "x": names,
+        "y": names,
+        "z": means,
+        "zmin": -largest,
+        "zmax": largest,
+        "colorscale": [[0, "#d9722e"], [0.5, "#f4f4f4"], [1, "#3f7fe0"]],
+        "customdata": [[_about(rankings, row, column) for column in order] for row in order],
+        "hovertemplate": "%{y} against %{x}: %{customdata}<extra></extra>",
+        "hoverongaps": False,
+        "xgap": 1,
+        "ygap": 1,
+    }
+    if len(order) <= _NUMBERS_IN_CELLS:
+        trace |= {"texttemplate": "%{z:+.2f}", "textfont": {"color": "#1c2430"}}
+    layout: Json = {
+        "xaxis": {"title": {"text": "against"}, "type": "category", "side": "top", "showgrid": False},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
+        "hovermode": "closest",
+        "margin": {"l": 48, "r": 12, "t": 60, "b": 10},
+        "height": 110 + 34 * len(order),
+    }
+    return Figure("Payoffs", _MATRIX, [trace], layout)
+
+
+def _about(rankings: Rankings, row: int, column: int) -> str:
+    matrix = rankings.matrix
+    error = matrix.error_MM[row, column]
+    spread = f", standard error {error:.3f}" if math.isfinite(error) else ""
+    return f"{matrix.mean_MM[row, column]:+.3f}{spread}, {matrix.games_MM[row, column]} games"
+
+
+def _dots(
+    title: str,
+    caption: str,
+    axis: str,
+    rankings: Rankings,
+    value: Callable[[MemberRank], Interval | None],
+) -> Figure:
+    """Return the members by one measure with its intervals, best member by mean reward at the top."""
+    found = [(one.uid, interval) for one in rankings.members if (interval := value(one)) is not None][::-1]
+    spreads = [(one.high - one.low) / 2 for _, one in found]
+    trace: Json = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [one.mid for _, one in found],
+        "y": [plain(uid) for uid, _ in found],
+        "error_x": {"type": "data", "array": [_known(spread) for spread in spreads], "width": 3},
+        "marker": {"color": COLOURS[0], "size": 8},
+        "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
+    }
+    return Figure(title, caption, [trace], _rows_layout(axis, len(found)))
+
+
+def _trueskill(one: MemberRank) -> Interval:
+    mu, sigma = one.trueskill
+    return Interval(mu - 2 * sigma, mu, mu + 2 * sigma)
+
+
+def _shares(rankings: Rankings) -> Figure:
+    named: list[tuple[str, Callable[[MemberRank], Interval | None]]] = [
+        ("Nash averaging", lambda one: one.nash),
+        ("α-rank", lambda one: one.alpharank),
+    ]
+    traces = [_bars(name, colour, rankings, share) for colour, (name, share) in enumerate(named)]
+    layout = _rows_layout("share", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
+    layout["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
+    return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
+
+
+def _bars(name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], Interval | None]) -> Json:
+    found = [(one.uid, value) for one in rankings.members if (value := share(one)) is not None][::-1]
+    spread = {
+        "array": [one.high - one.mid for _, one in found],
+        "arrayminus": [one.mid - one.low for _, one in found],
+    }
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": [one.mid for _, one in found],
+        "y": [plain(uid) for uid, _ in found],
+        "error_x": {"type": "data", "symmetric": False, "width": 3, "thickness": 1, **spread},
+        "marker": {"color": COLOURS[colour]},
+        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+    }
+
+
+def _rows_layout(axis: str, rows: int) -> Json:
+    return {
+        "xaxis": {"title": {"text": axis}},
+        "yaxis": {"type": "category", "automargin": True},
+        "hovermode": "closest",
+        "showlegend": False,
+        "height": max(220, 110 + 24 * rows),
+    }
+
+
+def _games_html(samples: Sequence[Sequence[Path]]) -> str:
+    pairs = [
+        [
+            replace(one, index=number)
+            for number, path in enumerate(paths)
+            if path.is_file()
+            for one in first_episodes(path, 1)
+        ]
+        for paths in samples
+    ]
+    shown = [_pair_html(episodes) for episodes in pairs if episodes]
+    if not shown:
+        return ""
+    note = "The first deal of every pair, in both seat orders."
+    return (
+        f'<section><h2>Games</h2><p class="muted">{escape(note)}</p>'
+        f"{filter_html((INVALID, TURN_LIMIT), _SEATS)}{''.join(shown)}</section>"
+    )
+
+
+def _pair_html(episodes: Sequence[LoggedEpisode]) -> str:
+    """Return the games of a pair, the members named as in the first one."""
+    agents = episodes[0].rollout.artifact
+    names = [str(agent.get("model", "")) for agent in agents["agents"]] if isinstance(agents, dict) else []
+    shared = Shared({}, {}, _SEATS, is_evaluation=True)
+    shown = "".join(game_html(one, shared, unfolded=False) for one in episodes)
+    return f'<div class="group"><h3>{escape(" and ".join(names))}</h3>{shown}</div>'
+
+
+def _known(value: float, condition: bool = True) -> float | None:
+    return float(value) if condition and math.isfinite(value) else None

@@ -1,0 +1,132 @@
+"""The tables of ``selfplay tournament`` in the terminal."""
+
+import math
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.core.confidence_intervals import Interval
+from selfplay.core.text import one_line
+from selfplay.population.rankings import Cycle, MemberRank, Rankings
+
+NOTHING = "-"
+_NAME_WIDTH = 24
+_CELL_WIDTH = 7
+
+
+def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: Console) -> None:
+    """Print the matrix, if the terminal is wide enough for it, the ranking, and what it leaves out."""
+    members = len(rankings.members)
+    longest = max(len(one.uid) for one in rankings.members) + len(f"{members} ")
+    if min(longest, _NAME_WIDTH) + _CELL_WIDTH * members <= console.width:
+        console.print(_matrix_table(rankings))
+    else:
+        note = f"The matrix of {members} members is wider than this terminal; it is on the page."
+        console.print(Text(note))
+    console.print()
+    console.print(_ranking_table(rankings))
+    console.print()
+    for line in [*notes(rankings), *failure_lines(failures)]:
+        console.print(Text(one_line(line)))
+
+
+def notes(rankings: Rankings) -> list[str]:
+    """Return sentences on the intervals, the dominated members and the cycles."""
+    lines = ["After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations."]
+    below: dict[str, list[str]] = {}
+    for one in rankings.members:
+        if one.dominated_by is not None:
+            below.setdefault(one.dominated_by, []).append(one.uid)
+    for better, dominated in below.items():
+        lines.append(
+            f"† {better} is nowhere worse, and somewhere better beyond noise: {', '.join(dominated)}."
+        )
+    return lines + [cycle_text(cycle) for cycle in rankings.cycles]
+
+
+def cycle_text(cycle: Cycle) -> str:
+    """Return a cycle in words."""
+    around = " beats ".join((*cycle.shortest, cycle.shortest[0]))
+    if len(cycle.group) == len(cycle.shortest):
+        return f"A cycle: {around}."
+    return (
+        f"A cycle: {around}. It is the shortest of a group of {len(cycle.group)}: {', '.join(cycle.group)}."
+    )
+
+
+def failure_lines(failures: Mapping[str, int]) -> list[str]:
+    """Return a line for each reason why games failed, the most frequent first."""
+    most_first = sorted(failures.items(), key=lambda item: -item[1])
+    return [f"{count} games failed and are not counted: {reason}" for reason, count in most_first]
+
+
+def score_text(score: Interval | None, form: str = "+.2f") -> str:
+    """Return a mean with half of its interval, which is left out where it is not known."""
+    if score is None:
+        return NOTHING
+    spread = (score.high - score.low) / 2
+    return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+')}}" if math.isfinite(spread) else "")
+
+
+def share_text(share: Interval | None, unit: str = "%") -> str:
+    """Return a share in percent, with its interval where that is not the share alone."""
+    if share is None:
+        return NOTHING
+    low, mid, high = (f"{100 * value:.0f}" for value in share)
+    return f"{mid}{unit}" + (f" ({low}-{high})" if low != high else "")
+
+
+def invalid_text(member: MemberRank) -> str:
+    """Return the share of a member's games that its own invalid moves ended."""
+    return f"{member.invalid / member.games:.1%}" if member.games else NOTHING
+
+
+def rating_text(member: MemberRank) -> str:
+    """Return a TrueSkill rating and two of its standard deviations."""
+    mu, sigma = member.trueskill
+    return f"{mu:.1f} ±{2 * sigma:.1f}"
+
+
+def _matrix_table(rankings: Rankings) -> Table:
+    """Return the mean reward of each row against each column, best member first."""
+    matrix = rankings.matrix
+    place = {uid: row for row, uid in enumerate(matrix.members)}
+    order = [place[one.uid] for one in rankings.members]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("Mean reward\nof the row", max_width=_NAME_WIDTH, no_wrap=True)
+    for number in range(1, len(order) + 1):
+        table.add_column(
+            f"against\n{number}" if number == 1 else f"\n{number}", justify="right", no_wrap=True
+        )
+    for number, row in enumerate(order, start=1):
+        cells = [Text(NOTHING) if row == column else _cell(matrix.mean_MM[row, column]) for column in order]
+        table.add_row(Text(f"{number} {one_line(matrix.members[row])}"), *cells)
+    return table
+
+
+def _cell(mean: float) -> Text:
+    if math.isnan(mean):
+        return Text("?")
+    return Text(f"{mean:+.2f}", style="green" if mean > 0 else "red" if mean < 0 else "")
+
+
+def _ranking_table(rankings: Rankings) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    heads = ("Mean\nreward", "Bradley-\nTerry", "TrueSkill", "Nash, %", "α-rank, %", "Invalid")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for number, one in enumerate(rankings.members, start=1):
+        mark = " †" if one.dominated_by is not None else ""
+        table.add_row(
+            Text(f"{number} {one_line(one.uid)}{mark}"),
+            score_text(one.score),
+            score_text(one.bradley_terry, ".0f"),
+            rating_text(one),
+            share_text(one.nash, ""),
+            share_text(one.alpharank, ""),
+            invalid_text(one),
+        )
+    return table

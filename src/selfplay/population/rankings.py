@@ -1,0 +1,197 @@
+"""What is read off payoffs: several rankings of the same members, side by side."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from selfplay.core.confidence_intervals import Interval
+from selfplay.population.bradley_terry import Results, bradley_terry
+from selfplay.population.meta_strategies import MetaStrategy, meta_strategy
+from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
+from selfplay.population.ratings import Rating, TrueSkillRatings
+from selfplay.population.response_graph import beats, cycles, dominated
+
+RESAMPLES = 60
+"""The number of matrices that are drawn for the bounds of probabilities."""
+
+
+@dataclass(frozen=True)
+class MemberRank:
+    """How one member does by each measure. Bounds are 95% intervals; unknown is ``None``.
+
+    Attributes:
+        uid: the member.
+        games: its finished games.
+        invalid: those that an invalid move of its own ended.
+        score: its mean reward against the field: every other member it met has the same weight.
+        bradley_terry: its Bradley-Terry rating.
+        trueskill: its TrueSkill rating, mean and standard deviation.
+        nash: its probability in the Nash equilibrium of maximum entropy.
+        nash_score: its mean reward against that equilibrium, taken as given.
+        alpharank: its probability in alpha-rank's stationary distribution. The bounds of both probabilities
+            hold 95% of those of matrices that are drawn around the payoffs with their standard errors.
+        dominated_by: the member that dominates it, if any.
+    """
+
+    uid: str
+    games: int
+    invalid: int
+    score: Interval | None
+    bradley_terry: Interval
+    trueskill: Rating
+    nash: Interval | None
+    nash_score: Interval | None
+    alpharank: Interval | None
+    dominated_by: str | None
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Members among which nobody is best: ``group`` all of them, ``shortest`` each beating the next."""
+
+    group: tuple[str, ...]
+    shortest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rankings:
+    """The rankings of a game for two.
+
+    Attributes:
+        matrix: the payoffs that they are read off, members in the order they were given.
+        members: best expected score first.
+        cycles: games that go in circles.
+    """
+
+    matrix: PayoffMatrix
+    members: list[MemberRank]
+    cycles: list[Cycle]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values; an interval is [low, mid, high]."""
+        return {
+            "members": [
+                {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name, value in vars(member).items()
+                }
+                for member in self.members
+            ],
+            "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
+        }
+
+
+def rank(
+    table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
+) -> Rankings:
+    """Rank members by every measure.
+
+    Nash averaging and alpha-rank need the payoff of every pair, and are ``None`` without it.
+
+    Args:
+        table: the payoffs.
+        members: the members to rank; others are left out.
+        games: the same games with their rewards, in an order that does not depend on which ended first, for
+            TrueSkill.
+
+    Raises:
+        InputError: the extra ``populations`` is not installed.
+    """
+    matrix = table.matrix(members)
+    rated = _trueskill(members, games)
+    bradley_terry_M = bradley_terry(Results.of(table, list(members)))
+    nash_M = _weights("nash", matrix)
+    alpharank_M = _weights("alpharank", matrix)
+    below = dominated(matrix)
+    ranks = [
+        MemberRank(
+            uid=uid,
+            games=int(matrix.games_MM[row].sum()),
+            invalid=_invalid(table, members, uid),
+            score=_field_score(matrix, row),
+            bradley_terry=bradley_terry_M[row],
+            trueskill=rated[uid],
+            nash=None if nash_M is None else nash_M[row],
+            nash_score=None if nash_M is None else _mixture_score(matrix, row, nash_M),
+            alpharank=None if alpharank_M is None else alpharank_M[row],
+            dominated_by=below.get(uid),
+        )
+        for row, uid in enumerate(members)
+    ]
+    ranks.sort(key=lambda one: -math.inf if one.score is None else one.score.mid, reverse=True)
+    found = [
+        Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
+    ]
+    return Rankings(matrix, ranks, found)
+
+
+def _weights(name: MetaStrategy, matrix: PayoffMatrix) -> list[Interval] | None:
+    """Return each member's probability; ``None`` if a pair did not meet.
+
+    A pair whose standard error is not known tells nothing about the bounds, which are then 0 and 1.
+    """
+    if not np.isfinite(matrix.mean_MM).all():
+        return None
+    weights_M = meta_strategy(name, matrix.mean_MM)
+    if not np.isfinite(matrix.error_MM).all():
+        return [Interval(0.0, float(weight), 1.0) for weight in weights_M]
+    draw = np.random.default_rng(0)
+    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
+    drawn_DM = []
+    for _ in range(RESAMPLES):
+        noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)
+        drawn_DM.append(meta_strategy(name, matrix.advantage_MM + noise_MM - noise_MM.T))
+    low_M, high_M = np.quantile(drawn_DM, (0.025, 0.975), axis=0)
+    return [
+        Interval(float(min(low, mid)), float(mid), float(max(mid, high)))
+        for low, mid, high in zip(low_M, weights_M, high_M, strict=True)
+    ]
+
+
+def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]) -> dict[str, Rating]:
+    system = TrueSkillRatings()
+    ratings = dict.fromkeys(members, system.default)
+    for seating, rewards in games:
+        if len(set(seating)) == len(seating) and all(uid in ratings for uid in seating):
+            new = system.rate([ratings[uid] for uid in seating], list(rewards))
+            ratings.update(zip(seating, new, strict=True))
+    return ratings
+
+
+def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
+    """Return the mean over the other members of a member's mean reward."""
+    met_M = np.isfinite(matrix.mean_MM[row])
+    met_M[row] = False
+    if not met_M.any():
+        return None
+    return _normal(
+        float(matrix.mean_MM[row, met_M].mean()),
+        float(np.sqrt((matrix.error_MM[row, met_M] ** 2).sum()) / met_M.sum()),
+    )
+
+
+def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[Interval]) -> Interval:
+    """Return a member's mean reward against members drawn with these probabilities."""
+    weights_M = np.array([one.mid for one in mixture])
+    used_M = weights_M > 0
+    errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
+    return _normal(float(matrix.mean_MM[row] @ weights_M), float(np.sqrt((errors_M**2).sum())))
+
+
+def _normal(mean: float, error: float) -> Interval:
+    spread = NormalDist().inv_cdf(0.975) * error
+    return Interval(mean - spread, mean, mean + spread)
+
+
+def _invalid(table: PayoffTable, members: Sequence[str], uid: str) -> int:
+    others = [other for other in members if other != uid]
+    first = sum(table.payoff(uid, other).invalid[0] for other in others)
+    return first + sum(table.payoff(other, uid).invalid[1] for other in others)
+
+
+def _in_order(group: set[str], members: Sequence[str]) -> tuple[str, ...]:
+    return tuple(uid for uid in members if uid in group)

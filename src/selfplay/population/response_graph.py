@@ -1,0 +1,76 @@
+"""Who beats whom beyond noise: the members that another dominates, and the cycles."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay.population.payoffs import PayoffMatrix
+
+_ROUNDING = 1e-12
+
+
+def beats(matrix: PayoffMatrix) -> NDArray[np.bool_]:
+    """Return for each row and column whether the row's mean reward is above 0 beyond noise.
+
+    That is, the lower bound of its 95% interval is above 0; for a game that is not zero-sum, of half of what
+    the row earns more than the column. A pair that did not meet has no edge.
+    """
+    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
+    beats_MM: NDArray[np.bool_] = np.nan_to_num(matrix.advantage_MM - _quantile() * error_MM, nan=-1.0) > 0
+    return beats_MM
+
+
+def dominated(matrix: PayoffMatrix) -> dict[str, str]:
+    """Return the members that another one dominates, each with the one that does so most clearly.
+
+    A member dominates another if its mean reward is at least as high against every member, the two
+    themselves included, and against at least one of them higher beyond noise: the lower bound of the 95%
+    interval of the difference is above 0. A pair that did not meet says nothing, so neither is dominated.
+    """
+    found: dict[str, str] = {}
+    for row, uid in enumerate(matrix.members):
+        clearest = 0.0
+        for other, better in enumerate(matrix.members):
+            if other == row:
+                continue
+            gain_M = matrix.mean_MM[other] - matrix.mean_MM[row]
+            error_M = np.hypot(matrix.error_MM[other], matrix.error_MM[row])
+            beyond_M = np.nan_to_num(gain_M - _quantile() * error_M, nan=-1.0, neginf=-1.0)
+            if (gain_M >= -_ROUNDING).all() and beyond_M.max() > clearest:
+                found[uid], clearest = better, float(beyond_M.max())
+    return found
+
+
+def cycles(members: tuple[str, ...], beats_MM: NDArray[np.bool_]) -> list[tuple[set[str], list[str]]]:
+    """Return the groups in which everybody beats everybody along a chain, each with its shortest cycle.
+
+    A group is a strongly connected component of the response graph with more than one member. In a cycle,
+    each member beats the next, and the last beats the first. Largest groups come first.
+    """
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(len(members)))
+    graph.add_edges_from(map(tuple, np.argwhere(beats_MM).tolist()))
+    groups = sorted(
+        (sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1),
+        key=lambda group: (-len(group), group),
+    )
+    found = []
+    for group in groups:
+        inside = graph.subgraph(group)
+        around = [networkx.shortest_path(inside, second, first) for first, second in inside.edges]
+        shortest = min((_from_lowest(cycle) for cycle in around), key=lambda cycle: (len(cycle), cycle))
+        found.append(({members[one] for one in group}, [members[one] for one in shortest]))
+    return found
+
+
+def _from_lowest(cycle: list[int]) -> list[int]:
+    start = cycle.index(min(cycle))
+    return cycle[start:] + cycle[:start]
+
+
+def _quantile() -> float:
+    return NormalDist().inv_cdf(0.975)

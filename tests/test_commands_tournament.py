@@ -1,0 +1,377 @@
+"""Tournaments of runs, scripts and API models; kills in the middle; the page."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation_client import legal_moves
+from hostile_text import hostile_text
+from selfplay.cli.main import main
+from selfplay.commands.tournament_page import tournament_html
+from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
+from selfplay.core import InputError
+from selfplay.population import PayoffTable
+from selfplay.population.rankings import rank
+from test_report_page import Page
+from test_training_local import configure, run
+from tournament_kills import finish, kill_when_it_has
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from playing_model import save_playing_model
+
+
+@pytest.fixture(scope="module")
+def playing(tmp_path_factory) -> Path:
+    return save_playing_model(tmp_path_factory.mktemp("playing") / "model")
+
+
+@pytest.fixture(scope="module")
+def trained(playing, tmp_path_factory) -> Path:
+    """A run with three checkpoints."""
+    path = tmp_path_factory.mktemp("trained") / "kuhn"
+    config = configure(
+        playing,
+        learning__steps="4",
+        learning__learning_rate="0.02",
+        evaluation__games="2",
+        evaluation__games_during="2",
+        evaluation__nash_conv="false",
+    )
+    run(config, path)
+    return path
+
+
+def play(out: Path, *arguments: object, status: int = 0) -> None:
+    """Run the command, and expect that it ends with this status."""
+    words = ["tournament", *map(str, arguments), "--env", "kuhn_poker", "--out", str(out)]
+    assert main(words) == status
+
+
+def payoffs(out: Path) -> dict:
+    return json.loads((out / "payoffs.json").read_text())
+
+
+# Schedules
+
+
+@given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 5))
+def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, seed):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = Schedule(uids, games, None, seed).batches(PayoffTable())
+    assert (
+        len({game.number for game in batch})
+        == len(batch)
+        == members * (members - 1) // 2 * (games + games % 2)
+    )
+    for first in uids:
+        for second in uids:
+            played = {game.seed for game in batch if game.seating == (first, second)}
+            turned = {game.seed for game in batch if game.seating == (second, first)}
+            assert played == turned
+            assert len(played) == (0 if first == second else (games + 1) // 2)
+
+
+def test_pairs_have_deals_of_their_own():
+    (batch,) = Schedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
+    assert len({game.seed for game in batch}) == 15
+
+
+def test_further_members_and_games_change_no_game():
+    (few,) = Schedule(["a", "b"], 4, None, 7).batches(PayoffTable())
+    (many,) = Schedule(["a", "b", "c", "d"], 8, None, 7).batches(PayoffTable())
+    assert set(few) <= set(many)
+
+
+def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
+    schedule, table = Schedule(["a", "b", "c"], 20, 60 + 2 * GAMES_PER_CHOICE, 0), PayoffTable()
+    counts: dict[frozenset[str], int] = {}
+    sizes = []
+    for batch in schedule.batches(table):
+        sizes.append(len(batch))
+        for game in batch:
+            pair = frozenset(game.seating)
+            counts[pair] = counts.get(pair, 0) + 1
+            # a always beats c; a and b are even.
+            certain = pair == {"a", "c"}
+            reward = 1.0 if certain or game.number % 3 == 0 else -1.0
+            reward = -reward if game.seating[0] == "c" else reward
+            table.add(game.number, game.seating, (reward, -reward))
+    assert sizes == [60, GAMES_PER_CHOICE, GAMES_PER_CHOICE]
+    assert counts[frozenset("ac")] < counts[frozenset("ab")] / 2
+    assert sum(counts.values()) == schedule.total
+    assert abs(counts[frozenset("ab")] - counts[frozenset("bc")]) <= 60
+
+
+def test_a_budget_below_the_first_games_is_an_error():
+    with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
+        Schedule(["a", "b", "c"], 20, 30, 0)
+
+
+# Games
+
+
+def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
+    play(tmp_path / "out", f"{trained}@all", "random", "optimal", "base", "--games", 8)
+    said = capsys.readouterr().out
+    found = payoffs(tmp_path / "out")
+    members = ["kuhn@0", "kuhn@2", "kuhn@4", "random", "optimal", "base"]
+    assert found["members"] == members
+    assert {row["games"] for row in found["payoffs"]} == {4}
+    assert len(found["payoffs"]) == 2 * 6 * 5
+    assert found["failures"] == {}
+    mean = found["matrix"]["mean"]
+    for row in range(6):
+        assert [mean[row][column] for column in range(6)] == [-mean[column][row] for column in range(6)]
+    # Its adapter has done no update, so it plays as the base model does, and with the same draws.
+    assert mean[0][5] == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "payoffs.csv").open()))
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found["payoffs"]]
+    for uid in members:
+        assert uid in said
+    page = Page((tmp_path / "out" / "tournament.html").read_text())
+    assert page.open == []
+    assert len(list((tmp_path / "out" / "games").iterdir())) == 2 * 15
+    assert "game-name" in (tmp_path / "out" / "tournament.html").read_text()
+
+
+def test_payoffs_are_those_of_the_games_seat_by_seat(tmp_path):
+    play(tmp_path / "out", "random", "optimal", "--games", 40)
+    by_seat = {(row["member"], row["seat"]): row for row in payoffs(tmp_path / "out")["payoffs"]}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "games.jsonl").read_text().splitlines()]
+    for first, second in (("random", "optimal"), ("optimal", "random")):
+        rewards = [line["rewards"] for line in lines if line["players"] == [first, second]]
+        assert len(rewards) == by_seat[first, 0]["games"] == 20
+        assert by_seat[first, 0]["mean"] == sum(mine for mine, _ in rewards) / 20
+        assert by_seat[second, 1]["wins"] == sum(other > mine for mine, other in rewards)
+    for file in (tmp_path / "out" / "games").iterdir():
+        rollout = json.loads(file.read_text())["rollout"]
+        (line,) = [one for one in lines if rollout["id"] == f"game-{one['game']:010d}"]
+        assert [agent["model"] for agent in rollout["artifact"]["agents"]] == line["players"]
+        assert list(rollout["extras"]["final_rewards"].values()) == line["rewards"]
+
+
+def test_the_same_arguments_give_the_same_payoffs(trained, tmp_path):
+    for name in ("one", "two"):
+        play(tmp_path / name, f"{trained}@2", "base", "random", "--games", 6)
+    assert payoffs(tmp_path / "one") == payoffs(tmp_path / "two")
+    play(tmp_path / "three", f"{trained}@2", "base", "random", "--games", 6, "--seed", 1)
+    assert payoffs(tmp_path / "one") != payoffs(tmp_path / "three")
+
+
+def test_members_and_games_are_added_to_a_tournament_without_playing_again(tmp_path):
+    play(tmp_path / "grown", "random", "optimal", "--games", 10)
+    before = (tmp_path / "grown" / "games.jsonl").read_bytes()
+    play(tmp_path / "grown", "random", "optimal", "--games", 20)
+    assert (tmp_path / "grown" / "games.jsonl").read_bytes().startswith(before)
+    play(tmp_path / "whole", "random", "optimal", "--games", 20)
+    assert payoffs(tmp_path / "grown") == payoffs(tmp_path / "whole")
+
+
+class Replies(BaseHTTPRequestHandler):
+    """A server of OpenAI's API that makes the first legal move."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        text = legal_moves(asked["messages"][-1]["content"])[0]
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        body = json.dumps({"id": "1", "object": "chat.completion", "choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def address():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Replies)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_model_behind_an_api_plays_adapters_and_scripts(address, trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    monkeypatch.setenv("NO_PROXY", "*")
+    remote = f"small@{address}"
+    play(tmp_path / "out", remote, trained, "random", "--games", 4)
+    found = payoffs(tmp_path / "out")
+    assert found["members"] == [remote, "kuhn", "random"]
+    assert found["failures"] == {}
+    assert all(row["invalid"] == 0 for row in found["payoffs"] if row["member"] == remote)
+
+
+# Kills
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """A tournament of scripts that was left alone."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    play(out, "random", "optimal", "--games", 30, "--budget", 100)
+    return out
+
+
+@settings(max_examples=25, deadline=None)
+@given(kept=st.data())
+def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, alone, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cut") / "out"
+    shutil.copytree(alone, out)
+    log = (alone / "games.jsonl").read_bytes()
+    (out / "games.jsonl").write_bytes(log[: kept.draw(st.integers(0, len(log)))])
+    for name in ("payoffs.json", "payoffs.csv", "tournament.html"):
+        (out / name).unlink()
+    play(out, "random", "optimal", "--games", 30, "--budget", 100)
+    for name in ("payoffs.json", "payoffs.csv", "tournament.html"):
+        assert (out / name).read_bytes() == (alone / name).read_bytes()
+    assert len((out / "games.jsonl").read_bytes().splitlines()) == len(log.splitlines())
+
+
+def killed(moments: list[int], trained: Path, tmp_path: Path) -> None:
+    """Kill a tournament of adapters when it has so many games; compare it with one left alone."""
+    members = [f"{trained}@all", "base", "random", "--games", "40", "--env", "kuhn_poker"]
+    finish([*members, "--out", str(tmp_path / "alone")])
+    out = tmp_path / "killed"
+    stopped = [kill_when_it_has(games, out, [*members, "--out", str(out)]) for games in moments]
+    assert all(stopped)
+    finish([*members, "--out", str(out)])
+    for name in ("payoffs.json", "payoffs.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    numbers = [json.loads(line)["game"] for line in (out / "games.jsonl").read_text().splitlines()]
+    assert len(numbers) == len(set(numbers)) == 40 * 10
+
+
+def test_a_tournament_that_is_killed_goes_on_to_the_same_payoffs(trained, tmp_path):
+    killed([100], trained, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_tournament_that_is_killed_thirty_times_goes_on_to_the_same_payoffs(trained, tmp_path):
+    killed([1 + 11 * number for number in range(30)], trained, tmp_path)
+
+
+# Errors
+
+
+def failing(capsys, *arguments: object) -> str:
+    """Return the one line that a command with bad input prints on standard error."""
+    capsys.readouterr()
+    assert main(["tournament", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_members_that_cannot_play_are_one_line_errors(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kuhn = ("--env", "kuhn_poker")
+    assert "MEMBER: 1 member plays against nobody" in failing(capsys, "random", *kuhn)
+    assert "MEMBER: random is named twice" in failing(capsys, "random", "random", *kuhn)
+    assert "MEMBER: 'nobody' is neither a run" in failing(capsys, "random", "nobody", *kuhn)
+    assert "no checkpoint of update 7" in failing(capsys, f"{trained}@7", "random", *kuhn)
+    assert "there is no run 'nobody'" in failing(capsys, "nobody@all", "random", *kuhn)
+    assert "--env: OpenSpiel has no game 'kuhn_pocker'" in failing(
+        capsys, "random", "base", "--env", "kuhn_pocker"
+    )
+    three = failing(capsys, "random", "base", "--env", "ThreePlayerIPD-v0")
+    assert "--env: ThreePlayerIPD-v0 has 3 seats" in three
+    other = failing(capsys, trained, "smollm2-135m", *kuhn)
+    assert "the base model of smollm2-135m is smollm2-135m, not" in other
+    assert not (tmp_path / "tournament").exists()
+
+
+def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path, capsys, trained):
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "thesis.txt").touch()
+    out = ("--env", "kuhn_poker", "--out")
+    assert "is not a tournament's directory" in failing(capsys, "random", "optimal", *out, tmp_path / "else")
+    play(tmp_path / "one", "random", "optimal", "--games", 4)
+    refused = failing(capsys, "random", "optimal", "--seed", 3, *out, tmp_path / "one")
+    assert "has the seed 0, not 3" in refused
+    refused = failing(capsys, "optimal", "random", *out, tmp_path / "one")
+    assert "now has the name optimal" in refused
+    (tmp_path / "one" / "games.jsonl").write_text('{"game": 1}\n')
+    assert "line 1: the line is damaged" in failing(capsys, "random", "optimal", *out, tmp_path / "one")
+
+
+def test_a_member_that_has_learned_since_is_refused(trained, tmp_path, capsys):
+    run_directory = tmp_path / "kuhn"
+    shutil.copytree(trained, run_directory)
+    play(tmp_path / "out", run_directory, "random", "--games", 4)
+    shutil.rmtree(run_directory / "checkpoints" / "step-000004")
+    refused = failing(
+        capsys, run_directory, "random", "--env", "kuhn_poker", "--out", tmp_path / "out", "--games", 4
+    )
+    assert "member kuhn of the tournament in" in refused
+    assert "now has other weights than before" in refused
+
+
+def test_a_tournament_in_use_is_refused(tmp_path, capsys):
+    from selfplay.commands.tournament_files import TournamentFiles
+
+    files = TournamentFiles.open(tmp_path / "out", {"members": []})
+    refused = failing(capsys, "random", "optimal", "--env", "kuhn_poker", "--out", tmp_path / "out")
+    assert "is in use by another process" in refused
+    files.close()
+
+
+def test_help_and_errors_do_not_load_torch():
+    code = (
+        "import sys; from selfplay.cli.main import main\n"
+        "assert main(['tournament', '--help']) == 0\n"
+        "assert main(['tournament', 'nobody', 'random', '--env', 'kuhn_poker']) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# The page
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=hostile_text(whole_characters=True))
+def test_hostile_names_and_answers_stay_text(text):
+    def page_of(name: str) -> Page:
+        table = PayoffTable()
+        games = []
+        for _ in range(8):
+            for first, second in ((name, "b"), ("b", "c"), ("c", name)):
+                games.append(((first, second), (1.0, -1.0)))
+                table.add(len(games), (first, second), (1.0, -1.0))
+        rankings = rank(table, [name, "b", "c"], games)
+        return Page(tournament_html(name, 0, table, rankings, []))
+
+    if text in ("b", "c"):
+        return
+    page, harmless = page_of(text), page_of("x")
+    assert page.open == []
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in harmless.elements]
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+
+
+def test_the_page_shows_a_cycle_and_who_is_dominated():
+    table, games = PayoffTable(), []
+    wins = [("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")]
+    wins += [(one, "last") for one in ("rock", "paper", "scissors")]
+    for winner, loser in wins:
+        for seating, reward in (((winner, loser), 1.0), ((loser, winner), -1.0)):
+            for noise in (1, 1, 1, 1, -1):
+                games.append((seating, (noise * reward, -noise * reward)))
+                table.add(len(games), *games[-1])
+    html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), [])
+    assert "A cycle: rock beats scissors beats paper beats rock." in html
+    assert html.count("dominated by") >= 1

@@ -1,0 +1,210 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trueskill
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.population import PayoffTable
+from selfplay.population.bradley_terry import Results, bradley_terry
+from selfplay.population.payoffs import PayoffMatrix
+from selfplay.population.rankings import rank
+from selfplay.population.response_graph import beats, cycles, dominated
+
+ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())
+SCORES = {"model_a": 1.0, "model_b": -1.0, "tie": 0.0}
+
+
+def table_of(games) -> PayoffTable:
+    """Return the payoffs of games, each as its two members and the first one's reward."""
+    table = PayoffTable()
+    for number, (first, second, reward) in enumerate(games):
+        table.add(number, (first, second), (reward, -reward))
+    return table
+
+
+def pair(first: str, second: str, wins: int, losses: int) -> list[tuple[str, str, float]]:
+    """Return games of which the first member wins so many in each seat."""
+    won = [(first, second, 1.0), (second, first, -1.0)]
+    lost = [(first, second, -1.0), (second, first, 1.0)]
+    return won * wins + lost * losses
+
+
+def ranked(games, members):
+    return rank(table_of(games), members, [((a, b), (reward, -reward)) for a, b, reward in games])
+
+
+def matrix_of(mean_MM, error=0.01) -> PayoffMatrix:
+    mean_MM = np.array(mean_MM, dtype=float)
+    size = len(mean_MM)
+    error_MM = np.full((size, size), error) - np.eye(size) * error
+    return PayoffMatrix(tuple("abcdefgh"[:size]), mean_MM, error_MM, np.full((size, size), 100))
+
+
+@pytest.mark.parametrize("recorded", ARENA_RANK)
+def test_bradley_terry_and_its_intervals_are_those_of_arena_rank(recorded):
+    # tests/record_arena_rank.py recorded them.
+    games = [(a, b, SCORES[won]) for a, b, won, count in recorded["games"] for _ in range(count)]
+    rated = bradley_terry(Results.of(table_of(games), recorded["members"]))
+    for name in ("low", "mid", "high"):
+        found = [getattr(interval, name) for interval in rated]
+        assert found == pytest.approx(recorded[name], abs=0.02)
+
+
+def test_two_members_differ_by_the_logarithm_of_their_odds():
+    first, second = bradley_terry(Results.of(table_of(pair("a", "b", 30, 10)), ["a", "b"]))
+    assert first.mid - second.mid == pytest.approx(400 * math.log10(3))
+    assert first.mid + second.mid == pytest.approx(2000)
+
+
+def test_a_draw_counts_as_half_a_win():
+    drawn = [("a", "b", 0.0)] * 20 + pair("a", "b", 10, 0)
+    halves = pair("a", "b", 15, 5)
+    for one, other in zip(
+        bradley_terry(Results.of(table_of(drawn), ["a", "b"])),
+        bradley_terry(Results.of(table_of(halves), ["a", "b"])),
+        strict=True,
+    ):
+        assert one.mid == pytest.approx(other.mid)
+        assert one.high - one.low < other.high - other.low
+
+
+def test_a_member_that_wins_every_game_gets_a_finite_rating():
+    games = pair("a", "b", 10, 0) + pair("b", "c", 5, 5) + pair("a", "c", 10, 0)
+    rated = bradley_terry(Results.of(table_of(games), ["a", "b", "c"]))
+    assert rated[0].mid > rated[1].mid
+    assert all(math.isfinite(bound) for interval in rated for bound in interval)
+    # One more game of each pair, drawn: a scores 20.5 of 21 against each.
+    assert rated[0].mid - rated[1].mid == pytest.approx(400 * math.log10(20.5 / 0.5), abs=1e-6)
+
+
+@given(st.permutations(["a", "b", "c"]))
+def test_the_order_of_members_changes_no_rating(members):
+    games = pair("a", "b", 4, 2) + pair("b", "c", 5, 3) + pair("c", "a", 2, 4)
+    expected = dict(zip("abc", bradley_terry(Results.of(table_of(games), list("abc"))), strict=True))
+    found = dict(zip(members, bradley_terry(Results.of(table_of(games), members)), strict=True))
+    for uid in members:
+        assert found[uid] == pytest.approx(expected[uid])
+
+
+def test_who_beats_whom_needs_more_than_noise():
+    matrix = matrix_of([[0, 0.5, 0.01], [-0.5, 0, math.nan], [-0.01, math.nan, 0]])
+    assert beats(matrix).tolist() == [[False, True, False], [False, False, False], [False, False, False]]
+
+
+def test_a_member_is_dominated_if_another_is_as_good_everywhere_and_better_somewhere():
+    matrix = matrix_of([[0, 0.2, 0.5], [-0.2, 0, 0.5], [-0.5, -0.5, 0]])
+    assert dominated(matrix) == {"b": "a", "c": "a"}
+
+
+def test_a_member_that_is_better_anywhere_is_not_dominated():
+    # b loses against a, and beats c by more than a does.
+    assert dominated(matrix_of([[0, 0.2, 0.3], [-0.2, 0, 0.5], [-0.3, -0.5, 0]])) == {"c": "a"}
+
+
+def test_a_difference_within_noise_dominates_nobody():
+    assert dominated(matrix_of([[0, 0.02], [-0.02, 0]], error=0.1)) == {}
+
+
+def test_a_pair_that_did_not_meet_is_not_dominated():
+    matrix = matrix_of([[0, 0.5, math.nan], [-0.5, 0, 0.5], [math.nan, -0.5, 0]])
+    assert dominated(matrix) == {}
+
+
+def test_a_chain_has_no_cycle_and_rock_paper_scissors_is_one():
+    assert cycles(("a", "b", "c"), np.triu(np.ones((3, 3), dtype=bool), 1)) == []
+    circle = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]], dtype=bool)
+    assert cycles(("a", "b", "c"), circle) == [({"a", "b", "c"}, ["a", "b", "c"])]
+
+
+def test_the_shortest_cycle_of_each_group_is_found():
+    beats_MM = np.zeros((8, 8), dtype=bool)
+    for winner, loser in [(0, 1), (1, 2), (2, 3), (3, 0), (2, 0), (4, 5), (5, 6), (6, 4), (0, 4), (7, 0)]:
+        beats_MM[winner, loser] = True
+    found = cycles(tuple("abcdefgh"), beats_MM)
+    assert found == [({"a", "b", "c", "d"}, ["a", "b", "c"]), ({"e", "f", "g"}, ["e", "f", "g"])]
+
+
+def test_rankings_of_a_cycle_below_a_best_member():
+    games = (
+        pair("rock", "scissors", 40, 5)
+        + pair("scissors", "paper", 40, 5)
+        + pair("paper", "rock", 40, 5)
+        + [one for loser in ("rock", "paper", "scissors") for one in pair("king", loser, 40, 5)]
+    )
+    rankings = ranked(games, ["rock", "paper", "scissors", "king"])
+    king, *others = rankings.members
+    assert king.uid == "king"
+    assert king.nash == pytest.approx((1, 1, 1), abs=1e-4)
+    assert king.alpharank == pytest.approx((1, 1, 1), abs=1e-4)
+    assert king.score.mid == pytest.approx(35 / 45)
+    assert king.score.low < king.score.mid < king.score.high
+    assert king.bradley_terry.low > max(one.bradley_terry.high for one in others)
+    assert king.dominated_by is None
+    assert king.games == 3 * 90
+    assert {one.dominated_by for one in others} == {"king"}
+    for one in others:
+        assert one.nash_score.mid == pytest.approx(-35 / 45, abs=1e-3)
+    assert [(cycle.group, cycle.shortest) for cycle in rankings.cycles] == [
+        (("rock", "paper", "scissors"), ("rock", "scissors", "paper"))
+    ]
+    assert json.loads(json.dumps(rankings.to_dict(), allow_nan=False))["members"][0]["uid"] == "king"
+
+
+def test_the_shares_of_members_that_few_games_tell_apart_have_wide_bounds():
+    few, many = (
+        {one.uid: one for one in ranked(pair("a", "b", wins, losses), ["a", "b"]).members}
+        for wins, losses in ((6, 5), (600, 400))
+    )
+    assert few["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert few["b"].alpharank == pytest.approx((0, 0, 1), abs=1e-4)
+    assert many["a"].nash == pytest.approx((1, 1, 1), abs=1e-4)
+    assert many["b"].alpharank == pytest.approx((0, 0, 0), abs=1e-4)
+
+
+def test_one_game_in_each_seat_bounds_no_share():
+    by_uid = {one.uid: one for one in ranked(pair("a", "b", 1, 0), ["a", "b"]).members}
+    assert by_uid["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert json.loads(json.dumps(by_uid["a"].nash, allow_nan=False))
+
+
+def test_the_expected_score_gives_every_opponent_the_same_weight():
+    rankings = ranked(pair("a", "b", 10, 0) + pair("a", "c", 0, 100), ["a", "b", "c"])
+    by_uid = {one.uid: one for one in rankings.members}
+    assert by_uid["a"].score.mid == 0
+    assert by_uid["b"].score.mid == -1
+    assert by_uid["b"].nash is None
+    assert by_uid["b"].alpharank is None
+
+
+def test_a_member_without_a_finished_game_has_no_score():
+    by_uid = {one.uid: one for one in ranked(pair("a", "b", 2, 1), ["a", "b", "c"]).members}
+    assert by_uid["c"].score is None
+    assert by_uid["c"].games == 0
+
+
+def test_trueskill_rates_the_games_in_their_order():
+    system = trueskill.TrueSkill(beta=4.0)
+    a, b = system.create_rating(), system.create_rating()
+    games = [("a", "b", 1.0), ("b", "a", 0.0), ("a", "b", -1.0), ("a", "b", 1.0)]
+    for first, _, reward in games:
+        won = reward if first == "a" else -reward
+        if won < 0:
+            b, a = trueskill.rate_1vs1(b, a, env=system)
+        else:
+            a, b = trueskill.rate_1vs1(a, b, drawn=won == 0, env=system)
+    by_uid = {one.uid: one for one in ranked(games, ["a", "b"]).members}
+    assert by_uid["a"].trueskill == pytest.approx((a.mu, a.sigma))
+    assert by_uid["b"].trueskill == pytest.approx((b.mu, b.sigma))
+
+
+def test_games_ended_by_a_members_own_invalid_move_are_counted():
+    table = PayoffTable()
+    table.add(0, ("a", "b"), (-1.0, 1.0), invalid_seat=0)
+    table.add(1, ("b", "a"), (1.0, -1.0), invalid_seat=1)
+    table.add(2, ("b", "a"), (-1.0, 1.0), invalid_seat=0)
+    by_uid = {one.uid: one for one in rank(table, ["a", "b"], []).members}
+    assert (by_uid["a"].invalid, by_uid["b"].invalid) == (2, 1)

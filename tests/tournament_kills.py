@@ -1,0 +1,35 @@
+"""``selfplay tournament`` in a process of its own, which is killed (``kill -9``) in the middle."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
+
+
+def start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    """Start the command; nobody reads what it prints."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ)
+    )
+
+
+def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:
+    """Run the command until its log has so many games, and kill it; return whether it was still at work."""
+    log = out / "games.jsonl"
+    process = start(arguments)
+    while process.poll() is None:
+        if log.is_file() and log.read_bytes().count(b"\n") >= games:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def finish(arguments: list[str]) -> None:
+    """Run the command to its end."""
+    assert start(arguments).wait() == 0
