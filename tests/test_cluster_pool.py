@@ -131,7 +131,11 @@ CALLS = st.lists(CALL, max_size=40)
 
 
 @settings(max_examples=50, deadline=None)
-@given(calls=CALLS, kills=st.sets(st.integers(0, 40), max_size=6), mode=st.sampled_from(["mirror", "random", "meta-nash"]))
+@given(
+    calls=CALLS,
+    kills=st.sets(st.integers(0, 40), max_size=6),
+    mode=st.sampled_from(["mirror", "random", "meta-nash"]),
+)
 def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
     def run(kills: set[int]) -> dict:
         directory = tmp_path_factory.mktemp("pool")

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -165,6 +165,12 @@ class PayoffTable:
                 games = sum(payoff.games for payoff, _ in played)
                 games_MM[row, column] = games // 2 if row == column else games
         return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Delete every seating with one of these members. The numbers of their games stay known."""
+        self._payoffs = {
+            seating: payoff for seating, payoff in self._payoffs.items() if not {*uids} & {*seating}
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each seating and seat, with means, intervals and counts; unknown is ``None``."""
