@@ -1,13 +1,14 @@
 """Mixture: a mixed strategy over policies, of which one is drawn for each game."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from selfplay.core import derive_seed
 
 Member = TypeVar("Member")
+Changed = TypeVar("Changed")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,15 @@ class Mixture(Generic[Member]):
 def drawn(player: Member | Mixture[Member], seed: int, seat: int) -> Member:
     """Return who plays a seat in the game with this seed: the player itself, or a member of a mixture."""
     return player.draw(seed, seat) if isinstance(player, Mixture) else player
+
+
+def mapped(
+    player: Member | Mixture[Member], change: Callable[[Member], Changed]
+) -> Changed | Mixture[Changed]:
+    """Return the player, or each member of a mixture, changed."""
+    if isinstance(player, Mixture):
+        return Mixture(tuple(map(change, player.members)), player.weights)
+    return change(player)
 
 
 def average_policy(
