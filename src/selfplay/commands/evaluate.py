@@ -200,12 +200,16 @@ def evaluate(
 
 
 def exact_measure(
-    engine: EmbeddedEngine, env: EnvSettings, seats: Sequence[str | Mixture[str]], console: Console
+    engine: EmbeddedEngine,
+    env: EnvSettings,
+    seats: Sequence[str | Mixture[str]],
+    console: Console,
+    minutes: float = 60.0,
 ) -> NashConvResult:
     """Compute the NashConv of the served models in the seats, showing progress.
 
     Raises:
-        InputError: the game is too large, or scoring its positions would take over an hour.
+        InputError: the game is too large, or scoring its positions would take longer than ``minutes``.
     """
     view = view_of(console, "positions", None)
     view.start()
@@ -217,7 +221,7 @@ def exact_measure(
                 env.id,
                 get_template(env.template),
                 model=seats,
-                timeout=3600.0,
+                timeout=60 * minutes,
                 on_position=view.count,
                 say=view.doing,
             )
