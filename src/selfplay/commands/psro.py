@@ -98,11 +98,12 @@ def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config
 
 
 def _comparable(config: Config) -> Config:
-    """Return what must stay the same: everything but the number of threads and of iterations."""
+    """Return what must stay the same: all but the numbers of threads and of iterations, and the place."""
     _, settings = check_psro(config)
     same = {
         "psro": settings.model_copy(update={"iterations": 1}),
         "model": config.model.model_copy(update={"threads": None}),
+        "run": config.run.model_copy(update={"directory": ""}),
     }
     return config.model_copy(update=same)
 
