@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
 from selfplay.commands.psro_config import best_response_config
 from selfplay.config import Config
 from selfplay.config.psro import PsroSettings
+from selfplay.core.files import lock_directory
 from test_commands_play import EndedInput
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -388,3 +390,15 @@ def test_a_damaged_mixture_is_one_line(tmp_path, content, problem, capsys):
     line = capsys.readouterr().err
     assert problem in line
     assert line.count("\n") == 1
+
+
+def test_a_directory_is_written_by_one_process_and_a_failed_write_is_one_line(short, capsys):
+    lock = lock_directory(short)
+    capsys.readouterr()
+    assert psro(short.parent / "game.toml") == 2
+    assert "in use by another process" in capsys.readouterr().err
+    os.close(lock)
+    with files_no_longer_than(10):
+        assert psro(short.parent / "game.toml") == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert psro(short.parent / "game.toml") == 0

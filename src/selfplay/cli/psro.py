@@ -42,7 +42,7 @@ def psro(
     check_psro(config)
     check_installed("selfplay psro")
     path = Path(config.run.directory) / (name or f"psro-{Path(words[0]).stem}")
-    if not path.exists():
+    if not (path / "psro.toml").exists():
         check_config(config)
     console = Console()
     with working(console, "importing torch"):

@@ -72,6 +72,9 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
             loop.write_mixture(state)
             print_psro(state, tables)
         return state
+    except OSError as error:
+        problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
+        raise SelfplayError(f"{problem}, and give this command again") from error
     finally:
         directory.close()
 

@@ -1,6 +1,5 @@
 """The directory of a PSRO: its configuration, what is known after each iteration, and the mixture."""
 
-import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
-from selfplay.core.files import LOCK, finish_replacements, write_file
+from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
 from selfplay.training.run_directory import RunDirectory
 
 CONFIG, STATE, PAYOFFS = "psro.toml", "psro.json", "payoffs"
@@ -83,15 +82,12 @@ class PsroDirectory:
             if CONFIG not in names and not names <= {LOCK, f".{CONFIG}.partial"}:
                 raise InputError("--name", f"{path} exists and is not a PSRO", fix)
             path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise InputError("--name", f"{path} cannot be written ({error.strerror})", fix) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = lock_directory(path)
         except BlockingIOError as error:
-            os.close(lock)
             problem = f"{path} is in use by another process"
             raise InputError("--name", problem, "Wait for it or stop it") from error
+        except OSError as error:
+            raise InputError("--name", f"{path} cannot be written ({error.strerror})", fix) from error
         finish_replacements(path)
         return cls(path, lock)
 
