@@ -1,4 +1,4 @@
-"""A tiny Llama that answers with the words of Kuhn poker, so that its games last for several moves.
+"""A tiny Llama that answers with the words of Kuhn poker, or of another game, so that games last for moves.
 
 Its choice of words is nearly random, which suffices for tests of everything around the model.
 """
@@ -6,6 +6,7 @@ Its choice of words is nearly random, which suffices for tests of everything aro
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,32 @@ LESSONS = 60
 RATE = 1e-2
 
 
-def save_playing_model(directory: Path) -> Path:
-    """Create ``directory`` and save the model in it. This takes a few seconds on one core."""
+def save_playing_model(directory: Path, env_id: str = "kuhn_poker", words: Sequence[str] = WORDS) -> Path:
+    """Create ``directory`` and save the model in it. This takes a few seconds on one core.
+
+    Another game has other words, its moves.
+    """
     shutil.copytree(tiny_model("llama"), directory)
     config = json.loads((directory / "config.json").read_text())
     config["max_position_embeddings"] = CONTEXT_LENGTH
     (directory / "config.json").write_text(json.dumps(config))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
-    _teach(model, *_lesson(tokenizer))
+    _teach(model, *_lesson(tokenizer, env_id, words))
     model.save_pretrained(directory)
     return directory
 
 
-def _lesson(tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _lesson(tokenizer: Any, env_id: str, words: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the token ids of a first move's prompt with each word as the answer, and the targets at the end.
 
     Their shapes are (words, tokens) and (words, answer tokens); targets after a shorter answer are -100.
     """
-    messages = get_template("fewshot-chat").messages(make_game("kuhn_poker", 2, seed=0), 0)
+    messages = get_template("fewshot-chat").messages(make_game(env_id, 2, seed=0), 0)
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer.encode(text, add_special_tokens=False)
     stop = tokenizer.eos_token_id
-    answers = [[*tokenizer.encode(word, add_special_tokens=False), stop] for word in WORDS]
+    answers = [[*tokenizer.encode(word, add_special_tokens=False), stop] for word in words]
     longest = max(map(len, answers))
     ids = [prompt + answer + [stop] * (longest - len(answer)) for answer in answers]
     targets = [answer + [-100] * (longest - len(answer)) for answer in answers]

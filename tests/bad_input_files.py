@@ -63,6 +63,10 @@ def make_files(folder: Path) -> None:
     _make_adapter(folder / "cut-adapter")
     _cut(folder / "cut-adapter" / "adapter_model.safetensors")
     (folder / "busy-jobs").mkdir()
+    _write(
+        folder / "mixed" / "mixture.json",
+        '{"members": [{"name": "member-001", "adapter": "member-001", "weight": 1}]}',
+    )
     _write(folder / "torn-jobs" / "jobs" / "ftjob-1" / "job.json", '{"id": "ftjob-1"')
     _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
     _make_runs(folder / "runs")

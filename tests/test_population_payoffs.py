@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from selfplay.core.confidence_intervals import mean_interval
 from selfplay.population import PayoffTable
 from selfplay.population.number_ranges import NumberRanges
+from selfplay.population.payoffs import gain_over_mixture
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
 REWARDS = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
@@ -164,3 +165,33 @@ def test_rows_and_csv_say_the_same():
 def test_one_game_says_nothing_about_the_spread():
     row = table_of([(0, ("a", "b"), (1.0, -1.0), None)]).rows()[0]
     assert (row["mean"], row["variance"], row["low"], row["high"]) == (1.0, None, None, None)
+
+
+def test_the_gain_over_a_mixture_by_hand():
+    games = []
+    for number, (seating, rewards) in enumerate(
+        [
+            (("x", "a"), (1.0, -1.0)),
+            (("x", "a"), (3.0, -3.0)),
+            (("a", "x"), (0.0, 0.0)),
+            (("a", "x"), (2.0, -2.0)),
+            (("x", "b"), (1.0, -1.0)),
+            (("x", "b"), (1.0, -1.0)),
+            (("b", "x"), (-4.0, 4.0)),
+            (("b", "x"), (-2.0, 2.0)),
+        ]
+    ):
+        games.append((number, seating, rewards, None))
+    table = table_of(games)
+    # Against a it earns 2 and -1, on average 0.5; against b 1 and 3, on average 2.
+    gain = gain_over_mixture(table.matrix(["a", "b", "x"]), "x", {"a": 0.75, "b": 0.25})
+    assert gain.mid == pytest.approx(2 * (0.75 * 0.5 + 0.25 * 2))
+    errors = [0.5 * math.sqrt(2 / 2 + 2 / 2), 0.5 * math.sqrt(0 / 2 + 2 / 2)]
+    spread = 1.959964 * 2 * math.hypot(0.75 * errors[0], 0.25 * errors[1])
+    assert gain.high - gain.mid == pytest.approx(spread, rel=1e-5)
+    assert gain.mid - gain.low == pytest.approx(spread, rel=1e-5)
+
+
+def test_what_both_players_earn_is_no_gain():
+    games = [(number, ("x", "a") if number % 2 else ("a", "x"), (1.0, 1.0), None) for number in range(8)]
+    assert gain_over_mixture(table_of(games).matrix(["a", "x"]), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfplay.config import Config
 from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
 from selfplay.population.opponent_weights import pfsp_weights
 from selfplay.population.recent_results import RecentResults
+from selfplay.training.assembly import build_pool
 from test_collection_collector import make_collector
 
 CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}
@@ -293,3 +295,26 @@ def test_a_state_from_before_prioritised_play_is_read():
     again = make_pool("random")
     again.load_state_dict(state)
     assert again.sample("default") == "fixed-x"
+
+
+# Fixed models with weights
+
+
+def test_fixed_models_are_drawn_in_proportion_to_their_weights():
+    weights = {"a": 1.0, "b": 3.0, "c": 0.0}
+    assert_drawn_as(make_pool("fixed", "abc", weights=weights), {"fixed-a": 0.25, "fixed-b": 0.75})
+
+
+def test_weights_belong_to_names_and_members_for_evaluation_have_none():
+    config = Config.model_validate(
+        {
+            "envs": [{"id": "kuhn_poker"}],
+            "population": {
+                "sample_mode": "fixed",
+                "fixed_opponents": ["optimal", "random"],
+                "weights": [1, 2.0],
+            },
+            "evaluation": {"opponents": ["base", "random"]},
+        }
+    )
+    assert_drawn_as(build_pool(config, ["default"]), {"fixed-optimal": 1 / 3, "fixed-random": 2 / 3})

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from selfplay.cli.files import check_writable, json_text, write_text
-from selfplay.cli.model_options import ENV_HELP, MODEL_HELP, TEMPLATE_HELP, checked_seats, first_environment
+from selfplay.cli.model_options import ENV_HELP, PLAYER_HELP, TEMPLATE_HELP, checked_seats, first_environment
 from selfplay.core import InputError
 from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import absolute
@@ -22,7 +22,7 @@ _OPPONENT_HELP = "random (the default), optimal, base (the default where moves a
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=PLAYER_HELP)],
     env: Annotated[str | None, typer.Option(metavar="ID", help=ENV_HELP)] = None,
     role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
@@ -95,7 +95,7 @@ def _played(
     temperature: float,
     nash_conv: bool,
 ) -> "Evaluated":
-    from selfplay.commands.model_source import find_model
+    from selfplay.commands.model_source import find_player
     from selfplay.training.checks import check_nash_conv, check_opponent, renaming
     from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
     from selfplay.training.progress_views import print_line, working
@@ -116,7 +116,7 @@ def _played(
     if nash_conv:
         with renaming({"evaluation.nash_conv": "--nash-conv"}):
             check_nash_conv(env)
-    find_model(model)
+    find_player(model)
     with working(console, "importing torch"):
         from selfplay.commands.evaluate import evaluate as evaluate_model
 

@@ -15,6 +15,7 @@ from selfplay.cli.exploit import exploit
 from selfplay.cli.export import export
 from selfplay.cli.finetune import finetune
 from selfplay.cli.play import play
+from selfplay.cli.psro import psro
 from selfplay.cli.report import report
 from selfplay.cli.runs import runs
 from selfplay.cli.serve import serve
@@ -38,6 +39,7 @@ app.command("exploit")(exploit)
 app.command("export")(export)
 app.command("finetune", context_settings={"ignore_unknown_options": True})(finetune)
 app.command("play")(play)
+app.command("psro", context_settings={"ignore_unknown_options": True})(psro)
 app.command("report")(report)
 app.command("runs")(runs)
 app.command("compare")(compare)

@@ -3,20 +3,28 @@
 from selfplay.core import InputError
 
 TEMPLATE_HELP = "How positions become prompts; by default the run's own."
-RUN_HELP = "A run's name or path; RUN@120 or RUN@best for one of its checkpoints."
 ENV_HELP = "The environment to play (see: selfplay envs); by default the run's first."
 MODEL_HELP = "A run's name or path, a run's checkpoint such as RUN@120 or RUN@best, an adapter, or a model."
+PLAYER_HELP = f"{MODEL_HELP[:-1]}; or a mixture (see: selfplay psro)."
 
 
 def first_environment(run: str) -> str | None:
-    """Return the first environment of a run; ``None`` if it plays a program.
+    """Return the first environment of a run or mixture; ``None`` if it plays a program.
 
     Raises:
-        InputError: it is no run.
+        InputError: it is neither.
     """
     from selfplay.config.loading import load_config
-    from selfplay.training.run_names import find_run, split_checkpoint
+    from selfplay.training.run_names import find_mixture, find_run, split_checkpoint
 
+    mixture = find_mixture(run)
+    if mixture is not None:
+        from selfplay.commands.mixture_file import read_mixture
+
+        envs = read_mixture(mixture)[0].envs
+        if not envs:
+            raise InputError("--env", f"is missing, and {run} names none", "Name an environment")
+        return envs[0].id
     try:
         directory = find_run(split_checkpoint(run)[0])
     except InputError as error:

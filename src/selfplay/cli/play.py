@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.model_options import ENV_HELP, RUN_HELP, TEMPLATE_HELP, checked_seats, first_environment
+from selfplay.cli.model_options import ENV_HELP, PLAYER_HELP, TEMPLATE_HELP, checked_seats, first_environment
 from selfplay.core import InputError
 from selfplay.core.own_classes import absolute
 
 
 def play(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=PLAYER_HELP)],
     env: Annotated[str | None, typer.Option(metavar="ID", help=ENV_HELP)] = None,
     role: Annotated[str | None, typer.Option(help="For a program: the role that you play.")] = None,
     template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
@@ -26,10 +26,10 @@ def play(
         return
     env = absolute(env, Path())
     checked_seats(env, None, template)
-    from selfplay.commands.model_source import find_model
+    from selfplay.commands.model_source import find_player
     from selfplay.training.progress_views import working
 
-    find_model(run)
+    find_player(run)
     console = Console()
     with working(console, "importing torch"):
         from selfplay.commands.play import play as play_game

@@ -13,7 +13,8 @@ from selfplay.core.own_classes import absolute
 
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
-    "random, optimal, or a model behind an API (vendor/model, model@http://host/v1)."
+    "random, optimal, a mixture (see: selfplay psro), or a model behind an API (vendor/model, "
+    "model@http://host/v1)."
 )
 _GAMES_HELP = (
     "Games of each pair, half of them in each seat; with --budget the first ones. By default 200, or 20."
@@ -37,6 +38,7 @@ def tournament(
     from selfplay.commands.tournament_files import PAGE
     from selfplay.commands.tournament_members import environment_of, find_members
     from selfplay.commands.tournament_schedule import Schedule
+    from selfplay.commands.tournament_tables import print_tournament
     from selfplay.population.meta_strategies import check_installed
 
     env = absolute(env, Path())
@@ -49,6 +51,7 @@ def tournament(
     games = games or (200 if budget is None else 20)
     schedule = Schedule([one.uid for one in found], games, budget, seed)
     agents = {one.uid: one.agents(settings, temperature) for one in found}
-    played = Tournament(found, settings, schedule, agents, temperature, seed)
-    run_tournament(played, out, budget, Console(), console_of_tables())
+    tournament = Tournament(found, settings, schedule, agents, temperature, seed)
+    outcome = run_tournament(tournament, out, budget, Console())
+    print_tournament(outcome.rankings, outcome.failures, console_of_tables())
     print(f"\npage: {out / PAGE}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from selfplay.commands.model_source import ModelSource, find_model
+from selfplay.commands.model_source import ModelSource, find_player
 from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InputError, Rollout
@@ -18,6 +18,7 @@ from selfplay.envs.templates import get_template
 from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.mixture import Mixture, mapped
 from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
 from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
@@ -60,7 +61,7 @@ def opponent_model(policy: str) -> str:
 
 def _find_opponent(
     name: str, env: EnvSettings, base: str
-) -> tuple[AgentSpec | list[AgentSpec], ModelSource | None]:
+) -> tuple[AgentSpec | list[AgentSpec | Mixture[AgentSpec]], ModelSource | None]:
     """Return the agents that an opponent's name means, and the model to load for them.
 
     Raises:
@@ -68,15 +69,16 @@ def _find_opponent(
     """
     if name in OPPONENTS:
         return opponent_agent(name), None
-    source = find_model(name)
+    source = find_player(name)
     if source.model.name != base:
         raise InputError(
             "--opponent",
             f"the base model of {name} is {source.model.name}, not {base}",
             "Name an opponent with the same base model.",
         )
-    seats = source.seats(source.environment(env.id, None, env.num_players), "--opponent")
-    return [AgentSpec("model", opponent_model(policy)) for policy in seats], source
+    own = source.environment(env.id, None, env.num_players)
+    seats = source.seats(own, "--opponent", opponent_model)
+    return [mapped(seat, partial(AgentSpec, "model")) for seat in seats], source
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def evaluate(
     Raises:
         InputError: the model, environment or opponent is not available, or NashConv would take over an hour.
     """
-    source = find_model(model_or_run)
+    source = find_player(model_or_run)
     env = source.environment(env_id, template, num_players)
     seats = source.seats(env, "MODEL_OR_RUN")
     agent, other = _find_opponent(opponent, env, source.model.name)
@@ -182,6 +184,8 @@ def evaluate(
     kept = _kept_value(env.id, played, console) if solved else None
     console.print(match_table([result], kept))
     measured = exact_measure(engine, env, seats, console) if exact else None
+    if measured is not None:
+        console.print(exact_table(measured))
     return Evaluated(
         result,
         model_or_run,
@@ -196,12 +200,16 @@ def evaluate(
 
 
 def exact_measure(
-    engine: EmbeddedEngine, env: EnvSettings, seats: Sequence[str], console: Console
+    engine: EmbeddedEngine,
+    env: EnvSettings,
+    seats: Sequence[str | Mixture[str]],
+    console: Console,
+    minutes: float = 60.0,
 ) -> NashConvResult:
-    """Compute the NashConv of the served models in the seats, showing progress, and print its table.
+    """Compute the NashConv of the served models in the seats, showing progress.
 
     Raises:
-        InputError: the game is too large, or scoring its positions would take over an hour.
+        InputError: the game is too large, or scoring its positions would take longer than ``minutes``.
     """
     view = view_of(console, "positions", None)
     view.start()
@@ -213,14 +221,13 @@ def exact_measure(
                 env.id,
                 get_template(env.template),
                 model=seats,
-                timeout=3600.0,
+                timeout=60 * minutes,
                 on_position=view.count,
                 say=view.doing,
             )
         )
     finally:
         view.stop()
-    console.print(exact_table(measured))
     return measured
 
 

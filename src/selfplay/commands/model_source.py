@@ -1,20 +1,23 @@
-"""What a model's name on the command line means: a run, one of its checkpoints, an adapter or a base model.
+"""What a model's name on the command line means: a run, a checkpoint, an adapter, a base model or a mixture.
 
 A name is found without torch, so that a wrong one is reported at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay.commands.mixture_file import MixtureMember, read_mixture
 from selfplay.config.loading import load_config
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, TRAINED
+from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
+from selfplay.evaluation.mixture import Mixture
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import default_seats
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_names import find_checkpoint, paths_of, split_checkpoint
+from selfplay.training.run_names import find_checkpoint, find_mixture, paths_of, split_checkpoint
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,14 @@ class ModelSource:
         adapter: the adapter, or the checkpoint with an adapter for each policy; ``None`` for the base.
         max_tokens: token limit of an answer.
         envs: the environments of the run.
+        members: those of a mixture; empty for anything else.
     """
 
     model: ModelSettings
     adapter: Path | None = None
     max_tokens: int = 16
     envs: tuple[EnvSettings, ...] = ()
+    members: tuple[MixtureMember, ...] = ()
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
         """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
@@ -42,7 +47,12 @@ class ModelSource:
         return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
 
     def adapters(self) -> dict[str, Path]:
-        """Return the directory of each policy's adapter; a single adapter is that of ``default``."""
+        """Return the directory of each policy's adapter; a single adapter is that of ``default``.
+
+        Of a mixture, those of its members by their names.
+        """
+        if self.members:
+            return {one.name: one.adapter for one in self.members if one.adapter is not None}
         if self.adapter is None:
             return {}
         found = {config.parent.name: config.parent for config in self.adapter.glob(f"*/{ADAPTER_CONFIG}")}
@@ -50,12 +60,25 @@ class ModelSource:
             return dict(sorted(found.items()))
         return {TRAINED: next(iter(found.values()), self.adapter)}
 
-    def seats(self, env: EnvSettings, field: str) -> tuple[str, ...]:
-        """Return the policy that plays each seat: what the run trained for it, or ``default`` if it has one.
+    def seats(
+        self, env: EnvSettings, field: str, served: Callable[[str], str] = str
+    ) -> tuple[str | Mixture[str], ...]:
+        """Return who plays each seat: what the run trained for it, or ``default`` if it has one policy.
+
+        Args:
+            env: how the game is played.
+            field: what names the run, for the error.
+            served: gives the name under which a policy is served, by its own.
 
         Raises:
-            InputError: the run has several policies, but none for a seat; ``field`` is what names the run.
+            InputError: the run has several policies, but none for a seat.
         """
+        if self.members:
+            names = (BASE if one.adapter is None else served(one.name) for one in self.members)
+            return (Mixture(tuple(names), tuple(one.weight for one in self.members)),) * env.num_players
+        return tuple(map(served, self._policies(env, field)))
+
+    def _policies(self, env: EnvSettings, field: str) -> tuple[str, ...]:
         adapters = self.adapters()
         if len(adapters) < 2:
             return (TRAINED,) * env.num_players
@@ -67,14 +90,30 @@ class ModelSource:
         return env.seats
 
 
+def find_player(name: str) -> ModelSource:
+    """Find what ``name`` means where a mixture can play too; see :func:`find_model`.
+
+    Raises:
+        InputError: the run has no such checkpoint, or the name is none of these.
+    """
+    file = find_mixture(name)
+    if file is None:
+        return find_model(name)
+    content, members = read_mixture(file)
+    return ModelSource(content.model, None, content.max_tokens, content.envs, members)
+
+
 def find_model(name: str) -> ModelSource:
     """Find the model that ``name`` means: a run, an adapter or a base model.
 
     ``RUN@120`` is the run after 120 updates, ``RUN@best`` its best adapter and ``RUN`` its newest checkpoint.
 
     Raises:
-        InputError: the run has no such checkpoint, or the name is none of these.
+        InputError: the run has no such checkpoint, or the name is none of these, or a mixture.
     """
+    if find_mixture(name) is not None:
+        fix = "Name one of its members; eval, play and tournament take mixtures"
+        raise InputError("MODEL_OR_RUN", f"{name} is a mixture of several models", fix)
     run_name, checkpoint = split_checkpoint(name)
     for path in paths_of(run_name):
         if (path / "config.toml").is_file():

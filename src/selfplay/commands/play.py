@@ -11,13 +11,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from selfplay.commands.evaluate import build_engine
-from selfplay.commands.model_source import find_model
+from selfplay.commands.model_source import find_player
 from selfplay.core import InferenceClient, InputError, derive_seed
 from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
 from selfplay.envs.templates import PromptTemplate, get_template
 from selfplay.evaluation.match_result import outcome_of
+from selfplay.evaluation.mixture import drawn
 
 _SAID = {"win": "won", "draw": "drew", "loss": "lost"}
 
@@ -33,7 +34,7 @@ def play(
     Raises:
         InputError: the model or environment is not available, or there is no such seat.
     """
-    source = find_model(run)
+    source = find_player(run)
     env = source.environment(env_id, template, None)
     num_players, prompts = env.num_players, get_template(env.template)
     if seat is not None and seat >= num_players:
@@ -46,9 +47,11 @@ def play(
     tally: Counter[str] = Counter()
     number = 0
     with asyncio.Runner() as runner:
-        model = ModelPlayer(engine, policies, prompts, source.max_tokens, runner)
         while True:
-            game = make_game(env_id, num_players, derive_seed(seed, "play", number))
+            deal = derive_seed(seed, "play", number)
+            game = make_game(env_id, num_players, deal)
+            playing = [drawn(policy, deal, pid) for pid, policy in enumerate(policies)]
+            model = ModelPlayer(engine, playing, prompts, source.max_tokens, runner)
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")

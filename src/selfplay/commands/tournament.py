@@ -23,7 +23,6 @@ from selfplay.commands.tournament_files import (
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
-from selfplay.commands.tournament_tables import print_tournament
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, PlaySpec, SelfplayError
@@ -32,6 +31,7 @@ from selfplay.core.files import write_file
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_game
+from selfplay.evaluation.mixture import Mixture, drawn
 from selfplay.population import PayoffTable
 from selfplay.population.rankings import Rankings, rank
 from selfplay.training.progress_views import View, print_line, view_of, working
@@ -59,7 +59,7 @@ class Tournament:
     members: list[Member]
     env: EnvSettings
     schedule: Schedule
-    agents: dict[str, tuple[AgentSpec, ...]]
+    agents: dict[str, tuple[AgentSpec | Mixture[AgentSpec], ...]]
     temperature: float
     seed: int
 
@@ -88,17 +88,14 @@ class Outcome:
     failures: dict[str, int]
 
 
-def run_tournament(
-    tournament: Tournament, out: Path, budget: int | None, console: Console, tables: Console
-) -> Outcome:
-    """Play the games that ``out`` does not have, write every file there, and print the tables.
+def run_tournament(tournament: Tournament, out: Path, budget: int | None, console: Console) -> Outcome:
+    """Play the games that ``out`` does not have, and write every file there.
 
     Args:
         tournament: what is played.
         out: the directory, which may hold an unfinished tournament with the same settings.
         budget: as in the schedule, to be written down.
         console: where progress is shown.
-        tables: where the tables are printed.
 
     Raises:
         InputError: the directory cannot be used, or a model cannot be loaded.
@@ -112,7 +109,6 @@ def run_tournament(
         _write(tournament, files, outcome)
     finally:
         files.close()
-    print_tournament(outcome.rankings, outcome.failures, tables)
     return outcome
 
 
@@ -195,7 +191,9 @@ async def _play_games(
     async def work() -> None:
         nonlocal done
         for game in waiting:
-            seats = tuple(tournament.agents[uid][seat] for seat, uid in enumerate(game.seating))
+            seats = tuple(
+                drawn(tournament.agents[uid][seat], game.seed, seat) for seat, uid in enumerate(game.seating)
+            )
             spec = PlaySpec(episode.name, 2, seats, game.seed)
             played = await play_game(arena, episode, spec, f"game-{game.number:010d}", RETRIES)
             if isinstance(played, str):

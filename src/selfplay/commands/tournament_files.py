@@ -1,6 +1,5 @@
 """The directory of a tournament: its settings, every finished game, and games to read."""
 
-import fcntl
 import json
 import os
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import msgspec
 
 from selfplay.commands.tournament_schedule import ScheduledGame
 from selfplay.core import InputError, Rollout
-from selfplay.core.files import LOCK, append_at, remove_partial, sync, write_file
+from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
 from selfplay.replay.rollout_log import write_rollouts
 
 SETTINGS, GAMES, PAYOFFS_JSON, PAYOFFS_CSV, PAGE = (
@@ -117,13 +116,10 @@ def _foreign(path: Path) -> list[Path]:
 
 
 def _locked(path: Path) -> int:
-    lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock_directory(path)
     except BlockingIOError:
-        os.close(lock)
         raise InputError("--out", f"{path} is in use by another process", "Wait for it or stop it") from None
-    return lock
 
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
-from selfplay.commands.model_source import ModelSource, find_model
+from selfplay.commands.model_source import ModelSource, find_player
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, InputError
 from selfplay.core.adapters import ADAPTER_FILE, BASE, TRAINED
 from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.evaluation.mixture import Mixture, mapped
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import check_opponent, renaming
 from selfplay.training.run_directory import RunDirectory
@@ -44,7 +45,7 @@ class Member:
         found = {} if self.source is None else self.source.adapters()
         return {self._served(policy): path for policy, path in found.items()}
 
-    def agents(self, env: EnvSettings, temperature: float) -> tuple[AgentSpec, ...]:
+    def agents(self, env: EnvSettings, temperature: float) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
         """Return who answers in each seat of ``env``.
 
         Raises:
@@ -54,18 +55,26 @@ class Member:
             return (AgentSpec("script", self.name),) * env.num_players
         if self.kind == "api":
             return (AgentSpec("model", self.uid, temperature),) * env.num_players
-        if self.source is None or self.source.adapter is None:
+        if self.source is None or not (self.source.adapter or self.source.members):
             return (AgentSpec("model", BASE, temperature),) * env.num_players
-        own = self.source.environment(env.id, None, env.num_players)
-        served = map(self._served, self.source.seats(own, "MEMBER"))
-        return tuple(AgentSpec("model", name, temperature, self.source.max_tokens) for name in served)
+        own, max_tokens = self.source.environment(env.id, None, env.num_players), self.source.max_tokens
+        seats = self.source.seats(own, "MEMBER", self._served)
+        return tuple(
+            mapped(seat, lambda name: AgentSpec("model", name, temperature, max_tokens)) for seat in seats
+        )
 
     def weights(self) -> str:
-        """Return a fingerprint of the adapters, by which a tournament that goes on knows them again."""
+        """Return a fingerprint, by which a tournament that goes on knows the member again.
+
+        It is that of the adapters, and of a mixture's weights.
+        """
         digest = sha256()
         for name, path in self.adapters().items():
             digest.update(name.encode() + b"\0" + (path / ADAPTER_FILE).read_bytes())
-        return digest.hexdigest()[:16] if self.adapters() else ""
+        mixed = () if self.source is None else self.source.members
+        for one in mixed:
+            digest.update(f"{one.name} {one.weight}".encode())
+        return digest.hexdigest()[:16] if self.adapters() or mixed else ""
 
     def _served(self, policy: str) -> str:
         return self.uid if policy == TRAINED else f"{self.uid}/{policy}"
@@ -144,7 +153,7 @@ def _find(name: str, uid: str, env_id: str) -> Member:
         api_client(name)
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "MEMBER"}):
-        return Member(uid, "model", name, find_model(name))
+        return Member(uid, "model", name, find_player(name))
 
 
 def _short(name: str) -> str:

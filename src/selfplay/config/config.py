@@ -14,6 +14,7 @@ from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import CollectionSettings, EnvSettings, Games
 from selfplay.config.population import EvaluationSettings, PopulationSettings
 from selfplay.config.programs import Program
+from selfplay.config.psro import PsroSettings
 from selfplay.config.ray import RaySettings
 from selfplay.config.rewards import BufferSettings, CreditSettings, GameRange, RewardSettings
 from selfplay.config.roles import Adapters, RoleSettings
@@ -82,6 +83,8 @@ class Config(Settings):
     """How the run is spread over a Ray cluster."""
     finetune: FinetuneSettings | None = None
     """Training through fine-tuning jobs: `selfplay finetune`. Other commands do not use it."""
+    psro: PsroSettings | None = None
+    """Policy-space response oracles: `selfplay psro`. Other commands do not use it."""
 
     @property
     def play(self) -> Games | Program:

@@ -28,6 +28,8 @@ class PopulationSettings(Settings):
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""
+    weights: list[float] = []
+    """For `fixed`: how often each of `fixed_opponents` is drawn, in proportion. If not given, all alike."""
     add_every: int = Field(default=10, ge=1)
     """Number of updates between the copies of the policy that join the pool."""
     roles: list[str] = []
@@ -62,6 +64,20 @@ class PopulationSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_weight_for_each(self) -> "PopulationSettings":
+        if not self.weights:
+            return self
+        if self.sample_mode != "fixed":
+            raise InputError("population.weights", 'is for sample_mode "fixed"', "Leave it out")
+        names = self.fixed_opponents
+        if len(self.weights) != len(names) or len({*names}) < len(names):
+            problem = f"has {len(self.weights)} weights for the {len(names)} fixed_opponents"
+            raise InputError("population.weights", problem, "Name each opponent once, and give each a weight")
+        if min(self.weights) < 0 or not any(self.weights):
+            raise InputError("population.weights", "must be 0 or more, and not all 0", "Correct them")
+        return self
+
 
 class EvaluationSettings(Settings):
     """Matches and exact measures before, during and after training."""
@@ -79,7 +95,8 @@ class EvaluationSettings(Settings):
     """Number of evaluation games among each update's training games, against each opponent in turn."""
     opponents: list[str] | None = None
     """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
-    environment that does not list its legal moves."""
+    environment that does not list its legal moves. `mixture` is the fixed opponents of training in mode
+    `fixed`: each game draws one of them, by their weights."""
     nash_conv: bool = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
     nash_conv_minutes: float = Field(default=10.0, gt=0)

@@ -21,6 +21,8 @@ Quantization = Literal["none", "nf4"]
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 """The files of an adapter in PEFT's format."""
+MIXTURE_FILE = "mixture.json"
+"""The file, in its directory, of a mixture of adapters."""
 DELIVERY_FILE = "delivery.json"
 """The learner's description of an adapter, with which an engine checks what it serves."""
 

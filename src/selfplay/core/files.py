@@ -121,6 +121,22 @@ def remove_partial(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def lock_directory(directory: Path) -> int:
+    """Lock a directory for writing until the returned descriptor is closed, or this process ends.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the lock cannot be written.
+    """
+    lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock of a directory.
 

@@ -21,6 +21,8 @@ SampleMode = Literal[
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
 PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
+MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
+"""How a mixture over members is computed; see :func:`selfplay.population.meta_strategies.meta_strategy`."""
 
 
 @dataclass(frozen=True)

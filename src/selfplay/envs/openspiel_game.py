@@ -200,3 +200,26 @@ def game_at(env_id: str, history: tuple[int, ...]) -> OpenSpielGame:
     for action in history:
         game.state.apply_action(action)
     return game
+
+
+def previous_decisions(env_id: str, states: list[InformationState]) -> list[tuple[int, int] | None]:
+    """Return for each information state the same player's decision before it; ``None`` if it has none.
+
+    A decision is the place of its information state in ``states``, which is earlier, and the place of the
+    action among the legal ones there. In a game of perfect recall every way to a state has the same one.
+
+    Args:
+        env_id: the game.
+        states: what :func:`information_states` returns.
+    """
+    places = {(state.pid, state.info_state): place for place, state in enumerate(states)}
+    found: list[tuple[int, int] | None] = []
+    for target in states:
+        state, previous = load_game(env_id).new_initial_state(), None
+        for action in target.history:
+            if state.current_player() == target.pid:
+                place = places[target.pid, state.information_state_string(target.pid)]
+                previous = (place, states[place].actions.index(action))
+            state.apply_action(action)
+        found.append(previous)
+    return found

@@ -1,13 +1,18 @@
 """Matches of a model against an opponent, with every seat taken equally often and the same deals."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from selfplay.core import AgentSpec, Arena, GenerateResult, InputError, PlaySpec, Rollout, derive_seed
 from selfplay.core.retries import Failure, with_retries
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import PromptTemplate
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Side, outcome_of
+from selfplay.evaluation.mixture import Mixture, drawn
+
+Models = str | Mixture[str] | Sequence[str | Mixture[str]]
+"""A model or a mixture; one for each seat if they differ."""
 
 
 async def play_match(
@@ -16,8 +21,8 @@ async def play_match(
     num_players: int,
     template: PromptTemplate,
     *,
-    model: str | Sequence[str],
-    opponent: AgentSpec | Sequence[AgentSpec] | None,
+    model: Models,
+    opponent: AgentSpec | Mixture[AgentSpec] | Sequence[AgentSpec | Mixture[AgentSpec]] | None,
     games: int,
     seed: int,
     concurrency: int = 256,
@@ -39,8 +44,8 @@ async def play_match(
         env_id: the environment; see envs.catalog.
         num_players: number of seats.
         template: the prompt template of the models.
-        model: uid of the model; one for each seat if they differ.
-        opponent: the opponent; one for each seat if they differ; ``None`` in a one-player game.
+        model: uid of the model, or a mixture; one for each seat if they differ.
+        opponent: the opponent, or a mixture; one for each seat if they differ; ``None`` in a one-player game.
         games: number of games; rounded up to a multiple of ``num_players``.
         seed: determines everything except the models' weights.
         concurrency: maximum number of games in flight.
@@ -56,28 +61,28 @@ async def play_match(
     Raises:
         InputError: the environment, the opponent or a number is wrong; the match is then abandoned.
     """
-    opponents = [opponent] * num_players if isinstance(opponent, AgentSpec) else list(opponent or ())
+    opponents = (
+        [opponent] * num_players if isinstance(opponent, AgentSpec | Mixture) else list(opponent or ())
+    )
     _check(env_id, num_players, opponents, games, concurrency)
     episode = GameEpisode(env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance)
     models = by_seat(model, num_players)
-    agents = [AgentSpec("model", one, temperature, max_tokens) for one in models]
-    rounds = -(-games // num_players)
-    specs = [
-        PlaySpec(
-            episode.name,
-            num_players,
-            _seats(agents, opponents, seat),
-            derive_seed(seed, "match", round_),
-        )
-        for round_ in range(rounds)
-        for seat in range(num_players)
-    ]
+    specs = []
+    for round_ in range(-(-games // num_players)):
+        deal = derive_seed(seed, "match", round_)
+        names = [drawn(one, deal, pid) for pid, one in enumerate(models)]
+        agents = [AgentSpec("model", name, temperature, max_tokens) for name in names]
+        others = [drawn(one, deal, pid) for pid, one in enumerate(opponents)]
+        specs += [
+            PlaySpec(episode.name, num_players, _seats(agents, others, seat), deal)
+            for seat in range(num_players)
+        ]
     finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
     result = MatchResult(
         env_id=episode.name,
         num_players=num_players,
-        model=", ".join(dict.fromkeys(models)),
-        opponent=", ".join(dict.fromkeys(one.model for one in opponents)),
+        model=names_of(models),
+        opponent=names_of(one if isinstance(one, Mixture) else one.model for one in opponents),
         seed=seed,
         requested_games=games,
     )
@@ -89,9 +94,14 @@ async def play_match(
     return result
 
 
-def by_seat(model: str | Sequence[str], num_players: int) -> list[str]:
-    """Return the model of each seat."""
-    return [model] * num_players if isinstance(model, str) else list(model)
+def by_seat(model: Models, num_players: int) -> list[str | Mixture[str]]:
+    """Return the model, or the mixture, of each seat."""
+    return [model] * num_players if isinstance(model, str | Mixture) else list(model)
+
+
+def names_of(players: Iterable[str | Mixture[Any]]) -> str:
+    """Return the names of the players in the seats, each once."""
+    return ", ".join(dict.fromkeys(map(str, players)))
 
 
 def record_of(rollout: Rollout, seat: int) -> GameRecord:
@@ -114,9 +124,7 @@ def record_of(rollout: Rollout, seat: int) -> GameRecord:
     )
 
 
-def _check(
-    env_id: str, num_players: int, opponents: Sequence[AgentSpec], games: int, concurrency: int
-) -> None:
+def _check(env_id: str, num_players: int, opponents: Sequence[object], games: int, concurrency: int) -> None:
     if games < 1:
         raise InputError("games", f"{games} games are too few", "Give 1 or more")
     if concurrency < 1:

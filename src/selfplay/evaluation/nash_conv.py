@@ -2,17 +2,25 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import starmap
 from time import perf_counter
 from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, SelfplayError
 from selfplay.core.gather import all_results
 from selfplay.envs.catalog import library_of
-from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
+from selfplay.envs.openspiel_game import (
+    InformationState,
+    game_at,
+    information_states,
+    load_game,
+    previous_decisions,
+)
 from selfplay.envs.templates import PromptTemplate
-from selfplay.evaluation.match import by_seat
+from selfplay.evaluation.match import Models, by_seat, names_of
+from selfplay.evaluation.mixture import Mixture, average_policy
 
 SCORED_AT_ONCE = 256
 """Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
@@ -82,7 +90,7 @@ async def nash_conv(
     env_id: str,
     template: PromptTemplate,
     *,
-    model: str | Sequence[str],
+    model: Models,
     timeout: float = TIME_LIMIT,
     on_position: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -96,10 +104,12 @@ async def nash_conv(
         client: scores answers.
         env_id: an OpenSpiel game of any number of players whose positions can be listed.
         template: gives the prompts and the form of the scored answers.
-        model: uid of the model; one for each seat if they differ.
+        model: uid of the model, or a mixture; one for each seat if they differ. A mixture is measured by its
+            average policy; see :func:`selfplay.evaluation.mixture.average_policy`.
         timeout: time limit of scoring, in seconds. What the first positions took tells at once whether the
             rest would exceed it.
-        on_position: called after every scored position with the number of those and the total number.
+        on_position: called after every scored position with the number of those and the total number; those
+            of a mixture count once for each member.
         say: called with the estimate of the time that the rest takes, if that is over two seconds.
 
     Raises:
@@ -109,37 +119,44 @@ async def nash_conv(
     """
     states = states_of(env_id)
     models = by_seat(model, 1 + max(state.pid for state in states))
+    asked = [(place, name) for place, state in enumerate(states) for name in _members(models[state.pid])]
     slots, done = asyncio.Semaphore(SCORED_AT_ONCE), 0
 
-    async def score(state: InformationState) -> list[float]:
+    async def score(place: int, name: str) -> list[float]:
         nonlocal done
-        answers = [template.answer(action) for action in state.legal_actions]
+        answers = [template.answer(action) for action in states[place].legal_actions]
         async with slots:
-            prompt = prompt_of(env_id, template, state)
-            logprobs = await client.score(prompt, answers, model=models[state.pid])
+            prompt = prompt_of(env_id, template, states[place])
+            logprobs = await client.score(prompt, answers, model=name)
         done += 1
         if on_position is not None:
-            on_position(done, len(states))
+            on_position(done, len(asked))
         return logprobs
 
     started = perf_counter()
     try:
         async with asyncio.timeout(timeout):
-            scores = await all_results(map(score, states[:SCORED_AT_ONCE]))
-            if len(states) > SCORED_AT_ONCE:
-                _check_time(env_id, len(states), (perf_counter() - started) / SCORED_AT_ONCE, timeout, say)
-                scores += await all_results(map(score, states[SCORED_AT_ONCE:]))
+            scores = await all_results(starmap(score, asked[:SCORED_AT_ONCE]))
+            if len(asked) > SCORED_AT_ONCE:
+                _check_time(env_id, len(asked), (perf_counter() - started) / SCORED_AT_ONCE, timeout, say)
+                scores += await all_results(starmap(score, asked[SCORED_AT_ONCE:]))
     except TimeoutError as error:
-        raise SelfplayError(f"scoring {len(states)} positions of {env_id} took over {timeout:g} s") from error
-    measured = [_normalise(state, logprobs) for state, logprobs in zip(states, scores, strict=True)]
-    chances = [chance for chance, _ in measured]
-    masses = [mass for _, mass in measured]
+        raise SelfplayError(f"scoring {len(asked)} positions of {env_id} took over {timeout:g} s") from error
+    measured = {
+        (place, name): _normalise(states[place], logprobs)
+        for (place, name), logprobs in zip(asked, scores, strict=True)
+    }
+    chances = _policy(env_id, states, models, {key: chance for key, (chance, _) in measured.items()})
+    masses = [
+        sum(share * measured[place, name][1] for name, share in _members(models[state.pid]).items())
+        for place, state in enumerate(states)
+    ]
     values, best = _best_responses(env_id, states, chances)
     gains = [high - value for high, value in zip(best, values, strict=True)]
     kept = len(states) <= MAX_STATES_KEPT
     return NashConvResult(
         env_id=env_id,
-        model=", ".join(dict.fromkeys(models)),
+        model=names_of(models),
         nash_conv=sum(gains),
         exploitability=gains,
         values=values,
@@ -153,6 +170,45 @@ async def nash_conv(
         },
         observations={state.info_state: state.observation for state in states if kept},
     )
+
+
+def _members(model: str | Mixture[str]) -> dict[str, float]:
+    """Return the members that may be drawn, with their probabilities."""
+    if not isinstance(model, Mixture):
+        return {model: 1.0}
+    total, found = sum(model.weights), dict[str, float]()
+    for one, share in zip(model.members, model.weights, strict=True):
+        if share:
+            found[one] = found.get(one, 0.0) + share / total
+    return found
+
+
+def _policy(
+    env_id: str,
+    states: list[InformationState],
+    models: Sequence[str | Mixture[str]],
+    chances: Mapping[tuple[int, str], list[float]],
+) -> list[list[float]]:
+    """Return the chance of each legal action by state: the model's, or that of a mixture's average policy.
+
+    ``chances`` are those of each member, by the state's place and the member's name.
+    """
+    if not any(isinstance(model, Mixture) for model in models):
+        return [chances[place, str(models[state.pid])] for place, state in enumerate(states)]
+    earlier = previous_decisions(env_id, states)
+    policy: list[list[float]] = [[]] * len(states)
+    for pid, model in enumerate(models):
+        members = _members(model)
+        places = [place for place, state in enumerate(states) if state.pid == pid]
+        within = {place: number for number, place in enumerate(places)}
+        averages = average_policy(
+            [[chances[place, name] for place in places] for name in members],
+            list(members.values()),
+            [None if (one := earlier[place]) is None else (within[one[0]], one[1]) for place in places],
+        )
+        for place, average in zip(places, averages, strict=True):
+            policy[place] = average
+    return policy
 
 
 def _check_time(

@@ -7,15 +7,13 @@ mixture is computed.
 import contextlib
 import importlib.util
 import io
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfplay.core import InputError, SelfplayError
-
-MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
-"""How a mixture is computed; see :func:`meta_strategy`."""
+from selfplay.core.play import MetaStrategy
 
 META_STRATEGIES: tuple[MetaStrategy, ...] = get_args(MetaStrategy)
 

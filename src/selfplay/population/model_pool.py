@@ -62,7 +62,7 @@ class ModelPool:
 
     Sample modes, all over *active* models; of the checkpoints, over those of one policy:
 
-    - ``fixed``: uniform over the fixed models.
+    - ``fixed``: uniform over the fixed models, or in proportion to their weights.
     - ``mirror``: the current model.
     - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current model if there is none.
       A lag counts checkpoints: 0 is the latest one, 1 the one before it.
@@ -278,7 +278,8 @@ class ModelPool:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self._models.values() if model.active and model.policy in ("", policy)]
         if self.sample_mode == "fixed":
-            return self._fixed(), None
+            fixed, weights = self._fixed(), self.rule.weights
+            return fixed, [weights[one.path_or_name or ""] for one in fixed] if weights else None
         if self.sample_mode == "mirror":
             return [self._current(policy)], None
         if self.sample_mode == "lagged":

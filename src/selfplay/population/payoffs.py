@@ -3,8 +3,9 @@
 import csv
 import io
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,25 @@ class PayoffTable:
 
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
+
+
+def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:
+    """Return what a member gains against a mixture of others over the mixture itself, over both seats.
+
+    In a zero-sum game a mixture earns 0 against itself, on average over seats. So the gain is twice the mean
+    of the member's advantage over each other member, weighted by the mixture, and at most the mixture's
+    NashConv. The 95% interval is that of the games, which are independent of the mixture.
+    """
+    place = {name: row for row, name in enumerate(matrix.members)}
+    row = place[uid]
+    mean = variance = 0.0
+    for name, weight in mixture.items():
+        column = place[name]
+        error = (matrix.error_MM[row, column] + matrix.error_MM[column, row]) / 2
+        mean += 2 * weight * float(matrix.advantage_MM[row, column])
+        variance += (2 * weight * float(error)) ** 2
+    spread = NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+    return Interval(mean - spread, mean, mean + spread)
 
 
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]

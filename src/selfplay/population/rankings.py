@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from selfplay.core.confidence_intervals import Interval
+from selfplay.core.play import MetaStrategy
 from selfplay.population.bradley_terry import Results, bradley_terry
-from selfplay.population.meta_strategies import MetaStrategy, meta_strategy
+from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
 from selfplay.population.ratings import Rating, TrueSkillRatings
 from selfplay.population.response_graph import beats, cycles, dominated

@@ -218,7 +218,8 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
 def sampling_rule(config: Config) -> SamplingRule:
     """Return the settings of the sample modes."""
     population = config.population
-    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games)
+    weights = dict(zip(population.fixed_opponents, population.weights, strict=False))
+    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
 
 
 def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:

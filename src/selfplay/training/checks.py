@@ -18,7 +18,13 @@ from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check
 from selfplay.population.meta_strategies import check_installed
 from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
-from selfplay.training.evaluation_opponents import OPPONENTS, evaluation_opponents, tells_moves, why_base
+from selfplay.training.evaluation_opponents import (
+    MIXTURE,
+    OPPONENTS,
+    evaluation_opponents,
+    tells_moves,
+    why_base,
+)
 from selfplay.training.given_adapters import find_given
 from selfplay.training.programs import build_program, check_first_batch, policies_of
 
@@ -173,10 +179,25 @@ def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
         (f"population.fixed_opponents.{i}", name) for i, name in enumerate(config.population.fixed_opponents)
     ]
     for field, name in fields:
+        if name == MIXTURE and field.startswith("evaluation"):
+            _check_mixture(config, field)
+            continue
         with renaming({"opponent": field, "env.id": field}):
             check_opponent(name, env.id, config.frozen)
     names = sorted({name for _, name in fields})
     return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
+
+
+def _check_mixture(config: Config, field: str) -> None:
+    """Raise an InputError unless evaluations can play against the fixed opponents of training."""
+    if config.population.sample_mode != "fixed":
+        raise InputError(field, 'mixture is for population.sample_mode "fixed"', "Name an opponent")
+    if config.evaluation.games_alongside:
+        raise InputError(
+            "evaluation.games_alongside", f"{field} is mixture, which has no such games", "Set 0"
+        )
+    if MIXTURE in config.frozen:
+        raise InputError(f"frozen.{MIXTURE}", "is the name of all fixed opponents together", "Rename it")
 
 
 def notes_on(config: Config) -> list[str]:

@@ -9,6 +9,8 @@ from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.textarena_moves import family_of
 
 OPPONENTS = (*PLAYER_NAMES, BASE)
+MIXTURE = "mixture"
+"""In evaluations: the fixed opponents of training, one of them in each game, by their weights."""
 
 
 def evaluation_opponents(config: Config, env: EnvSettings) -> list[str]:

@@ -13,12 +13,13 @@ from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.mixture import Mixture
 from selfplay.evaluation.nash_conv import nash_conv
 from selfplay.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.training.assembly import evaluated_uid
-from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.evaluation_opponents import MIXTURE, evaluation_opponents
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
 
@@ -124,7 +125,7 @@ class Evaluations:
             env.num_players,
             get_template(env.template),
             model=self._models(env),
-            opponent=opponent_agent(opponent) if opponent else None,
+            opponent=self._opponent(opponent) if opponent else None,
             games=games,
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
@@ -135,6 +136,14 @@ class Evaluations:
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )
+
+    def _opponent(self, name: str) -> AgentSpec | Mixture[AgentSpec]:
+        if name != MIXTURE:
+            return opponent_agent(name)
+        population = self.config.population
+        names = population.fixed_opponents
+        weights = population.weights or [1.0] * len(names)
+        return Mixture(tuple(map(opponent_agent, names)), tuple(weights))
 
     def _models(self, env: EnvSettings) -> list[str]:
         """Return the served model of each seat."""

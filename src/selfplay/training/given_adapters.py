@@ -34,7 +34,7 @@ def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[
     for name, source in find_given(_placed(config, made), policies).items():
         if name not in made:
             directory.check_epoch()
-            _copy(source, copies[name])
+            copy_adapter(source, copies[name])
     return _placed(config, copies)
 
 
@@ -47,8 +47,8 @@ def _placed(config: Config, places: Mapping[str, Path]) -> Config:
     return config.model_copy(update=changed)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy an adapter's files; one that is missing is reported when the adapter is loaded."""
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copy an adapter's files into a directory; a missing one is reported when the adapter is loaded."""
     scratch = scratch_for(target)
     for name in (ADAPTER_FILE, ADAPTER_CONFIG):
         if (source / name).is_file():

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG
+from selfplay.core.adapters import ADAPTER_CONFIG, MIXTURE_FILE
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import kind_of, resume_command
 
@@ -35,10 +35,21 @@ def find_run(name: str, field: str = "RUN") -> Path:
 
 
 def is_run_or_adapter(name: str) -> bool:
-    """Whether ``name`` is a run, by name or path, one of its checkpoints, or an adapter's directory."""
+    """Whether ``name`` is a run, by name or path, one of its checkpoints, an adapter or a mixture."""
     files = ("config.toml", ADAPTER_CONFIG)
     run, _ = split_checkpoint(name)
-    return any((path / file).is_file() for path in paths_of(run) for file in files)
+    trained = any((path / file).is_file() for path in paths_of(run) for file in files)
+    return trained or find_mixture(name) is not None
+
+
+def find_mixture(name: str) -> Path | None:
+    """Return the file of the mixture that ``name`` means: its path, or its directory's name or path."""
+    for path in paths_of(name):
+        if (path / MIXTURE_FILE).is_file():
+            return path / MIXTURE_FILE
+        if path.name == MIXTURE_FILE and path.is_file():
+            return path
+    return None
 
 
 def split_checkpoint(name: str) -> tuple[str, str]:

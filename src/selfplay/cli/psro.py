@@ -1,0 +1,54 @@
+"""``selfplay psro``: best responses to mixtures of best responses, and the mixture that they end with."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from selfplay.cli.files import console_of_tables
+from selfplay.cli.train import split_arguments
+from selfplay.core import InputError
+
+_HELP = "A .toml file or a preset; any field follows as --psro.iterations 5."
+
+
+def psro(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
+    ] = None,
+) -> None:
+    """Train best responses to mixtures of best responses; the last mixture, near an equilibrium, is a model.
+
+    If the command was stopped or killed, give it again: it continues.
+    """
+    from selfplay.commands.psro_config import check_psro
+    from selfplay.config import load_config
+    from selfplay.population.meta_strategies import check_installed
+    from selfplay.training.checks import check_config
+    from selfplay.training.progress_views import print_line, working
+
+    words, overrides = split_arguments(arguments or [])
+    if len(words) != 1:
+        problem = "is missing" if not words else f"one is enough, but there are {len(words)}"
+        raise InputError("CONFIG", problem, "Try: selfplay psro kuhn")
+    if seed is not None:
+        overrides["seed"] = str(seed)
+    config = load_config(words[0], overrides)
+    check_psro(config)
+    check_installed("selfplay psro")
+    path = Path(config.run.directory) / (name or f"psro-{Path(words[0]).stem}")
+    if not (path / "psro.toml").exists():
+        check_config(config)
+    console = Console()
+    with working(console, "importing torch"):
+        from selfplay.commands.psro import psro as run_psro
+
+    if run_psro(config, path, console, console_of_tables()) is not None:
+        print_line(console, f"mixture: {path / 'mixture.json'}")
+        print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
+        print_line(console, f"next: selfplay eval {path}   or: selfplay play {path}")

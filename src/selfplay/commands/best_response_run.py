@@ -1,0 +1,58 @@
+"""The run of a best response: trained to its end, however often the command is stopped and given again."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from selfplay.config import Config
+from selfplay.config.loading import load_config
+from selfplay.core import InputError
+from selfplay.training.progress_views import print_line
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.settled import has_settled
+from selfplay.training.single_process import resume, train
+
+
+def train_to_the_end(config: Config, directory: Path, console: Console, field: str) -> bool:
+    """Train a run, or continue the one in the directory; return whether it is complete.
+
+    It is complete if all updates are made, or if it settled before. Otherwise it was interrupted.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory, which may have the same run, whole or in part.
+        console: where progress is shown.
+        field: the user's input that named the directory, for errors.
+
+    Raises:
+        InputError: the directory holds another run, or something else.
+        SelfplayError: the training had to stop.
+    """
+    run = RunDirectory(directory)
+    if run.config_file.is_file():
+        _check_same(config, directory, field)
+        if not _is_trained(run, config):
+            resume(directory, console)
+    elif directory.exists() and not run.never_began():
+        raise InputError(field, f"{directory} exists and is not a run", "Name another directory")
+    else:
+        train(config, directory, console)
+    if _is_trained(run, config):
+        return True
+    print_line(console, "or give this command again, which goes on to the end")
+    return False
+
+
+def _check_same(config: Config, directory: Path, field: str) -> None:
+    """Raise an InputError unless the run in ``directory`` has this configuration; it has chosen threads."""
+    found = load_config(str(directory / "config.toml"), {})
+    if found.model_copy(update={"model": config.model}) != config:
+        raise InputError(
+            field, f"{directory} holds another run", "Name another directory, or give the same options"
+        )
+
+
+def _is_trained(run: RunDirectory, config: Config) -> bool:
+    """Whether the training of a run is complete: all updates are made, or it settled before."""
+    settled = has_settled(run.evaluation, config.evaluation.patience)
+    return run.report_file.exists() and (settled or run.is_finished(config.learning.steps))

@@ -1,0 +1,41 @@
+"""The table of ``selfplay psro``, printed after every iteration."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from selfplay.commands.psro_files import Iteration, PsroState
+from selfplay.core.text import one_line
+
+NOTHING = "-"
+
+
+def print_psro(state: PsroState, console: Console) -> None:
+    """Print a row for each member: its weight in the last mixture, and what its iteration found."""
+    last = state.iterations[-1]
+    table = Table(title=Text(one_line(f"{state.env_id}, {state.solver}")), title_justify="left")
+    for name in ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv"):
+        table.add_column(name, justify="left" if name == "Member" else "right")
+    for one in state.iterations:
+        table.add_row(
+            one.member,
+            str(one.updates) if one.updates else NOTHING,
+            f"{one.training_games:,}" if one.training_games else NOTHING,
+            f"{last.mixture[one.member]:.1%}",
+            gain_text(one),
+            NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
+        )
+    console.print(table)
+    note = (
+        "Gain: what the member earns more than the mixture that it was trained against, over both seats, "
+        "with a 95% interval: a lower bound of that mixture's NashConv. NashConv: of the mixture with it."
+    )
+    console.print(Text(note))
+
+
+def gain_text(one: Iteration) -> str:
+    """Return the gain of a best response with its interval."""
+    if one.gain is None:
+        return NOTHING
+    low, mid, high = one.gain
+    return f"{mid:+.3f} ({low:+.3f} to {high:+.3f})"

@@ -1,0 +1,404 @@
+"""Policy-space response oracles: mixtures that come near an equilibrium, kills in the middle, the mixture."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from file_limits import files_no_longer_than
+from hostile_text import ACTS_ON_A_TERMINAL
+from selfplay.cli.main import main
+from selfplay.commands.psro_config import best_response_config
+from selfplay.config import Config
+from selfplay.config.psro import PsroSettings
+from selfplay.core.files import lock_directory
+from test_commands_play import EndedInput
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from kill_resume import differences, fingerprint
+from playing_model import save_playing_model
+
+ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
+WORDS = ("Rock",) * 8 + ("Paper", "Scissors")
+SMALL = """
+[model]
+name = "MODEL"
+dtype = "float32"
+threads = 1
+[lora]
+rank = 2
+[inference]
+max_tokens = 10
+[buffer]
+log_batches = false
+[tracking]
+games_logged = 2
+[learning]
+schedule = "constant"
+learning_rate = 0.003
+max_batch_tokens = 16384
+"""
+GAME = f"""{SMALL}
+steps = 15
+[learning.algorithm]
+type = "magnet"
+alpha = 0.05
+[[envs]]
+id = "{ROCK_PAPER_SCISSORS}"
+[collection]
+games_per_step = 32
+[evaluation]
+every = 3
+games = 64
+nash_conv = true
+[psro]
+iterations = 2
+payoff_games = 200
+start = "first"
+"""
+SHORT = f"""{SMALL}
+steps = 2
+[[envs]]
+id = "kuhn_poker"
+[collection]
+games_per_step = 8
+[run]
+save_every = 1
+[evaluation]
+every = 1
+games = 4
+nash_conv = true
+[psro]
+iterations = 2
+payoff_games = 20
+solver = "uniform"
+"""
+
+
+def configuration(folder: Path, text: str, model: Path) -> Path:
+    file = folder / "game.toml"
+    file.write_text(text.replace("MODEL", str(model)))
+    return file
+
+
+def psro(file: Path, *options: object) -> int:
+    """Run the command; its directory is ``psro`` beside the configuration."""
+    return main(
+        ["psro", str(file), "--run.directory", str(file.parent), "--name", "psro", *map(str, options)]
+    )
+
+
+def state_of(directory: Path) -> dict:
+    return json.loads((directory / "psro.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory) -> Path:
+    """Rock, paper, scissors, from a model that mostly says Rock."""
+    folder = tmp_path_factory.mktemp("solved")
+    model = save_playing_model(folder / "model", ROCK_PAPER_SCISSORS, WORDS)
+    assert psro(configuration(folder, GAME, model)) == 0
+    return folder / "psro"
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> Path:
+    """A short one of Kuhn poker, left alone."""
+    folder = tmp_path_factory.mktemp("short")
+    model = save_playing_model(folder / "model")
+    assert psro(configuration(folder, SHORT, model)) == 0
+    return folder / "psro"
+
+
+# Iterations
+
+
+def test_mixtures_come_near_the_equilibrium_of_rock_paper_scissors(solved):
+    first, paper, scissors = state_of(solved)["iterations"]
+    assert first["mixture"] == {"member-000": 1.0}
+    assert first["nash_conv"] > 1
+    low, mid, high = paper["gain"]
+    assert 0 < low < mid < high
+    assert low < first["nash_conv"]
+    assert scissors["gain"][0] > 0
+    assert all(0.1 < weight < 0.6 for weight in scissors["mixture"].values())
+    assert scissors["nash_conv"] < 0.35
+    assert scissors["nash_conv"] < first["nash_conv"] / 4
+
+
+def test_payoffs_are_those_of_every_pair_once(solved):
+    state = state_of(solved)
+    assert state["members"] == ["member-000", "member-001", "member-002"]
+    assert state["games"] == [[0, 200, 200], [200, 0, 200], [200, 200, 0]]
+    assert [one["payoff_games"] for one in state["iterations"]] == [0, 200, 600]
+    numbers = [
+        json.loads(line)["game"] for line in (solved / "payoffs" / "games.jsonl").read_text().splitlines()
+    ]
+    assert len(numbers) == len({*numbers}) == 600
+    for row in range(3):
+        for column in range(3):
+            assert state["payoffs"][row][column] == -state["payoffs"][column][row]
+
+
+def test_a_gain_is_what_the_member_earns_against_the_mixture_before(solved):
+    state = state_of(solved)
+    before, last = state["iterations"][1:]
+    against = sum(before["mixture"][f"member-00{one}"] * state["payoffs"][2][one] for one in (0, 1))
+    assert last["gain"][1] == pytest.approx(2 * against)
+    squares = [
+        (before["mixture"][f"member-00{one}"] * state["standard_error"][2][one]) ** 2 for one in (0, 1)
+    ]
+    assert last["gain"][2] - last["gain"][1] == pytest.approx(1.96 * 2 * sum(squares) ** 0.5, rel=1e-3)
+
+
+def test_a_best_response_is_a_run_against_the_mixture(solved, capsys):
+    mixture = state_of(solved)["iterations"][1]["mixture"]
+    run = solved / "member-002"
+    config = tomllib.loads((run / "config.toml").read_text())
+    names = config["population"]["fixed_opponents"]
+    weights = dict(zip(names, config["population"]["weights"], strict=True))
+    renamed = {"base" if name == "member-000" else name: weight for name, weight in mixture.items()}
+    assert weights == {name: weight for name, weight in renamed.items() if weight}
+    turns = [
+        turn
+        for file in (run / "rollouts").iterdir()
+        for line in file.read_text().splitlines()
+        for turn in json.loads(line)["rollout"]["extras"]["turns"]
+    ]
+    assert {turn["model"] for turn in turns if turn["kind"] == "policy"} == {"default"}
+    assert {turn["model"] for turn in turns if turn["kind"] == "model"} <= {*names}
+    assert main(["report", str(run)]) == 0
+    assert main(["eval", str(run), "--games", "4"]) == 0
+    assert "against random" in capsys.readouterr().out
+
+
+def test_every_member_of_the_mixture_plays_in_training_and_in_evaluations(short):
+    run = short / "member-002"
+    evaluated = (run / "evaluation" / "step-000002-kuhn_poker-mixture.jsonl").read_text().splitlines()
+    trained = [line for file in (run / "rollouts").iterdir() for line in file.read_text().splitlines()]
+    for lines in (evaluated, trained):
+        models = {
+            turn["model"]
+            for line in lines
+            for turn in json.loads(line)["rollout"]["extras"]["turns"]
+            if turn["model"] not in ("default", "average")
+        }
+        assert models <= {"base", "member-001"}
+        assert models
+
+
+# Going on
+
+
+def snapshot(directory: Path) -> dict:
+    files = ["psro.json", "mixture.json", "payoffs/payoffs.json"]
+    games = sorted((directory / "payoffs" / "games.jsonl").read_text().splitlines())
+    return {name: (directory / name).read_text() for name in files} | {"games": games}
+
+
+def kill_when(arguments: list[str], there) -> bool:
+    """Run the command in a process and kill it when ``there()``; return whether it was still at work."""
+    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "psro", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
+    )
+    while process.poll() is None:
+        if there():
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.002)
+    assert process.returncode == 0
+    return False
+
+
+def test_a_killed_psro_goes_on_and_ends_as_one_left_alone(short, tmp_path):
+    file = tmp_path / "game.toml"
+    shutil.copy(short.parent / "game.toml", file)
+    psro_directory = tmp_path / "psro"
+    games = psro_directory / "payoffs" / "games.jsonl"
+
+    def has_games(count: int) -> bool:
+        return games.is_file() and games.read_bytes().count(b"\n") >= count
+
+    arguments = [str(file), "--run.directory", str(tmp_path), "--name", "psro"]
+    for there in (
+        (psro_directory / "member-001" / "checkpoints" / "step-000001").exists,
+        lambda: has_games(7),
+        lambda: has_games(33),
+    ):
+        assert kill_when(arguments, there)
+    assert not kill_when(arguments, lambda: False)
+    assert snapshot(psro_directory) == snapshot(short)
+    for member in ("member-001", "member-002"):
+        assert differences(fingerprint(short / member), fingerprint(psro_directory / member)) == []
+
+
+def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short, tmp_path, capsys):
+    shutil.copytree(short.parent, tmp_path / "copy")
+    file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
+    before = state_of(directory)["iterations"]
+    assert psro(file) == 0
+    assert snapshot(directory) == snapshot(short)
+    assert "a best response" not in capsys.readouterr().out
+    assert psro(file, "--psro.iterations", 3, "--psro.payoff_games", 20) == 0
+    after = state_of(directory)["iterations"]
+    assert after[:3] == before
+    assert after[3]["mixture"] == {f"member-00{number}": 0.25 for number in range(4)}
+
+
+@pytest.mark.parametrize("change", [["--psro.solver", "nash"], ["--learning.steps", "3"], ["--seed", "1"]])
+def test_another_configuration_is_refused(short, change, capsys):
+    capsys.readouterr()
+    assert psro(short.parent / "game.toml", *change) == 2
+    assert "holds another PSRO" in capsys.readouterr().err
+
+
+def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_path):
+    file = tmp_path / "game.toml"
+    shutil.copy(short.parent / "game.toml", file)
+    start = short / "member-001"
+    options = ["--start.default", start, "--psro.iterations", 1, "--evaluation.nash_conv", "false"]
+    assert psro(file, *options) == 0
+    adapter = (tmp_path / "psro" / "member-000" / "adapter_model.safetensors").read_bytes()
+    assert adapter == (start / "checkpoints" / "step-000002" / "adapter_model.safetensors").read_bytes()
+    given = tmp_path / "psro" / "member-001" / "given"
+    for name in ("default", "member-000"):
+        assert (given / name / "adapter_model.safetensors").read_bytes() == adapter
+    mixture = json.loads((tmp_path / "psro" / "mixture.json").read_text())
+    assert [one["adapter"] for one in mixture["members"]] == [
+        "member-000",
+        "member-001/checkpoints/step-000002",
+    ]
+    assert state_of(tmp_path / "psro")["iterations"][1]["nash_conv"] is None
+
+
+# The runs of best responses
+
+
+def config_of(**psro_settings) -> Config:
+    return Config.model_validate(
+        {
+            "seed": 5,
+            "envs": [{"id": "kuhn_poker"}],
+            "population": {"sample_mode": "random", "max_active_lora": 2},
+            "evaluation": {"every": 4, "games": 30, "opponents": ["optimal"], "nash_conv": True},
+            "learning": {"steps": 7, "momentum": 0.5},
+            "run": {"keep_best": "NashConv", "save_every": 3},
+            "psro": psro_settings,
+        }
+    )
+
+
+MEMBERS = {"member-000": None, "member-001": Path("/a"), "member-002": Path("/b")}
+
+
+def test_a_best_response_keeps_how_the_configuration_learns_and_nothing_of_its_opponents():
+    mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
+    made = best_response_config(config_of(patience=6), 3, MEMBERS, mixture)
+    assert (made.learning, made.collection, made.seed) == (config_of().learning, config_of().collection, 8)
+    assert made.run.save_every == 3
+    assert made.run.keep_best is None
+    assert made.psro is None
+    assert (made.start, made.frozen) == ({"default": "/b"}, {"member-002": "/b"})
+    assert made.population.fixed_opponents == ["base", "member-002"]
+    assert made.population.weights == [0.5, 0.5]
+    assert made.population.max_active_lora == Config(envs=made.envs).population.max_active_lora
+    evaluation = made.evaluation
+    assert (evaluation.opponents, evaluation.nash_conv, evaluation.patience) == (["mixture"], False, 6)
+    assert (evaluation.every, evaluation.games, evaluation.games_during) == (4, 30, 30)
+
+
+def test_a_best_response_may_start_from_the_first_member():
+    mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
+    assert best_response_config(config_of(start="first"), 3, MEMBERS, mixture).start == {}
+
+
+def test_a_configuration_without_the_section_has_its_defaults():
+    assert PsroSettings().solver == "nash"
+    config = config_of().model_copy(update={"psro": None})
+    made = best_response_config(config, 1, {"member-000": None}, {"member-000": 1.0})
+    assert made.evaluation.patience == PsroSettings().patience
+
+
+# The mixture as a model
+
+
+def test_eval_measures_the_mixture_as_psro_does(solved, capsys):
+    for name in (solved, solved / "mixture.json"):
+        capsys.readouterr()
+        assert main(["eval", str(name), "--games", "40", "--nash-conv", "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["games"] == 40
+        exact = state_of(solved)["iterations"][-1]["nash_conv"]
+        assert result["exact"]["nash_conv"] == pytest.approx(exact, abs=1e-5)
+
+
+def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
+    out = tmp_path / "out"
+    members = [str(solved), str(solved / "member-001"), "random"]
+    words = ["tournament", *members, "--env", ROCK_PAPER_SCISSORS, "--games", "40", "--out", str(out)]
+    assert main(words) == 0
+    agents = {
+        agent["model"]
+        for file in (out / "games").iterdir()
+        for agent in json.loads(file.read_text())["rollout"]["artifact"]["agents"]
+    }
+    assert agents & {"psro/member-001", "psro/member-002", "base"}
+    assert {line["games"] for line in json.loads((out / "payoffs.json").read_text())["payoffs"]} == {20}
+    capsys.readouterr()
+    words = ["eval", str(solved / "member-002"), "--opponent", str(solved), "--games", "20", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["failed"] == 0
+
+
+def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", EndedInput("Rock\ny\nPaper\n\n"))
+    assert main(["play", str(solved), "--seat", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "game 2" in said
+    assert not ACTS_ON_A_TERMINAL.search(said)
+
+
+@pytest.mark.parametrize("command", [["exploit"], ["serve"], ["export"]])
+def test_commands_for_one_model_refuse_a_mixture(solved, tmp_path, command, capsys):
+    assert main([*command, str(solved), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
+    assert "is a mixture of several models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"members": []}', "members"),
+        ('{"members": [{"name": "a", "weight": 0}]}', "no member has a weight"),
+        ('{"members": [{"name": "a", "weight": 1}, {"name": "a", "weight": 1}]}', "the same"),
+        ('{"members": [{"name": "base", "weight": 1}]}', "not a valid name"),
+        ('{"members": [{"name": "a", "adapter": "there", "weight": 1}]}', "is not an adapter"),
+        ("[", "Invalid JSON"),
+    ],
+)
+def test_a_damaged_mixture_is_one_line(tmp_path, content, problem, capsys):
+    (tmp_path / "mixture.json").write_text(content)
+    assert main(["eval", str(tmp_path), "--env", "kuhn_poker"]) == 2
+    line = capsys.readouterr().err
+    assert problem in line
+    assert line.count("\n") == 1
+
+
+def test_a_directory_is_written_by_one_process_and_a_failed_write_is_one_line(short, capsys):
+    lock = lock_directory(short)
+    capsys.readouterr()
+    assert psro(short.parent / "game.toml") == 2
+    assert "in use by another process" in capsys.readouterr().err
+    os.close(lock)
+    with files_no_longer_than(10):
+        assert psro(short.parent / "game.toml") == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert psro(short.parent / "game.toml") == 0

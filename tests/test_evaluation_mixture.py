@@ -1,0 +1,123 @@
+"""Mixtures of policies: one member for a whole game, and the policy that plays as the mixture does."""
+
+import math
+from collections import Counter
+
+import pyspiel
+import pytest
+from open_spiel.python import policy as openspiel_policy
+from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
+
+from evaluation_client import TabularClient, first_move, legal_moves, uniform
+from selfplay.core import AgentSpec, Arena
+from selfplay.envs.openspiel_game import information_states, load_game
+from selfplay.envs.templates import get_template
+from selfplay.evaluation import nash_conv, play_match
+from selfplay.evaluation.mixture import Mixture
+from test_evaluation_nash_conv import PythonPolicy, kuhn_equilibrium, random_policy
+
+TEMPLATE = get_template("fewshot-chat")
+WEIGHTS = (0.2, 0.5, 0.3)
+NAMES = ("a", "b", "c")
+POLICIES = {name: random_policy(seed) for seed, name in enumerate(NAMES)}
+
+
+def last_move(observation: str) -> dict[str, float]:
+    """Always the last legal move."""
+    return {legal_moves(observation)[-1]: 1.0}
+
+
+async def measure(model, policies, env_id="kuhn_poker"):
+    return await nash_conv(TabularClient(uniform, policies), env_id, TEMPLATE, model=model)
+
+
+def test_members_are_drawn_as_often_as_their_weights_say_and_seats_draw_alone():
+    mixture = Mixture(NAMES, WEIGHTS)
+    counts = Counter((mixture.draw(seed, 0), mixture.draw(seed, 1)) for seed in range(9000))
+    for first, share in zip(NAMES, WEIGHTS, strict=True):
+        for second, other in zip(NAMES, WEIGHTS, strict=True):
+            expected = 9000 * share * other
+            assert abs(counts[first, second] - expected) < 4 * math.sqrt(expected)
+
+
+async def test_a_member_makes_all_moves_of_its_game_and_the_same_seed_draws_the_same():
+    mixture = Mixture(NAMES, WEIGHTS)
+    other = Mixture(tuple(AgentSpec("model", name) for name in ("x", "y")), (1.0, 1.0))
+    played = []
+    for order in (0, 5):
+        games = {}
+        client = TabularClient(uniform, order=order)
+        await play_match(
+            Arena(client),
+            "leduc_poker",
+            2,
+            TEMPLATE,
+            model=mixture,
+            opponent=other,
+            games=60,
+            seed=3,
+            on_rollout=lambda index, rollout, games=games: games.update({index: rollout.extras["turns"]}),
+        )
+        played.append({index: [(turn["pid"], turn["model"]) for turn in games[index]] for index in range(60)})
+    assert played[0] == played[1]
+    models = Counter()
+    for index, turns in played[0].items():
+        mine = {model for pid, model in turns if pid == index % 2}
+        theirs = {model for pid, model in turns if pid != index % 2}
+        assert len(mine) == 1
+        assert len(theirs) <= 1
+        models.update(mine | theirs)
+    assert set(models) == {*NAMES, "x", "y"}
+
+
+@pytest.mark.parametrize("env_id", ["kuhn_poker", "leduc_poker"])
+async def test_the_policy_of_a_mixture_is_that_of_openspiel(env_id):
+    game = load_game(env_id)
+    members = [PythonPolicy(env_id, POLICIES[name]) for name in NAMES]
+    weights = [list(WEIGHTS)] * 2
+    aggregated = PolicyAggregator(game).aggregate([0, 1], [members] * 2, weights)
+    result = await measure(Mixture(NAMES, WEIGHTS), POLICIES, env_id)
+    states = information_states(env_id)
+    assert len(result.policy) == len(states)
+    for state in states:
+        expected = aggregated.policy[state.pid][state.info_state]
+        for action, name in zip(state.actions, state.legal_actions, strict=True):
+            assert result.policy[state.info_state][name] == pytest.approx(expected[action])
+    tabular = openspiel_policy.tabular_policy_from_callable(game, aggregated.action_probabilities)
+    assert result.nash_conv == pytest.approx(
+        pyspiel.nash_conv(game, openspiel_policy.python_policy_to_pyspiel_policy(tabular))
+    )
+
+
+async def test_values_of_a_mixture_are_the_averages_over_its_members():
+    result = await measure(Mixture(NAMES, WEIGHTS), POLICIES)
+    values = 0.0
+    for first, share in zip(NAMES, WEIGHTS, strict=True):
+        for second, other in zip(NAMES, WEIGHTS, strict=True):
+            pair = await measure([first, second], POLICIES)
+            values += share * other * pair.values[0]
+    assert result.values[0] == pytest.approx(values)
+
+
+async def test_a_mixture_of_pure_policies_is_weighted_by_what_reaches_a_state():
+    """Who always passes never comes to the third move; there the mixture plays as who may come there."""
+    result = await measure(Mixture(("a", "b"), (0.9, 0.1)), {"a": last_move, "b": uniform})
+    assert result.policy["0"] == {"check": pytest.approx(0.05), "bet": pytest.approx(0.95)}
+    assert result.policy["0pb"] == {"fold": pytest.approx(0.5), "call": pytest.approx(0.5)}
+
+
+async def test_copies_and_members_of_weight_0_change_nothing():
+    alone = await measure("a", {"a": kuhn_equilibrium(0.2)})
+    policies = {"a": kuhn_equilibrium(0.2), "b": first_move}
+    mixed = await measure(Mixture(("a", "b", "a"), (0.25, 0.0, 0.5)), policies)
+    assert mixed.nash_conv == pytest.approx(alone.nash_conv, abs=1e-9)
+    assert mixed.values == pytest.approx(alone.values)
+
+
+async def test_the_mass_of_legal_answers_is_the_average_by_weight():
+    def half(observation):
+        return {move: chance / 2 for move, chance in uniform(observation).items()}
+
+    result = await measure(Mixture(("a", "b"), (3.0, 1.0)), {"a": uniform, "b": half})
+    assert result.legal_mass == pytest.approx(0.875)
+    assert result.model == "mixture"
