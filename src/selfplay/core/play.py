@@ -21,6 +21,8 @@ SampleMode = Literal[
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
 PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
+LeagueRole = Literal["main", "main_exploiter", "league_exploiter"]
+"""What a player of a league learns for; see :mod:`selfplay.population.league`."""
 
 
 @dataclass(frozen=True)
