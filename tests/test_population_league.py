@@ -207,14 +207,17 @@ def test_a_player_that_starts_again_is_unknown_to_all_and_its_copies_keep_their_
 
 
 def test_figures_count_games_and_name_the_win_rates_that_are_known():
-    one = league(MAIN, ATTACKER, copies=[("default", 0)])
+    one = league(MAIN, ATTACKER, FINDER, copies=[("default", 0)])
     one.count("default", "self_play")
     one.count("default", "self_play")
     rate(one, "default", "ckpt-0", wins=10, losses=0)
-    rate(one, "default", "attacker", wins=5, losses=4)
+    rate(one, "default", "attacker", wins=10, losses=0)
+    rate(one, "default", "finder", wins=5, losses=4)
     again = league(MAIN, ATTACKER)
     again.load_state_dict(one.state_dict())
     assert again.figures() == {"default/games/self_play": 2.0}
     figures = one.figures()
-    assert figures.keys() == {"default/games/self_play", "default/win_rate/ckpt-0"}
-    assert figures["default/win_rate/ckpt-0"] > 0.9
+    known = {"default/win_rate/attacker", "attacker/win_rate/default"}
+    assert figures.keys() == {"default/games/self_play", *known}
+    assert figures["default/win_rate/attacker"] > 0.9
+    assert sum(figures[name] for name in known) == pytest.approx(1)

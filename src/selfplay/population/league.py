@@ -22,6 +22,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Literal
 
 from selfplay.core import Opponent, derive_seed
@@ -211,20 +212,18 @@ class League:
     # Reports and state
 
     def figures(self) -> dict[str, float]:
-        """Return the games so far as ``PLAYER/games/REASON``, and ``PLAYER/win_rate/UID`` of recent games.
+        """Return the games so far as ``PLAYER/games/REASON``, and ``PLAYER/win_rate/PLAYER`` where known.
 
-        The latter are those against other players and active members, where they are rated.
+        The latter are of recent games between two players as they are now.
         """
         figures = {}
         for key, games in sorted(self.games.items()):
             player, _, reason = key.partition("/")
             figures[f"{player}/games/{reason}"] = float(games)
-        others = [one.uid for one in self.pool.opponents() if one.active or one.uid in self.players]
-        for player in self.players:
-            for uid in others:
-                rate = self.pool.recent.win_rate([player], uid)
-                if rate is not None:
-                    figures[f"{player}/win_rate/{uid}"] = rate
+        for player, other in permutations(self.players, 2):
+            rate = self.pool.recent.win_rate([player], other)
+            if rate is not None:
+                figures[f"{player}/win_rate/{other}"] = rate
         return figures
 
     def state_dict(self) -> dict[str, Any]:
