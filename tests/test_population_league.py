@@ -135,6 +135,11 @@ def test_players_of_one_seat_meet_those_of_the_other():
     }
 
 
+def test_several_main_players_meet_each_other_in_self_play():
+    one = league(MAIN, LeaguePlayer("second", "main"), copies=[("default", 0)], self_play=1.0, forgotten=0.0)
+    assert_in_shares(drawn(one, lambda game: game.opponent), {"default": 0.5, "second": 0.5})
+
+
 def test_an_exploiter_that_beats_a_main_player_comes_first_among_what_is_forgotten():
     past = {"ckpt-0": 0.5, "ckpt-5": 0.6}
     assert forgotten({"a": 0.2, "b": 0.9, "new": None}, past) == {"a": 0.2, "b": 0.9}

@@ -137,10 +137,9 @@ class League:
     def _for_main_exploiter(self, player: LeaguePlayer, seat: int, rng: random.Random) -> tuple[str, Reason]:
         main = self._main(seat, rng)
         rate = self.pool.recent.win_rate([player.name], main)
-        past = self._frozen(seat, [main])
-        if rate is None or rate > HOPELESS or not past:
+        if rate is None or rate > HOPELESS:
             return main, "main"
-        return self._by_pfsp(past, player, "variance", rng), "pfsp"
+        return self._by_pfsp(self._frozen(seat, [main]), player, "variance", rng), "pfsp"
 
     def _main(self, seat: int, rng: random.Random) -> str:
         return rng.choice(self._mains(seat))
@@ -190,8 +189,7 @@ class League:
         last = max((one.iteration or 0 for one in self._copies([player.name])), default=0)
         if update - last >= self.rule.snapshot_updates:
             return True
-        targets = self.targets(player)
-        return update > last and bool(targets) and all(self._beats(player.name, uid) for uid in targets)
+        return update > last and all(self._beats(player.name, uid) for uid in self.targets(player))
 
     def targets(self, player: LeaguePlayer) -> list[str]:
         """Return whom an exploiter is to beat: the main players, or all active copies, that it may meet."""
