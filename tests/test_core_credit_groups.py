@@ -30,6 +30,13 @@ def found(credit, results):
     return [[weights[one.id, index] for index in range(len(one.steps))] for one in rollouts]
 
 
+@pytest.mark.parametrize("group", ["seat", "prompt"])
+def test_only_the_rewards_of_one_policy_are_compared(group):
+    players = [("default", 1.0), ("default", 2.0), ("exploiter", 30.0), ("exploiter", 50.0)]
+    results = [game([at([1], policy=name)], {"a": reward}) for name, reward in players]
+    assert found(GRPOCredit(group=group), results) == [[-0.5], [0.5], [-10.0], [10.0]]
+
+
 def test_leave_one_out_by_hand():
     results = [played("ask", {"S": reward}) for reward in (1.0, 0.0, 0.5, -1.5)]
     # The others' means: -1/3, 0, -1/6, 1/2.

@@ -85,6 +85,26 @@ def test_a_learner_with_a_reference_continues_bit_identically_from_what_it_saved
     assert any(key.startswith("reference.") for key in saved)
 
 
+def test_a_learner_that_starts_again_learns_as_it_did_in_the_beginning():
+    """Weights, optimizer, average, reference and schedules are those of the start; the version goes on."""
+    learner = new_learner(tiny_policy(), Magnet(), every=2)
+    learner.learning_rate = Schedule(1e-3, 1e-5, 6, warmup=2)
+    beginning = learner.tensors()
+    once = [learner.update(RECORDS) for _ in range(3)]
+    first = learner.tensors(), learner.average.state()
+    learner.start_again(beginning)
+    assert equal(learner.tensors(), beginning)
+    assert not any(key.startswith("optimizer") for key in learner.tensors())
+    assert learner.version == 3
+    again = [learner.update(RECORDS) for _ in range(3)]
+    for before, after in zip(once, again, strict=True):
+        for name in ("loss", "grad_norm", "learning_rate"):
+            assert after[name] == before[name]
+    assert equal(learner.tensors(), first[0])
+    assert equal(learner.average.state(), first[1])
+    assert learner.version == 6
+
+
 def test_a_saved_state_without_the_reference_is_refused():
     learner = new_learner(tiny_policy(), Magnet())
     tensors = {key: value for key, value in learner.tensors().items() if not key.startswith("reference.")}

@@ -232,6 +232,13 @@ def test_same_prompt_baseline_counts_a_prompt_across_seats_and_environments():
     assert rewards_of(SamePromptBaseline()(steps)) == [-4.5, -1.5, 6.0]
 
 
+def test_same_prompt_baseline_compares_the_steps_of_one_policy():
+    steps = [make_step(reward, prompt_ids=[1]) for reward in (1.0, 2.0, 30.0, 50.0)]
+    for step in steps[2:]:
+        step.policy = "exploiter"
+    assert rewards_of(SamePromptBaseline()(steps)) == [-1.0, 1.0, -20.0, 20.0]
+
+
 def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it():
     twice = [make_step(1.0, prompt_ids=[1], info={"rollout_id": "twice"}) for _ in range(2)]
     once = [make_step(0.0, prompt_ids=[1], info={"rollout_id": "once"})]

@@ -3,11 +3,12 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
+from selfplay.population.league import League
 from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.population.payoff_games import PayoffGame
 
@@ -69,6 +70,7 @@ class GameScheduler:
         seed: the run's seed.
         temperature: sampling temperature of all seats.
         max_tokens: token limit of an answer.
+        league: chooses the players of training games, in place of the pool's mode, if there is one.
         pin_evaluation: play evaluation games with the pool's latest checkpoint; otherwise with the current
             policy, which may change during a game.
     """
@@ -82,6 +84,7 @@ class GameScheduler:
         seed: int,
         temperature: float,
         max_tokens: int,
+        league: League | None = None,
         pin_evaluation: bool = False,
     ) -> None:
         self.pool = pool
@@ -90,6 +93,7 @@ class GameScheduler:
         self.seed = seed
         self.temperature = temperature
         self.max_tokens = max_tokens
+        self.league = league
         self.pin_evaluation = pin_evaluation
         self.next_train = 0
         self.next_eval = 0
@@ -101,12 +105,16 @@ class GameScheduler:
         trained = job.spec.trained_pids
         others = {uid for pid, uid in enumerate(job.uids) if pid not in trained}
         self.pool.count_drawn(others or {*job.uids})
+        if self.league is not None:
+            self.league.count(job.uids[trained[0]], job.meta.info["reason"])
         return job
 
     def train_job(self, index: int) -> Job:
         """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
+        if self.league is not None:
+            return self._league_job(self.league, index, env, rng)
         trained = env.trained_seats or (env.num_players if self.pool.draw_mirror(rng) else 1)
         pids = range(env.num_players)
         policies = [env.policy(pid) for pid in pids]
@@ -122,6 +130,14 @@ class GameScheduler:
         uids = tuple(policies[pid] if pid in seats else opponents[policies[pid]] for pid in pids)
         return self._job("train", index, env, me, uids, seats)
 
+    def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> Job:
+        pairing = league.draw(rng)
+        uids = [pairing.opponent] * env.num_players
+        uids[pairing.seat] = pairing.player
+        learns = {pid for pid, uid in enumerate(uids) if uid == pairing.player}
+        info = {"reason": pairing.reason}
+        return self._job("train", index, env, pairing.player, tuple(uids), learns, info)
+
     def next_eval_job(self, place: int | None = None) -> Job:
         """Return the next evaluation game, in which no seat is trained.
 
@@ -135,7 +151,7 @@ class GameScheduler:
         policy = env.policy(seat)
         me = (self.pool.current_uid(policy) or "") if self.pin_evaluation else policy
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
-        return self._job("eval", index, env, me, uids, set(), seat)
+        return self._job("eval", index, env, me, uids, set(), {"eval_pid": seat})
 
     def next_payoff_jobs(self, most: int | None = None) -> list[Job]:
         """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
@@ -156,7 +172,7 @@ class GameScheduler:
         me: str,
         uids: tuple[str, ...],
         trained: set[int],
-        eval_pid: int | None = None,
+        info: dict[str, Any] | None = None,
     ) -> Job:
         seed = derive_seed(self.seed, kind, index)
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
@@ -168,7 +184,7 @@ class GameScheduler:
             seed=seed,
             opponent_uid=opponents[0] if opponents else None,
             ckpt_uid=me,
-            info={} if eval_pid is None else {"eval_pid": eval_pid},
+            info=info or {},
         )
         return Job(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)
 

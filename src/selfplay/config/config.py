@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.config.finetune import FinetuneSettings
+from selfplay.config.league import LeagueSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import CollectionSettings, EnvSettings, Games
@@ -20,9 +21,10 @@ from selfplay.config.rewards import BufferSettings, CreditSettings, GameRange, R
 from selfplay.config.roles import Adapters, RoleSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
+from selfplay.core.play import SampleMode
 
 NOT_FOR_PROGRAMS = (
-    *("envs", "collection.games_per_step", "collection.filter_opponent_invalid"),
+    *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
     "inference.temperature",
     *("evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
@@ -73,6 +75,8 @@ class Config(Settings):
     """The learner."""
     population: PopulationSettings = PopulationSettings()
     """The opponents that the policy plays against in training."""
+    league: LeagueSettings | None = None
+    """Players with roles, in place of one policy and `population.sample_mode`."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Matches and exact measures."""
     tracking: TrackingSettings = TrackingSettings()
@@ -128,10 +132,24 @@ class Config(Settings):
         frozen = self.frozen.keys() & set(self.policies)
         if frozen:
             raise InputError(
-                "envs.policies",
+                "envs.policies" if self.league is None else "league.players",
                 f"{min(frozen)} is in [frozen], but every seat is trained",
                 "Rename one of them",
             )
+
+    @model_validator(mode="after")
+    def _league_can_play(self) -> "Config":
+        if self.league is None:
+            return self
+        self.league.check_games(self.envs)
+        if self.run.runtime == "ray":
+            raise InputError("league", "is for runs in one process", 'Set run.runtime = "local"')
+        if self.population.sample_mode != "mirror":
+            raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
+        if self.collection.max_staleness:
+            problem = "is not for [league], whose players are reset between updates"
+            raise InputError("collection.max_staleness", problem, "Leave it out")
+        return self
 
     @model_validator(mode="after")
     def _members_can_meet(self) -> "Config":
@@ -165,7 +183,14 @@ class Config(Settings):
     @property
     def policies(self) -> list[str]:
         """The policies of games; those of a program are known when it is built."""
+        if self.league is not None:
+            return list(self.league.players)
         return Games(self.envs).policies
+
+    @property
+    def sample_mode(self) -> SampleMode:
+        """The pool's mode. In a league it only decides which copies stay active: those that are hardest."""
+        return self.population.sample_mode if self.league is None else "pfsp"
 
     @property
     def uses_buffer(self) -> bool:

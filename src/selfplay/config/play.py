@@ -14,6 +14,16 @@ from selfplay.core.own_classes import name_of
 DEFAULT_TEMPLATE = "fewshot-chat"
 
 
+def check_policy_name(name: str, field: str) -> None:
+    """Check that a policy can have this name.
+
+    Raises:
+        InputError: it cannot; ``field`` is where the name is given.
+    """
+    if not re.fullmatch(r"[\w-]+", name) or name == BASE:
+        raise InputError(field, f"{name!r} is not a valid name", "Use letters, digits, _ and -")
+
+
 class EnvSettings(Settings):
     """An environment to train in."""
 
@@ -45,9 +55,7 @@ class EnvSettings(Settings):
                 "Name one for each seat",
             )
         for name in self.policies:
-            if not re.fullmatch(r"[\w-]+", name) or name == BASE:
-                fix = "Use letters, digits, _ and -"
-                raise InputError("envs.policies", f"{name!r} is not a valid name", fix)
+            check_policy_name(name, "envs.policies")
         return self
 
     @property

@@ -23,6 +23,8 @@ PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
 """How a mixture over members is computed; see :func:`selfplay.population.meta_strategies.meta_strategy`."""
+LeagueRole = Literal["main", "main_exploiter", "league_exploiter"]
+"""What a player of a league learns for; see :mod:`selfplay.population.league`."""
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ class Learner:
         self.critic = algorithm.critic = critic
         self.group = group
         self.version = 0
+        self.started = 0
         self.samples_seen = 0
         self.average = Follower(policy, adapter, average_of(adapter), average_decay, warmup=AVERAGE_WARMUP)
         if average_decay:
@@ -157,6 +158,11 @@ class Learner:
         """Name of the adapter that training produces: the average, if there is one."""
         return average_of(self.adapter) if self.average_decay else self.adapter
 
+    @property
+    def age(self) -> int:
+        """The number of updates since the learner began, or last started again."""
+        return self.version - self.started
+
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
         """Learn from ``records`` in ``epochs`` * ``minibatches`` optimizer steps, and return metrics.
 
@@ -170,8 +176,8 @@ class Learner:
             PeerLost: another learner of the group died or does not answer.
         """
         started = perf_counter()
-        learning_rate = self.learning_rate.at(self.version)
-        regulariser_weight = self.regulariser_weight.at(self.version)
+        learning_rate = self.learning_rate.at(self.age)
+        regulariser_weight = self.regulariser_weight.at(self.age)
         self.optimizer.param_groups[0]["lr"] = learning_rate
         if self.skip_zero_advantages:
             records = without_zero_advantages(records)
@@ -336,9 +342,9 @@ class Learner:
     def _follow(self) -> None:
         """Let the average and the reference follow the policy."""
         if self.average_decay:
-            self.average.follow(self.version)
+            self.average.follow(self.age)
         if self.reference is not None:
-            self.reference.follow(self.version)
+            self.reference.follow(self.age)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return trained weights, AdamW's moments and step counts, and the reference's weights.
@@ -350,8 +356,21 @@ class Learner:
             tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
         return tensors
 
-    def load_tensors(self, tensors: dict[str, Tensor], version: int, samples_seen: int) -> None:
+    def start_again(self, tensors: dict[str, Tensor]) -> None:
+        """Become what the learner was when it returned these :meth:`tensors`, before its first update.
+
+        The optimizer has no moments, and schedules, average and reference begin anew; the version goes on.
+        """
+        self.load_tensors(tensors, self.version, self.samples_seen, started=self.version)
+        if self.average_decay:
+            self.average.start()
+
+    def load_tensors(
+        self, tensors: dict[str, Tensor], version: int, samples_seen: int, started: int = 0
+    ) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
+
+        ``started`` is the version at which the learner last started again.
 
         Raises:
             InputError: the weights belong to another adapter, or the reference's are missing.
@@ -367,4 +386,5 @@ class Learner:
                 )
             self.reference.load(weights)
         self.version = version
+        self.started = started
         self.samples_seen = samples_seen

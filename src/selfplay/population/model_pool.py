@@ -176,6 +176,11 @@ class ModelPool:
         self._schedule_payoffs(uid)
         return uid
 
+    def start_again(self, policy: str) -> None:
+        """Rate a policy that starts again as an unknown one; its copies stay as they are."""
+        self._model(policy).rating = self.ratings.default
+        self.recent.forget([policy])
+
     def forget_after(self, iteration: int) -> set[str]:
         """Remove the checkpoints of later iterations, with their ratings and records; return their uids.
 

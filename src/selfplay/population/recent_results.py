@@ -58,8 +58,14 @@ class RecentResults:
         points = sum(one.wins + one.draws / 2 for one in records)
         return (points + 1) / (sum(one.games for one in records) + 2)
 
+    def met(self, policy: str, uid: str) -> int:
+        """Return the number of games in which a policy met a member."""
+        return self._records.get(policy, {}).get(uid, FadingRecord()).met
+
     def forget(self, uids: Collection[str]) -> None:
-        """Delete the records against these members."""
+        """Delete the records against these members, and their own."""
+        for uid in uids:
+            self._records.pop(uid, None)
         for records in self._records.values():
             for uid in uids:
                 records.pop(uid, None)

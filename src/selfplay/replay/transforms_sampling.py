@@ -68,7 +68,8 @@ class SamePromptBaseline(SamplingRewardTransform):
     """Subtracts from each reward a baseline of other episodes at the same prompt and in the same seat.
 
     Let n steps of other episodes share a step's ``prompt_token_ids``, with rewards that sum to S, and let m
-    be the mean reward of the step's seat, (env_id, pid), over the batch's other episodes. The baseline is
+    be the mean reward of the step's seat, (env_id, pid), over the batch's other episodes. Only steps of the
+    same policy count, because another policy may have earned more or less there. The baseline is
     (S + k m) / (n + k) with k = ``SEAT_WEIGHT``. If many steps share the prompt, the baseline is about their
     mean, as in RLOO (arXiv 2402.14740). If few do, it shrinks towards the seat's mean, because the mean of
     one or two rewards is as noisy as a single reward and would add variance.
@@ -85,7 +86,7 @@ class SamePromptBaseline(SamplingRewardTransform):
         for bucket in _buckets([step for step in steps if step.prompt_token_ids is not None], _prompt):
             at_prompt |= _rewards_of_others(bucket, once_per_episode=False)
         in_seat: dict[int, tuple[float, int]] = {}
-        for bucket in _buckets(steps, lambda step: (step.env_id, step.pid)):
+        for bucket in _buckets(steps, lambda step: (step.policy, step.env_id, step.pid)):
             in_seat |= _rewards_of_others(bucket, once_per_episode=True)
         for step in steps:
             prompt_sum, prompt_count = at_prompt.get(id(step), (0.0, 0))
@@ -99,7 +100,7 @@ class SamePromptBaseline(SamplingRewardTransform):
 
 
 def _prompt(step: Step) -> Hashable:
-    return tuple(step.prompt_token_ids or ())
+    return step.policy, tuple(step.prompt_token_ids or ())
 
 
 def _episode(step: Step) -> Hashable:

@@ -22,6 +22,7 @@ from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
+from selfplay.population.league import League, LeaguePlayer, LeagueRule
 from selfplay.population.model_pool import POLICY_UID, ModelPool
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
@@ -226,7 +227,7 @@ def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None 
     """Build the model pool with the policies and the fixed members."""
     population = config.population
     pool = ModelPool(
-        population.sample_mode,
+        config.sample_mode,
         population.max_active_lora,
         tracker,
         population.lag_range,
@@ -239,6 +240,25 @@ def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None 
     for one in fixed_members(config):
         pool.add_fixed(one.name, kind=one.kind, active=one.active)
     return pool
+
+
+def build_league(config: Config, pool: ModelPool) -> League | None:
+    """Build the league, if one is configured, whose members are in the pool."""
+    settings = config.league
+    if settings is None:
+        return None
+    players = (
+        LeaguePlayer(name, player.role, player.share, tuple(player.seats))
+        for name, player in settings.players.items()
+    )
+    rule = LeagueRule(
+        tuple(players),
+        settings.self_play,
+        settings.forgotten,
+        settings.snapshot_win_rate,
+        settings.snapshot_updates,
+    )
+    return League(rule, pool, config.seed)
 
 
 def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
@@ -257,4 +277,5 @@ def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,
+        league=build_league(config, pool),
     )

@@ -16,6 +16,7 @@ from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
+from selfplay.training.exploiters import Exploiters, RestartableLearners
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
@@ -38,6 +39,7 @@ class GameSource:
         metrics: RunMetrics,
         client: InferenceClient,
         serving: Serving,
+        learners: RestartableLearners,
     ) -> None:
         self.config = config
         self.directory = directory
@@ -48,8 +50,13 @@ class GameSource:
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
         self.buffer = build_buffer(config, tracker, batch_log)
         self.pool = assembly.build_pool(config, config.policies, tracker)
-        self.opponents = FrozenOpponents(config, self.pool, config.policies, serving, directory)
+        frozen = config.policies if config.league is None else config.league.mains
+        self.opponents = FrozenOpponents(config, self.pool, frozen, serving, directory)
         self.scheduler = assembly.build_scheduler(config, self.pool)
+        self.league = self.scheduler.league
+        self.exploiters = (
+            Exploiters(self.league, self.opponents, learners, serving) if self.league is not None else None
+        )
         self.arena = self._build_arena()
         self.evaluations = Evaluations(config, self.arena, self.pool, serving.results, directory)
         self.collector = Collector(
@@ -92,6 +99,8 @@ class GameSource:
         self.collector.restore_accounts(state["accounts"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.buffer.load_state_dict(state["buffer"])
+        if self.league is not None:
+            self.league.load_state_dict(state["league"])
         self.opponents.serve_active()
         self._delete_after(saved.step)
 
@@ -177,6 +186,8 @@ class GameSource:
                 self._played += drained
                 self._log_games(step)
             await self.opponents.freeze(step)
+        if self.exploiters is not None:
+            await self.exploiters.learned(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""
@@ -185,6 +196,8 @@ class GameSource:
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         if self.pool.sample_mode == "meta-nash":
             self.metrics.log({"accounts/unplayed_pairs": float(self.pool.unplayed_pairs())})
+        if self.league is not None:
+            self.metrics.log({f"league/{name}": value for name, value in self.league.figures().items()})
         self.pool.snapshot()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
@@ -228,4 +241,5 @@ class GameSource:
             "scheduler": self.scheduler.state_dict(),
             "buffer": self.buffer.state_dict(),
             "pool": self.pool.state_dict(),
+            **({} if self.league is None else {"league": self.league.state_dict()}),
         }

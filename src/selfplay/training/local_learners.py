@@ -1,5 +1,6 @@
 """The learners of a run in one process, which share the model with the engine."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,22 @@ class LocalLearners:
         learners: the learners by policy.
         directory: the run's directory.
         base_name: name of the base model, for the adapters' configuration.
+        may_start_again: the policies that :meth:`start_again` is for, whose beginnings are kept.
     """
 
     def __init__(
-        self, model: PolicyModel, learners: dict[str, Learner], directory: RunDirectory, base_name: str
+        self,
+        model: PolicyModel,
+        learners: dict[str, Learner],
+        directory: RunDirectory,
+        base_name: str,
+        may_start_again: Collection[str] = (),
     ) -> None:
         self.model = model
         self.learners = learners
         self.directory = directory
         self.base_name = base_name
+        self._beginnings = {policy: learners[policy].tensors() for policy in may_start_again}
         self._saved: Saved | None = None
 
     async def saved(self) -> Saved:
@@ -80,6 +88,15 @@ class LocalLearners:
         )
         return self._saved
 
+    async def start_again(self, policies: Collection[str]) -> Saved:
+        """Let policies begin again from what they began with; see :meth:`Learner.start_again`.
+
+        The next checkpoint has them so.
+        """
+        for policy in policies:
+            self.learners[policy].start_again(self._beginnings[policy])
+        return await self.saved()
+
     async def results(self) -> dict[str, str | None]:
         """See :class:`Learners`."""
         return dict.fromkeys(self.learners)
@@ -97,6 +114,7 @@ class LocalLearners:
             "format": STATE_FORMAT,
             "step": saved.step,
             "versions": saved.versions,
+            "started": {policy: learner.started for policy, learner in learners if learner.started},
             "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
             "trained_records": saved.trained_records,
         }
@@ -115,8 +133,12 @@ class LocalLearners:
         check_format(path, state, STATE_FORMAT)
         check_policies(path, checkpoint, self.learners)
         for policy, learner in self.learners.items():
-            tensors = checkpoint.learners[policy]
-            learner.load_tensors(tensors, state["versions"][policy], state["samples_seen"][policy])
+            learner.load_tensors(
+                checkpoint.learners[policy],
+                state["versions"][policy],
+                state["samples_seen"][policy],
+                state.get("started", {}).get(policy, 0),
+            )
             if learner.result != policy:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
         return state

@@ -19,7 +19,7 @@ class FrozenOpponents:
     Args:
         config: the run's configuration.
         pool: the pool that the copies join.
-        policies: the policies in training.
+        policies: the policies that are frozen at regular intervals.
         serving: serves the copies.
         directory: the run's directory.
     """
@@ -38,7 +38,7 @@ class FrozenOpponents:
         self.directory = directory
         self.started = config.start.keys()
         self.every = config.population.add_every
-        self.keeps_copies = config.population.sample_mode not in MODES_WITHOUT_COPIES
+        self.keeps_copies = config.sample_mode not in MODES_WITHOUT_COPIES
 
     async def begin(self) -> None:
         """Add what the policies start from to the pool if the sample mode draws checkpoints."""
@@ -58,10 +58,14 @@ class FrozenOpponents:
 
         Copies that are ``in_play`` are served until the next time, even if they retire.
         """
-        for policy in self._missing(step):
+        await self.freeze_copies(self._missing(step), step)
+        self.serve_active(in_play)
+
+    async def freeze_copies(self, policies: Sequence[str], step: int) -> None:
+        """Add copies of these policies to the pool; they are served from :meth:`serve_active` on."""
+        for policy in policies:
             path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
             self.pool.add_checkpoint(path, step, policy)
-        self.serve_active(in_play)
 
     def delete_retired(self, oldest_step: int) -> None:
         """Delete copies that were retired by ``oldest_step``, the oldest step that can be resumed."""

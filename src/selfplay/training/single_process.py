@@ -70,13 +70,14 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))
     metrics = LocalMetrics(tracker, lines)
     results = {policy: learner.result for policy, learner in learners.items()}
+    exploiters = [] if config.league is None else config.league.exploiters
+    saving = LocalLearners(model, learners, directory, config.model.name, exploiters)
     serving = EmbeddedServing(engine, results, model, directory, config.model.name)
     for name in config.frozen:
         engine.publish(name, name, 0)
     source: Source = (
         ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
         if program is not None
-        else GameSource(config, directory, tracker, metrics, engine, serving)
+        else GameSource(config, directory, tracker, metrics, engine, serving, saving)
     )
-    saving = LocalLearners(model, learners, directory, config.model.name)
     return Trainer(config, directory, source, saving, metrics, console)

@@ -8,11 +8,11 @@ from selfplay.core.credit.base import RolloutStepKey, steps_of_role, trained_rol
 from selfplay.core.types import GenerateResult, Rollout
 
 Grouping = Literal["seat", "prompt"]
-"""With ``seat``, a group holds the rewards of one role in episodes of one type with the same
-``meta["group"]``, if it is set, within one level: the top level, or the children of one parent. All steps of
-a role in a rollout have one advantage.
+"""With ``seat``, a group holds the rewards of one role, trained as one policy, in episodes of one type with
+the same ``meta["group"]``, if it is set, within one level: the top level, or the children of one parent. All
+steps of a role in a rollout have one advantage.
 
-With ``prompt``, a group holds single steps: those of one role in episodes of one type whose
+With ``prompt``, a group holds single steps: those of one role and policy in episodes of one type whose
 ``prompt_token_ids`` are the same, at any level and whatever ``meta["group"]`` is, because the prompt is all
 that the policy knows. Each step has an advantage of its own and counts as one reward, that of its role, also
 if one rollout has several steps at the prompt. A step without token ids is a group of its own."""
@@ -65,7 +65,7 @@ def _groups_by_prompt(results: list[GenerateResult]) -> list[list[Entry]]:
             if step.policy:
                 own = (rollout.id, index)
                 ids = tuple(step.prompt_token_ids or ())
-                group = (rollout.episode_type, step.role_id, ids) if ids else own
+                group = (rollout.episode_type, step.role_id, step.policy, ids) if ids else own
                 groups.setdefault(group, []).append(Entry(rollout.rewards[step.role_id], [own]))
     return list(groups.values())
 
@@ -73,8 +73,9 @@ def _groups_by_prompt(results: list[GenerateResult]) -> list[list[Entry]]:
 def _groups_by_seat(level: list[Rollout]) -> Iterable[list[Entry]]:
     groups: dict[object, list[Entry]] = {}
     for rollout in level:
+        policies = {step.role_id: step.policy for step in rollout.steps if step.policy}
         for role_id in trained_roles(rollout):
-            group = (rollout.episode_type, rollout.meta.get("group"), role_id)
+            group = (rollout.episode_type, rollout.meta.get("group"), role_id, policies[role_id])
             entry = Entry(rollout.rewards[role_id], steps_of_role(rollout, role_id))
             groups.setdefault(group, []).append(entry)
     return groups.values()

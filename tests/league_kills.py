@@ -1,0 +1,55 @@
+"""Train a league in a process of its own that kills itself (``kill -9``) at a place of choice.
+
+    python tests/league_kills.py CONFIG RUN PLACE CALL
+
+PLACE is a method of ``PLACES``; the process dies as its call number CALL returns.
+"""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from selfplay.config import load_config
+from selfplay.training.local_learners import LocalLearners
+from selfplay.training.opponents import FrozenOpponents
+from selfplay.training.single_process import train
+
+PLACES = {
+    "update": LocalLearners,
+    "freeze_copies": FrozenOpponents,
+    "start_again": LocalLearners,
+    "keep": LocalLearners,
+}
+
+
+def train_and_kill(config: Path, run: Path, place: str, call: int) -> None:
+    """Run this file in a new process; it must die."""
+    command = [sys.executable, __file__, str(config), str(run), place, str(call)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
+
+
+def die_at(place: str, call: int) -> None:
+    """Let a method kill this process when it has been called so often."""
+    owner = PLACES[place]
+    method, calls = getattr(owner, place), [0]
+
+    @functools.wraps(method)
+    async def deadly(*arguments: object, **options: object) -> object:
+        returned = await method(*arguments, **options)
+        calls[0] += 1
+        if calls[0] == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return returned
+
+    setattr(owner, place, deadly)
+
+
+if __name__ == "__main__":
+    die_at(sys.argv[3], int(sys.argv[4]))
+    train(load_config(sys.argv[1], {}), Path(sys.argv[2]), Console(file=sys.stdout))

@@ -1,0 +1,224 @@
+"""Whole runs of a league in one process, with a tiny model and real games."""
+
+import json
+from collections import Counter
+
+import pytest
+from safetensors.torch import load_file
+
+from league_kills import train_and_kill
+from selfplay.config import load_config
+from selfplay.config.loading import dump_config
+from selfplay.core import InputError
+from selfplay.replay.rollout_log import RolloutLog
+from selfplay.training.checks import check_config
+from test_training_local import (  # noqa: F401 - model is a fixture
+    accounts_balance,
+    configure,
+    differences,
+    fingerprint,
+    metrics_of,
+    model,
+    resumed,
+    run,
+)
+from test_training_programs import adapter
+from test_training_seats import SIDES as DILEMMA
+from test_training_seats import match
+
+PLAYERS = """{
+    default = {role = "main", share = 2.0},
+    attacker = {role = "main_exploiter"},
+    finder = {role = "league_exploiter"}
+}""".replace("\n", "")
+LEAGUE = {
+    "league__players": PLAYERS,
+    "league__snapshot_updates": "2",
+    "population__add_every": "2",
+    "population__max_active_lora": "2",
+    "collection__games_per_step": "60",
+    "learning__steps": "7",
+    "learning__average_decay": "0.9",
+    "evaluation__every": "3",
+    "evaluation__nash_conv": "false",
+    "run__save_every": "1",
+    "run__keep_checkpoints": "8",
+    "tracking__games_logged": "1000",
+}
+STEPS = 7
+
+
+@pytest.fixture(scope="module")
+def config(model):  # noqa: F811
+    return configure(model, **LEAGUE)
+
+
+@pytest.fixture(scope="module")
+def league(config, tmp_path_factory):
+    """A finished run; its exploiters are frozen after updates 2, 4 and 6."""
+    path = tmp_path_factory.mktemp("league") / "run"
+    run(config, path)
+    return path
+
+
+def games(path):
+    return [rollout for _, rollout in RolloutLog(path / "rollouts") if rollout.meta["type"] == "train"]
+
+
+def same(left, right):
+    return all((left[name] == right[name]).all() for name in left)
+
+
+def learner_of(path, step, policy):
+    return load_file(path / "checkpoints" / f"step-{step:06d}" / policy / "learner.safetensors")
+
+
+def copy_of(path, uid):
+    return load_file(path / "population" / uid / "adapter_model.safetensors")
+
+
+def test_one_player_learns_in_each_game_and_in_both_seats_if_it_meets_itself(league):
+    kinds = Counter()
+    for game in games(league):
+        uids = game.meta["uids"]
+        trained = {step.policy for step in game.steps if step.policy}
+        (player,) = trained or {None}
+        assert player is None or player in uids
+        acted = {step.pid for step in game.steps}
+        if uids[0] == uids[1]:
+            assert uids[0] == "default"
+            kinds["itself"] += 1
+        elif player is not None:
+            assert {uids[pid] for pid in acted if any(s.pid == pid and s.policy for s in game.steps)} == {
+                player
+            }
+            kinds[player] += 1
+    assert kinds.keys() == {"itself", "default", "attacker", "finder"}
+
+
+def test_exploiters_meet_whom_their_roles_say(league):
+    met = {"attacker": set(), "finder": set()}
+    for game in games(league):
+        for player, others in met.items():
+            if player in game.meta["uids"]:
+                others |= {uid for uid in game.meta["uids"] if uid != player}
+    assert met["attacker"] == {"default"}, "it is not rated after so few games"
+    assert {"ckpt-0", "attacker-ckpt-2"} < met["finder"]
+    assert not met["finder"] & {"default", "attacker"}
+
+
+def test_copies_join_by_the_rules_of_their_roles(league):
+    names = {name for line in metrics_of(league) for name in line if name.endswith("/drawn")}
+    drawn = {name.split("/")[1] for name in names}
+    assert {"ckpt-0", "default"} < drawn
+    assert "attacker-ckpt-0" not in drawn, (
+        "only what main players start from is in the pool from the beginning"
+    )
+    assert "attacker-ckpt-2" in drawn
+
+
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_a_main_exploiter_that_was_frozen_starts_again_with_an_empty_optimizer(league, step):
+    start = adapter(league, 0, "attacker")
+    assert same(adapter(league, step, "attacker"), start), "this is its average"
+    tensors = learner_of(league, step, "attacker")
+    assert not any(name.startswith("optimizer") for name in tensors)
+    own = {name.removeprefix("weights."): one for name, one in tensors.items() if name.startswith("weights.")}
+    assert same(own, start)
+    assert not same(copy_of(league, f"attacker-ckpt-{step}"), start), "the copy is what it had become"
+
+
+def test_between_its_copies_an_exploiter_learns(league):
+    assert not same(adapter(league, 3, "attacker"), adapter(league, 0, "attacker"))
+    assert any(name.startswith("optimizer") for name in learner_of(league, 3, "attacker"))
+
+
+def test_main_players_never_start_again(league):
+    for step in (2, 4, 6):
+        assert any(name.startswith("optimizer") for name in learner_of(league, step, "default"))
+
+
+def test_metrics_count_the_games_of_every_player(league):
+    last = metrics_of(league)[-1]
+    counted = {name.removeprefix("league/"): value for name, value in last.items() if "/games/" in name}
+    assert sum(counted.values()) == last["accounts/started"] == STEPS * 60
+    assert {name.partition("/")[0] for name in counted} == {"default", "attacker", "finder"}
+    assert 0 < metrics_of(league)[0]["league/attacker/win_rate/default"] < 1
+
+
+def test_the_main_player_is_what_the_run_is_evaluated_and_played_by(league):
+    results = [json.loads(path.read_text()) for path in (league / "evaluation").glob("step-000007-*.json")]
+    assert {result["model"] for result in results} == {"average"}, "that of default"
+    assert match(league, "random", "kuhn_poker").games == 4
+
+
+PLACES = [("freeze_copies", 3), ("start_again", 1), ("update", 5), ("keep", 5)]
+
+
+@pytest.mark.parametrize(("place", "call"), PLACES)
+def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, league, tmp_path, place, call):
+    file = tmp_path / "config.toml"
+    file.write_text(dump_config(config))
+    train_and_kill(file, tmp_path / "run", place, call)
+    assert not (tmp_path / "run" / "report.html").exists()
+    resumed(tmp_path / "run")
+    assert differences(fingerprint(league), fingerprint(tmp_path / "run")) == []
+    assert accounts_balance(tmp_path / "run")
+    for player in ("default", "attacker", "finder"):
+        once, again = (learner_of(path, STEPS, player) for path in (league, tmp_path / "run"))
+        assert once.keys() == again.keys()
+        assert same(once, again)
+
+
+SIDES = """{
+    first = {role = "main", seats = [0]},
+    second = {role = "main", seats = [1]},
+    attacker = {role = "main_exploiter", seats = [1]}
+}""".replace("\n", "")
+
+
+def test_players_of_one_seat_learn_it_alone(model, tmp_path):  # noqa: F811
+    changes = LEAGUE | DILEMMA | {"league__players": SIDES, "learning__steps": "2"}
+    run(configure(model, **changes), tmp_path / "run")
+    seats = {
+        (step.policy, step.pid) for game in games(tmp_path / "run") for step in game.steps if step.policy
+    }
+    assert seats == {("first", 0), ("second", 1), ("attacker", 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"league": "{}"}, "league.players: is empty"),
+        ({"league.players": '{a = {role = "main"}}'}, "no main player default plays seat 0 of kuhn_poker"),
+        (
+            {"league.players": '{default = {role = "league_exploiter"}}'},
+            "no main player default plays seat 0",
+        ),
+        ({"league.players": '{default = {role = "main", seats = [0]}}'}, "plays seat 1 of kuhn_poker"),
+        ({"league.players": '{default = {role = "main", seats = [2]}}'}, "are not seats of a game for two"),
+        ({"league.players": '{"a b" = {role = "main"}}'}, "'a b' is not a valid name"),
+        ({"league.self_play": "0.9", "league.forgotten": "0.2"}, "league.forgotten: and league.self_play"),
+        ({"run.runtime": "ray"}, "league: is for runs in one process"),
+        ({"population.sample_mode": "pfsp"}, r"population.sample_mode: is not for \[league\]"),
+        ({"collection.max_staleness": "1"}, "collection.max_staleness: is not for"),
+        ({"envs": '[{id = "kuhn_poker(players=3)", num_players = 3}]'}, "a league plays games for two"),
+        ({"frozen": '{default = "x"}'}, "league.players: default is in"),
+    ],
+)
+def test_an_impossible_league_is_one_line(changes, line):
+    with pytest.raises(InputError, match=line):
+        load_config("quickstart", {"league.players": '{default = {role = "main"}}'} | changes)
+
+
+def test_a_league_passes_the_checks_of_a_dry_run(config):
+    assert any("kuhn_poker" in line for line in check_config(config))
+
+
+def test_the_report_shows_shares_win_rates_and_who_beats_whom(league):
+    page = (league / "report.html").read_text()
+    titles = ("Games of each player", "Whom default met", "Win rates between players", "Who beats whom")
+    assert [title for title in titles if title not in page] == []
+    table = page.split("Who beats whom</h2>")[1].split("</table>")[0]
+    assert table.count("<tr>") == 1 + 3
+    assert "<th>attacker-ckpt-2</th>" in table
