@@ -136,10 +136,10 @@ class PassSize:
     """The input sizes of one forward and backward pass of the learner.
 
     ``rows`` are the tokens after which something is predicted. ``copied_keys`` and ``mask_entries`` come from
-    shared prefixes (``tree_attention``): keys of all runs that have a context, and entries of all runs'
-    masks. A single sequence has neither. ``recomputed`` means that layers are computed again for the gradient
-    (activation checkpointing). ``score_dtype`` is the type in which attention is computed, if it is not that
-    of the base: float32 on CPUs.
+    shared prefixes (``tree_attention``): keys of all runs' contexts, which each run has beside its own, and
+    entries of all runs' masks. A single sequence has neither. ``recomputed`` means that layers are computed
+    again for the gradient (activation checkpointing). ``score_dtype`` is the type in which attention is
+    computed, if it is not that of the base: float32 on CPUs.
     """
 
     tokens: int

@@ -316,6 +316,14 @@ def test_a_best_response_keeps_how_the_configuration_learns_and_nothing_of_its_o
     assert (evaluation.every, evaluation.games, evaluation.games_during) == (4, 30, 30)
 
 
+def test_a_best_response_finds_its_adapters_wherever_its_configuration_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    members = {"member-000": None, "member-001": Path("runs") / "psro" / "adapter"}
+    made = best_response_config(config_of(), 2, members, {"member-000": 0.5, "member-001": 0.5})
+    adapter = str(tmp_path / "runs" / "psro" / "adapter")
+    assert (made.start, made.frozen) == ({"default": adapter}, {"member-001": adapter})
+
+
 def test_a_best_response_may_start_from_the_first_member():
     mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
     assert best_response_config(config_of(start="first"), 3, MEMBERS, mixture).start == {}

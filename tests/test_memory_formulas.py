@@ -62,7 +62,7 @@ def size_of(plan: TreePlan, policy: PolicyModel) -> PassSize:
     runs = attend.runs
     return PassSize(
         plan.num_tokens,
-        copied_keys=sum(len(run.context_K) + run.stop - run.start for run in runs if len(run.context_K)),
+        copied_keys=sum(len(run.context_K) for run in runs),
         score_dtype="float32",
         mask_entries=sum(mask.numel() for run in runs if (mask := attend.mask(run, None)) is not None),
     )

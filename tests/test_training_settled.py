@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from run_files import nash
 from selfplay.core import InputError
 from selfplay.evaluation import MatchResult, write_evaluation
 from selfplay.training.checks import check_config
@@ -52,6 +53,12 @@ def test_one_match_that_is_better_is_enough(tmp_path):
         write(tmp_path, step, mean, opponent="base")
     assert not has_settled(tmp_path, 2)
     assert not has_settled(tmp_path / "none", 2)
+
+
+def test_an_evaluation_without_matches_says_nothing(tmp_path):
+    for step in range(5):
+        write_evaluation(tmp_path, step, "kuhn_poker-nash-conv", nash(0.1))
+    assert not has_settled(tmp_path, 2)
 
 
 def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  # noqa: F811

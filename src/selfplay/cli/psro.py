@@ -22,7 +22,7 @@ def psro(
         str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
     ] = None,
 ) -> None:
-    """Train best responses to mixtures of best responses; the last mixture, near an equilibrium, is a model.
+    """Train best responses to mixtures of best responses; the last mixture is a model.
 
     If the command was stopped or killed, give it again: it continues.
     """

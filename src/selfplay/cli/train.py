@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from selfplay.config import Config
 
 _HELP = (
-    "A .toml file or a preset (kuhn, quickstart, tictactoe, proposer-solver, debate, nip, debate-proof); "
-    "any field follows as --learning.steps 20."
+    "A .toml file or a preset (kuhn, quickstart, league, tictactoe, proposer-solver, debate, nip, "
+    "debate-proof); any field follows as --learning.steps 20."
 )
 
 

@@ -1,6 +1,8 @@
 """The training of a best response: a configuration in which a frozen policy is the only opponent."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -70,7 +72,7 @@ def best_response_config(source: ModelSource, env: EnvSettings, budget: Budget, 
         magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01}
         data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
     if adapters:
-        adapter = adapters[TRAINED].absolute()
+        adapter = Path(os.path.abspath(adapters[TRAINED]))
         lora = load_adapter_config(adapter)
         alpha = int(lora["lora_alpha"])
         data["lora"] = {"rank": lora["r"], "alpha": alpha, "target_modules": lora["target_modules"]}

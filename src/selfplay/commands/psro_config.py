@@ -1,5 +1,6 @@
 """What a configuration means for ``selfplay psro``: which can be used, and the run of each best response."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
         raise InputError("envs.0.policies", "PSRO needs one policy in both seats", "Leave it out")
     if config.run.runtime != "local":
         raise InputError("run.runtime", "PSRO trains in one process", 'Set it to "local"')
+    if config.inference.temperature != 1:
+        problem = "must be 1, the temperature at which the payoffs of a PSRO are played"
+        raise InputError("inference.temperature", problem, "Leave it out")
     if not config.evaluation.every:
         problem = "is 0, but a best response is complete when its evaluations find no better one"
         raise InputError("evaluation.every", problem, "Set it to 5")
@@ -65,8 +69,8 @@ def best_response_config(
     }
     data: dict[str, Any] = config.model_dump(exclude_none=True, exclude={"psro", "population"}) | {
         "seed": config.seed + number,
-        "start": {} if start is None else {TRAINED: str(start)},
-        "frozen": {name: str(members[name]) for name in weights if members[name] is not None},
+        "start": {} if start is None else {TRAINED: os.path.abspath(start)},
+        "frozen": {name: os.path.abspath(path) for name in weights if (path := members[name]) is not None},
         "population": {
             "sample_mode": "fixed",
             "fixed_opponents": [BASE if members[name] is None else name for name in weights],

@@ -99,7 +99,7 @@ def run_tournament(tournament: Tournament, out: Path, budget: int | None, consol
 
     Raises:
         InputError: the directory cannot be used, or a model cannot be loaded.
-        SelfplayError: no game could be finished.
+        SelfplayError: no game could be finished, or the directory cannot be written.
     """
     files = TournamentFiles.open(out, tournament.settings(budget))
     try:
@@ -107,6 +107,9 @@ def run_tournament(tournament: Tournament, out: Path, budget: int | None, consol
             print_line(console, f"{out} has {len(files.played)} finished games, which are not played again")
         outcome = _play(tournament, files, console)
         _write(tournament, files, outcome)
+    except OSError as error:
+        problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
+        raise SelfplayError(f"{problem}, and give this command again") from error
     finally:
         files.close()
     return outcome

@@ -131,7 +131,7 @@ def _cycles_html(rankings: Rankings) -> str:
         said = "".join(f"<li>{escape(cycle_text(cycle))}</li>" for cycle in rankings.cycles)
         body = f"<ul>{said}</ul>"
     else:
-        body = "<p>None: who beats whom beyond noise is an order.</p>"
+        body = "<p>None was found: the pairs that differ beyond noise are in an order.</p>"
     return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
 
 

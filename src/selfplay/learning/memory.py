@@ -61,10 +61,10 @@ class KeptMemory:
         recomputed.
         """
         section = section or whole(plan)
-        copied, pairs = len(section.above_K), 0
+        copied, pairs = 0, 0
         for start, stop in split_runs(plan, section):
             tokens, context = stop - start, int(plan.depths_T[start])
-            copied += context + tokens if context else 0
+            copied += context
             pairs += tokens * (context + tokens)
         return self._per_token * section.size + self._per_key * copied + self._per_pair * pairs
 

@@ -54,6 +54,8 @@ def check_config(config: Config) -> list[str]:
     check_keep_best(config)
     if config.evaluation.patience and not config.evaluation.every:
         raise InputError("evaluation.patience", "nothing is measured during training", "Set evaluation.every")
+    if config.evaluation.patience and config.evaluation.opponents == []:
+        raise InputError("evaluation.patience", "there are no matches", "Name evaluation.opponents")
     check_extras(config.tracking)
     found += _check_runtime(config)
     return found

@@ -1,6 +1,6 @@
 """GameSource: records of games against the pool, through the collector and the replay buffer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -123,8 +123,7 @@ class GameSource:
         else:
             share = evaluating / (evaluating + settings.games_per_step)
             self._played = await self.collector.collect_until(self._enough(), share, count)
-        self._played += failed_payoffs
-        self._log_games(step + 1)
+        self._log_games(step + 1, failed_payoffs)
         self.buffer.drop_stale(step, settings.max_staleness, saved.versions)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
@@ -156,15 +155,15 @@ class GameSource:
         finished = self.collector.accounts.finished + self.config.collection.games_per_step
         return lambda: self.collector.accounts.finished >= finished
 
-    def _log_games(self, step: int) -> None:
-        """Write the games of update ``step``.
+    def _log_games(self, step: int, others: Sequence[Played] = ()) -> None:
+        """Write the games of update ``step``, and failed ``others``.
 
         Raises:
             SelfplayError: too many of them failed.
         """
         limit = self.config.tracking.games_logged
         games = [one.rollout for one in self._played if one.rollout.error is None][:limit]
-        failed = [one.rollout for one in self._played if one.rollout.error is not None]
+        failed = [one.rollout for one in (*self._played, *others) if one.rollout.error is not None]
         self.directory.check_epoch()
         self.rollout_log.write(step, games + failed)
         self.collector.stop_if_broken(self._played)

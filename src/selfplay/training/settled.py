@@ -12,7 +12,7 @@ def has_settled(directory: Path, patience: int) -> bool:
     The rule: an evaluation finds a better policy if the mean reward in one of its matches is beyond chance
     above the best so far, which means that the lower end of its 95% interval is above the mean that was the
     best. Then that mean becomes the best; smaller steps add up until they count. The first evaluation has
-    nothing to be compared with and counts as better.
+    nothing to be compared with and counts as better. One without a finished match says nothing.
 
     Args:
         directory: the run's directory of evaluations.
@@ -23,13 +23,14 @@ def has_settled(directory: Path, patience: int) -> bool:
     best: dict[tuple[str, str], float] = {}
     since = 0
     for step in evaluated_steps(directory):
-        better = False
+        better, measured = False, False
         for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
             _, match = read_evaluation(path)
             if not isinstance(match, MatchResult) or not match.games:
                 continue
+            measured = True
             played, reward = (match.env_id, match.opponent), match.mean_reward
             if played not in best or reward.low > best[played]:
                 best[played], better = reward.mid, True
-        since = 0 if better else since + 1
+        since = 0 if better else since + measured
     return since >= patience
