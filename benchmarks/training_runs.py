@@ -1,0 +1,106 @@
+"""Training runs for tables: made if they are missing, continued if they are unfinished, and read."""
+
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from statistics import mean
+
+from selfplay.core.confidence_intervals import interval_over_runs
+from selfplay.evaluation import NashConvResult
+from selfplay.evaluation.result_files import read_evaluation
+from selfplay.record import read_metrics
+from selfplay.training.run_directory import RunDirectory
+
+SELFPLAY = (sys.executable, "-c", "from selfplay.cli.main import run; run()")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run: NashConv and invalid share by update, the seconds after each update, from 0, and its answers.
+
+    The invalid share is the probability of illegal answers, as the mean over the game's positions.
+    """
+
+    nash_conv: dict[int, float]
+    invalid: dict[int, float]
+    seconds: list[float]
+    answers: int
+
+    @classmethod
+    def of(cls, run: Path) -> "Curve":
+        """Read a run."""
+        files = sorted((run / "evaluation").glob("step-*-nash-conv.json"))
+        results = {step: one for step, one in map(read_evaluation, files) if isinstance(one, NashConvResult)}
+        lines = read_metrics(run / "metrics.jsonl")
+        each = (line["time/play_seconds"] + line["time/learn_seconds"] for line in lines)
+        return cls(
+            {step: one.nash_conv for step, one in results.items()},
+            {step: 1 - one.legal_mass for step, one in results.items()},
+            list(accumulate(each, initial=0.0)),
+            sum(int(line["learner/records"]) for line in lines),
+        )
+
+    def nash_conv_within(self, seconds: float) -> float:
+        """Return NashConv of the last evaluation within so many seconds."""
+        return self.nash_conv[max(step for step in self.nash_conv if self.seconds[step] <= seconds)]
+
+    def last_third(self) -> list[float]:
+        """Return NashConv at the evaluations of the last third."""
+        last = max(self.nash_conv)
+        return [value for step, value in self.nash_conv.items() if step > last * 2 / 3]
+
+
+def add_run_options(parser: ArgumentParser, *, updates: int, games: int, every: int) -> None:
+    """Add the options that all tables of runs have."""
+    parser.add_argument("out", type=Path, help="directory of the runs")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--updates", type=int, default=updates)
+    parser.add_argument("--games", type=int, default=games, help="games of an update")
+    parser.add_argument("--every", type=int, default=every, help="updates between evaluations")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+
+
+def train(
+    name: str,
+    preset: str,
+    *given: str,
+    out: Path,
+    seed: int,
+    updates: int,
+    games: int,
+    every: int,
+    settings: Sequence[str],
+) -> Curve:
+    """Train ``preset`` on one thread, as far as the run is not there already, and read it.
+
+    ``given`` are further arguments of ``selfplay train``, and ``settings`` fields with values.
+
+    Raises:
+        subprocess.CalledProcessError: the run failed.
+    """
+    directory = RunDirectory(out / f"{name}-seed-{seed}")
+    if not directory.is_finished(updates):
+        print(directory.path.name, file=sys.stderr, flush=True)
+        begin = [
+            *("train", preset, "--seed", str(seed), "--name", directory.path.name, *given),
+            *(f"--run.directory={out}", f"--run.save_every={every}", "--model.threads=1"),
+            *(f"--learning.steps={updates}", f"--collection.games_per_step={games}"),
+            *(f"--evaluation.every={every}", "--evaluation.opponents=[]"),
+            *(f"--{one}" for one in settings),
+        ]
+        begun = (directory.path / "config.toml").exists()
+        arguments = ["train", "--resume", str(directory.path)] if begun else begin
+        subprocess.run([*SELFPLAY, *arguments], stdout=subprocess.DEVNULL, check=True)
+    return Curve.of(directory.path)
+
+
+def over_runs(values: Sequence[float]) -> str:
+    """Return the mean and, of several values, Student's 95% interval."""
+    if len(values) == 1:
+        return f"{mean(values):.3f}"
+    low, middle, high = interval_over_runs(values)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
