@@ -7,8 +7,12 @@ or ``all_actions``; every state counts by its share of the decisions. The magnet
 policy's logarithms, or a copy of the policy that is taken every few updates. So what is left is the algorithm
 and the noise of the games. With a language model, states share their weights.
 
-``fit`` is magnet without a gradient: each logarithm goes half of the way to the target. ``neurd, KL in the
-loss`` has the divergence beside the loss with its own gradient, where ``neurd`` has it in the values.
+``fit`` is magnet without a gradient: each logarithm goes half of the way to the target. With a language model
+one step is for all states, and those with more weight in the loss go further. ``by visits``, ``by root`` and
+``alike`` divide such a step: a state goes 1 - exp(-k) of the way, where k is in proportion to the number of
+the batch's games that meet it, to the square root of this number, or the same for all that were met, and 1 in
+the mean over decisions. ``neurd, KL in the loss`` has the divergence beside the loss with its own gradient,
+where ``neurd`` has it in the values.
 
 The table gives NashConv of a slower average (0.95), in units of the game: the mean over the last four of ten
 evaluations and over seeds, and the largest of these.
@@ -54,7 +58,8 @@ class Method:
     """A loss with its constants.
 
     The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
-    With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``.
+    With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
+    how the states of ``fit`` divide one step.
     """
 
     loss: str
@@ -65,6 +70,7 @@ class Method:
     momentum: float = 0.0
     beta: float = 4.0
     eta: float | None = None
+    divided: str = ""
 
     @property
     def changes(self) -> str:
@@ -72,6 +78,7 @@ class Method:
         parts = [f"copy every {self.every}"] if self.every else []
         parts += ["one seat"] if self.one_seat else []
         parts += [] if self.eta is None else [f"eta {self.eta:g}"]
+        parts += [self.divided] if self.divided else []
         default = Method(self.loss)
         for name in ("rate", "momentum", "beta"):
             if getattr(self, name) != getattr(default, name):
@@ -87,6 +94,7 @@ METHODS = [
         for method in (FIT_ONLY, MAGNET, POLICY, NEURD)
         for alpha in (0.5, 0.8, 1.2)
     ),
+    *(replace(FIT_ONLY, divided=how) for how in ("by visits", "by root", "alike")),
     IN_LOSS,
     *(replace(MAGNET, eta=eta) for eta in (1.25, 0.4, 0.1)),
     *(replace(method, every=every) for method in (MAGNET, POLICY, NEURD) for every in (5, 10)),
@@ -115,7 +123,7 @@ def values_of(
     others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
     baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
     advantage_D = reward_D - baseline_D
-    scale = np.sqrt(np.mean(advantage_D**2))
+    scale = np.sqrt(np.mean(advantage_D**2)) or 1.0  # 0 if all games were the same
     middle_S = np.bincount(state_D, advantage_D, len(count_S)) / (count_S + 1)
     count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
     np.add.at(count_SA, (state_D, action_D), 1)
@@ -177,7 +185,7 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
         magnet_SA = (1 - UNIFORM) * np.exp(normalised(follower, legal_SA)) + UNIFORM * equal_SA
         step_SA = step_of(method, alpha_S[:, None], policy, np.log(magnet_SA), value_SA, legal_SA)
         if method.loss == "fit":
-            step_SA = FIT * step_SA * (share_S[:, None] > 0)
+            step_SA = fitted(method.divided, share_S)[:, None] * step_SA
         else:
             step_SA = method.rate * adam.step(share_S[:, None] * step_SA, update, method.momentum)
         policy = normalised(policy + step_SA, legal_SA)
@@ -188,6 +196,16 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
         slow = mean_with(slow, policy, min(SLOW_DECAY, update / (update + 9)))
         if update % (updates // EVALUATIONS) == 0 and update > updates * (1 - LAST / EVALUATIONS):
             yield np.exp(normalised(slow, legal_SA)) * legal_SA
+
+
+def fitted(divided: str, share_S: FloatArray) -> FloatArray:
+    """Return the share of the way to the target that each state goes; 0 for those that no game met."""
+    met_S = (share_S > 0).astype(float)
+    if not divided:
+        return FIT * met_S
+    weight_S = {"by visits": share_S, "by root": np.sqrt(share_S), "alike": met_S}[divided]
+    way_S: FloatArray = 1 - np.exp(-weight_S / (share_S * weight_S).sum())
+    return way_S
 
 
 @dataclass

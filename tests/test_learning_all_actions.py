@@ -17,10 +17,10 @@ from tiny_models import make_record, tiny_policy
 ALPHA, UNIFORM = 0.5, 0.1
 RMS = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
 PROMPTS = [
-    ([1, 2, 3], LEGAL, 3 / 6, [1.0 / 2.5, -0.75 / 1.5]),
-    ([9, 8], [YES, NO, MAYBE], 2 / 6, [0.0, 2.0 / 1.5, 0.0]),
+    ([1, 2, 3], LEGAL, 5 / 6 * 3**0.5 / (3**0.5 + 2**0.5), [1.0 / 2.5, -0.75 / 1.5]),
+    ([9, 8], [YES, NO, MAYBE], 5 / 6 * 2**0.5 / (3**0.5 + 2**0.5), [0.0, 2.0 / 1.5, 0.0]),
 ]
-"""Prompts of the records with their legal answers, share of answers and advantages drawn to 0."""
+"""Prompts of the records with their legal answers, weight in the loss and advantages drawn to 0."""
 
 
 def gradients(algorithm: AllActions, policy: PolicyModel, records=RECORDS) -> list[torch.Tensor]:

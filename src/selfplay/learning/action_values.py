@@ -11,6 +11,12 @@ by ``PRIOR`` further steps:
 not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games meet a
 prompt, Q is centred there, whatever baseline the advantages have; where one game does, half of its advantage
 remains, without which nothing could be learned from it.
+
+Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
+the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
+games meet, and a policy is exploited where it is weakest. If all counted alike, values from a game or two
+would count as much as those from thousands. A game's prompts together count by its share of the batch's
+steps. In tables (``benchmarks/magnet_in_tables.py``), the square root ends lower than either in most games.
 """
 
 from collections import defaultdict
@@ -33,6 +39,10 @@ Given = tuple[float, bytes, bytes]
 """A temperature, a prompt and an answer to it, as bytes of token ids."""
 
 
+Asked = tuple[float, bytes]
+"""A temperature and a prompt, as bytes of token ids."""
+
+
 class _Step(NamedTuple):
     """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type."""
 
@@ -47,10 +57,12 @@ class _Step(NamedTuple):
 class ActionValues:
     """The values of answers in a batch.
 
+    ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps.
     ``scale`` is what advantages were divided by: the mean over games, weighted by their steps.
     """
 
     values: Mapping[Given, float] = field(default_factory=dict)
+    emphasis: Mapping[Asked, float] = field(default_factory=dict)
     scale: float = 1.0
 
     @classmethod
@@ -58,7 +70,7 @@ class ActionValues:
         """Average the advantages of a whole batch; see the module."""
         steps = list(_steps(records))
         scale_of = _scales(steps)
-        at_prompt: defaultdict[tuple[float, bytes], list[_Step]] = defaultdict(list)
+        at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
         values: dict[Given, float] = {}
@@ -69,12 +81,31 @@ class ActionValues:
                 above[step.drawn].append((step.advantage - middle) / scale_of[step.game])
             for drawn, those in above.items():
                 values[temperature, prompt, drawn] = sum(those) / (len(those) + PRIOR)
-        return cls(values, float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0)
+        scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
+        return cls(values, _emphasis(at_prompt), scale)
 
     def of_answers(self, legal: LegalAnswers) -> FloatArray:
         """Return value_A, the value of each legal answer."""
         given = zip(legal.temperatures, legal.prompts, legal.answers, strict=True)
         return np.array([self.values.get((one, prompt, bytes_of(ids)), 0.0) for one, prompt, ids in given])
+
+    def emphasis_of(self, legal: LegalAnswers) -> FloatArray:
+        """Return emphasis_A, that of each legal answer's prompt."""
+        asked = zip(legal.temperatures, legal.prompts, strict=True)
+        return np.array([self.emphasis.get((one, prompt), 1.0) for one, prompt in asked])
+
+
+def _emphasis(at_prompt: Mapping[Asked, list[_Step]]) -> dict[Asked, float]:
+    """Return, for each prompt, c / sqrt(number of its steps). Their mean over the steps of a game is 1."""
+    roots: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for some in at_prompt.values():
+        roots[some[0].game] += len(some) ** 0.5
+        counts[some[0].game] += len(some)
+    return {
+        asked: counts[some[0].game] / roots[some[0].game] / len(some) ** 0.5
+        for asked, some in at_prompt.items()
+    }
 
 
 def _scales(steps: list[_Step]) -> dict[str, float]:

@@ -62,7 +62,7 @@ class AllActions(Magnetic):
         self.gradient = gradient
         self.beta = beta
 
-    def pull(self, batch: Batch) -> FloatArray:
+    def answer_weights(self, batch: Batch) -> FloatArray:
         """Return the weight of the log-probability of each legal answer; it may be negative."""
         legal = batch.answers
         logprobs = self.logprobs_of(self.adapter, batch)

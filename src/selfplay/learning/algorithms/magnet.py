@@ -50,7 +50,7 @@ class Magnet(Magnetic):
         if self.eta is not None and self.adapter not in batch.others:
             batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
 
-    def pull(self, batch: Batch) -> FloatArray:
+    def answer_weights(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer: the best reply within reach of the magnet."""
         legal = batch.answers
         reply_A = np.log(self.magnet(batch)) + self.values(batch) / self.alpha

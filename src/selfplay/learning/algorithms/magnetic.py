@@ -12,9 +12,11 @@ impossible that was never found to be bad, however rarely its position is reache
 
 Their loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer,
 among all that the model could say, and a subclass defines the weights w, which have no gradient. It is added
-up over the batch's prompts, weighted by the share of answers to each.
+up over the batch's prompts, each weighted by the square root of the number of answers to it (see
+``action_values`` for the reason).
 """
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor
@@ -72,6 +74,15 @@ class Magnetic(BaseAlgo):
         metrics = super().update(batch, float(self.max_generation_len))
         listed = float(batch.answers.visits_P.sum())
         return metrics | {"value_scale": self._known_values.scale, "listed_share": listed}
+
+    def pull(self, batch: Batch) -> FloatArray:
+        """Return the weight of each legal answer relative to its prompt's share of the batch's answers."""
+        pull_A: FloatArray = self.answer_weights(batch) * self._known_values.emphasis_of(batch.answers)
+        return pull_A
+
+    @abstractmethod
+    def answer_weights(self, batch: Batch) -> FloatArray:
+        """Return w_A, the weight of the log-probability of each legal answer."""
 
     def values(self, batch: Batch) -> FloatArray:
         """Return Q_A, the value of each legal answer."""
