@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.geometry import Size
 
-from selfplay.read import metrics as metrics_module
+from selfplay.read import line_tail
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.numbers import number_text
@@ -294,7 +294,7 @@ async def test_a_run_can_be_watched_from_its_start(tmp_path):
 
 
 async def test_a_long_file_is_read_in_pieces_without_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics_module, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(line_tail, "CHUNK_BYTES", 200)
     run = run_of(tmp_path / "run")
     for step in range(1, 101):
         append(run, {"step": step, "wall_time": step})
