@@ -15,12 +15,8 @@ RATINGS_CAPTION = (
 
 def population_charts(run: RunView) -> list[Chart | None]:
     """Return the charts of a run whose policies meet frozen copies."""
-    return [
-        _ratings(run),
-        nash_chart(run) if run.has_population else None,
-        _draws_of_copies(run),
-        *league_charts(run),
-    ]
+    of_members = [_ratings(run), nash_chart(run)] if run.has_population else []
+    return [*of_members, _draws_of_copies(run), *league_charts(run)]
 
 
 def _ratings(run: RunView) -> Chart | None:

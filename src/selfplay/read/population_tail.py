@@ -1,4 +1,4 @@
-"""PopulationTail: reads the moments of a population from ``population.jsonl``."""
+"""PopulationTail: reads the moments of a population from ``standings.jsonl``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ MAX_MOMENTS = 24
 
 
 class _Line(msgspec.Struct):
-    """A line of ``population.jsonl``; see :class:`selfplay.training.population_log.PopulationLog`."""
+    """A line of ``standings.jsonl``; see :class:`selfplay.training.standings_log.StandingsLog`."""
 
     step: int
     policies: list[str]
@@ -26,7 +26,7 @@ class _Line(msgspec.Struct):
 
 
 class PopulationTail(LineTail):
-    """Follows ``population.jsonl``. Damaged lines are skipped.
+    """Follows ``standings.jsonl``. Damaged lines are skipped.
 
     Args:
         path: the file, which need not exist yet.

@@ -53,7 +53,7 @@ class RunDirectorySource:
         self._config: dict[str, Any] = {}
         self._metrics = MetricsTail(path / "metrics.jsonl")
         self._evaluations = EvaluationFiles(path / "evaluation", whole=whole)
-        self._population = PopulationTail(path / "population.jsonl", whole=whole)
+        self._population = PopulationTail(path / "standings.jsonl", whole=whole)
         self._checkpoints = Folder(path / "checkpoints")
         self._meetings: dict[str, dict[str, Meeting]] = {}
         self._meetings_of: Path | None = None

@@ -20,11 +20,11 @@ from selfplay.training.exploiters import Exploiters, RestartableLearners
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
-from selfplay.training.population_log import PopulationLog
 from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
+from selfplay.training.standings_log import StandingsLog
 
 
 class GameSource:
@@ -53,8 +53,8 @@ class GameSource:
         self.pool = assembly.build_pool(config, config.policies, tracker)
         frozen = config.policies if config.league is None else config.league.mains
         self.opponents = FrozenOpponents(config, self.pool, frozen, serving, directory)
-        self.population_log = (
-            PopulationLog(directory.population_file, self.pool) if self.opponents.keeps_copies else None
+        self.standings_log = (
+            StandingsLog(directory.standings_file, self.pool) if self.opponents.keeps_copies else None
         )
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.league = self.scheduler.league
@@ -91,8 +91,8 @@ class GameSource:
 
     async def shutdown(self) -> None:
         """Close the files."""
-        if self.population_log is not None:
-            self.population_log.close()
+        if self.standings_log is not None:
+            self.standings_log.close()
 
     async def begin(self) -> None:
         """Add what the policies start from to the pool."""
@@ -113,8 +113,8 @@ class GameSource:
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
-        if self.population_log is not None:
-            self.population_log.continue_after(step)
+        if self.standings_log is not None:
+            self.standings_log.continue_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play games and draw a batch from the buffer."""
@@ -195,9 +195,9 @@ class GameSource:
             await self.opponents.freeze(step)
         if self.exploiters is not None:
             await self.exploiters.learned(step)
-        if self.population_log is not None:
+        if self.standings_log is not None:
             self.directory.check_epoch()
-            self.population_log.write(step)
+            self.standings_log.write(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""

@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.geometry import Size
 
 from selfplay.read.numbers import number_text
-from selfplay.read.population import Population, Standing
+from selfplay.read.population import COPY, Population, Standing
 from selfplay.read.run_view import RunView
 from selfplay.watch.plot import MUTED, Piece, content_of
 from selfplay.watch.tables import interval_bar, short
@@ -46,25 +46,22 @@ def _matrix(population: Population, room: Size) -> Rows:
     rows = policies if policies and not frozen_met else shown
     cell = max(_NARROW, min(_WIDE, (room.width - names) // len(shown)))
     with_counts = 2 * len(rows) + 4 <= room.height
-    heads = "".join(f"{short(_head(uid), cell - 1):^{cell}}" for uid in shown)
+    heads = "".join(f"{_head(uid, cell - 1):^{cell}}" for uid in shown)
     lines: Rows = [[(f"{'':<{names}}{heads}", MUTED)]]
     for uid in rows:
         cells = [_cell(population.standing(uid, other), cell) for other in shown]
         lines.append([(f"{short(uid, names - 1):<{names}}", ""), *(score for score, _ in cells)])
         if with_counts:
             lines.append([(" " * names, ""), *(games for _, games in cells)])
+    lines += [[], [(_note(population, with_counts), MUTED)]]
     left_out = len(population.members) - len(shown)
-    return [*lines, [], [(_note(population, with_counts), MUTED)], [(_left_out(left_out), MUTED)]]
+    return [*lines, [(f"{left_out} older copies do not fit.", MUTED)]] if left_out > 0 else lines
 
 
 def _note(population: Population, with_counts: bool) -> str:
     after = f", after update {population.step}" if population.step is not None else ""
     below = " Below: the number of games." if with_counts else ""
     return f"Points of the row's model in 100 games; a draw is half a point{after}.{below}"
-
-
-def _left_out(count: int) -> str:
-    return f"{count} older do not fit." if count > 0 else ""
 
 
 def _cell(one: Standing | None, width: int) -> tuple[Piece, Piece]:
@@ -78,8 +75,12 @@ def _cell(one: Standing | None, width: int) -> tuple[Piece, Piece]:
     return (f"{100 * one.score.mid:^{width}.0f}", f"bold {style}"), (games, style)
 
 
-def _head(uid: str) -> str:
-    return uid.removeprefix("fixed-").replace("ckpt-", "")
+def _head(uid: str, width: int) -> str:
+    """Return the head of a column; of a copy, the update after which it was frozen is whole."""
+    if copy := COPY.fullmatch(uid):
+        update, policy = copy["update"], copy["policy"] or ""
+        return short(policy[: max(0, width - len(update))] + update, width)
+    return short(uid.removeprefix("fixed-"), width)
 
 
 def _cycles(population: Population, width: int) -> Rows:

@@ -1,4 +1,4 @@
-"""PopulationLog: who of the pool beats whom after each update, as lines of ``population.jsonl``."""
+"""StandingsLog: who of the pool beats whom after each update, as lines of ``standings.jsonl``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ class _Line(msgspec.Struct):
     pairs: list[tuple[str, str, float, float, float, int]]
 
 
-class PopulationLog:
+class StandingsLog:
     """Appends a line for each update, with :func:`standings`. Of the pairs, it has those that changed.
 
     The fields of a line:
