@@ -139,7 +139,7 @@ def _value_axis(chart: Chart) -> Json:
         axis["tickformat"] = ".2~%"
     elif largest < 1e-3:
         axis["tickformat"] = ".2~e"
-    elif largest >= 1e3:
+    elif largest >= 1e4:
         axis["tickformat"] = "~s"
     if chart.axis == "log":
         positive = [value for value in values if value > 0]

@@ -59,9 +59,9 @@ def _matrix(population: Population, room: Size) -> Rows:
 
 
 def _note(population: Population, with_counts: bool) -> str:
-    after = f", after update {population.step}" if population.step is not None else ""
-    below = " Below: the number of games." if with_counts else ""
-    return f"Points of the row's model in 100 games; a draw is half a point{after}.{below}"
+    after = f" after update {population.step}" if population.step is not None else ""
+    below = " Below: games." if with_counts else ""
+    return f"Points of the row in 100 games{after}; a draw is half a point.{below}"
 
 
 def _cell(one: Standing | None, width: int) -> tuple[Piece, Piece]:
