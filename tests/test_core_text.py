@@ -14,8 +14,9 @@ from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.population import Meeting
 from selfplay.read.rollouts import LoggedRollout
-from selfplay.read.run_view import Meeting, RunView
+from selfplay.read.run_view import RunView
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
 from selfplay.watch.actor_tables import actors_panel
@@ -24,7 +25,8 @@ from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.panels import run_panel, speed_panel
 from selfplay.watch.plot import draw_chart
-from selfplay.watch.tables import heat_map, ratings_table
+from selfplay.watch.population import population_panel
+from selfplay.watch.tables import ratings_table
 from selfplay.watch.widgets import ChartWidget
 
 
@@ -164,7 +166,7 @@ def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
 
     view, room = hostile_view(text), Size(100, 40)
     game = hostile_game(text)
-    panels = (run_panel, speed_panel, evaluation_panel, actors_panel, ratings_table, heat_map)
+    panels = (run_panel, speed_panel, evaluation_panel, actors_panel, ratings_table, population_panel)
     drawn = [panel(view, room) for panel in panels]
     drawn += [header(view, 0.0, 100), header(RunView(text), 0.0, 100), game_text(game, 100)]
     chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0]), Line("b", [1.0], [0.5])])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.read import metrics as metrics_module
+from selfplay.read import line_tail
 from selfplay.read.episodes import outlines_of, read_outline
 from selfplay.read.metrics import MAX_RATED, MetricsTail
 from selfplay.read.run_view import RunView
@@ -55,7 +55,7 @@ def test_a_programs_run_is_read_with_its_policies_and_sub_episodes(program_run):
 
 def test_the_view_does_not_depend_on_the_size_of_a_piece(games_run, monkeypatch):
     whole = read_all(games_run)
-    monkeypatch.setattr(metrics_module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(line_tail, "CHUNK_BYTES", 100)
     source = RunDirectorySource(games_run)
     shares = [source.read().share_read for _ in range(3)]
     assert shares[0] < shares[1] < shares[2] == 1

@@ -20,7 +20,7 @@ from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.report import build_report
 from selfplay.report.episodes import shared_beginning, training_html
-from selfplay.report.plotly import figure_sections
+from selfplay.report.figures import figure_sections
 
 CONFIG = """\
 seed = 3

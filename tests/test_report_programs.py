@@ -25,7 +25,7 @@ from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import COLOURS
 from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.report.plotly import figure_sections
+from selfplay.report.figures import figure_sections
 from test_report_page import Page, build
 
 CONFIG = '[model]\nname = "smollm2-135m"\n\n[program]\ntype = "proposer_solver"\n'

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.geometry import Size
 
-from selfplay.read import metrics as metrics_module
+from selfplay.read import line_tail
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.numbers import number_text
+from selfplay.read.population import Meeting
 from selfplay.read.rollouts import LoggedRollout
-from selfplay.read.run_view import Meeting, RunView
+from selfplay.read.run_view import RunView
 from selfplay.read.series import Series
 from selfplay.read.source import RunDirectorySource
 from selfplay.read.whole_run import load_run
@@ -23,7 +24,8 @@ from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.panels import accounts_panel, run_panel
 from selfplay.watch.plot import draw_chart, sparkline
-from selfplay.watch.tables import heat_map, ratings_table
+from selfplay.watch.population import population_panel
+from selfplay.watch.tables import ratings_table
 from selfplay.watch.terminal_interface import VIEWS, TerminalInterface
 from selfplay.watch.themes import DARK, LIGHT
 from watched_runs import append, read_all, run_of, said, write_log
@@ -143,19 +145,19 @@ def test_ratings_are_shown_with_their_uncertainty(games_run):
 def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
     uids = [f"ckpt-{number}" for number in range(40)] + ["fixed-random"]
     meetings = {uid: {other: Meeting(4, 3, 0) for other in uids if other != uid} for uid in uids}
-    text = heat_map(RunView("", meetings=meetings, meetings_step=7), size).plain
+    text = population_panel(RunView("", meetings=meetings, meetings_step=7), size).plain
     lines = text.split("\n")
     assert len(lines) <= size.height
-    assert all(len(line.rstrip()) <= size.width for line in lines[:-3])
+    assert all(len(line.rstrip()) <= size.width for line in lines[:-2])
     assert lines[1].split()[:2] == ["fixed-random", "·"]
     assert lines[1].split()[2] == "75"
     shown = sum(line.startswith(("ckpt", "fixed")) for line in lines)
-    assert f"{41 - shown} more do not fit" in text
+    assert f"{41 - shown} older copies do not fit" in text
 
 
 def test_games_against_oneself_are_not_a_match():
     view = RunView("", meetings={"ckpt-0": {"ckpt-0": Meeting(10)}})
-    assert "No matches between models" in heat_map(view, Size(80, 20)).plain
+    assert "No matches between models" in population_panel(view, Size(80, 20)).plain
 
 
 def test_accounts_add_up(games_run):
@@ -235,7 +237,7 @@ EXPECTED = {
     "overview": ("Speed", "Time of the last step", "Evaluation", "Accounts", "Work of the last step"),
     "curves": ("step",),
     "ratings": ("rating", "±"),
-    "matches": (),
+    "population": ("default", "random", "rating"),
     "rates": ("━",),
     "game": ("seat 0",),
 }
@@ -264,7 +266,7 @@ async def test_every_view_of_a_programs_run_is_there(program_run):
         "ratings": "seeker",
         "game": "Last episode",
     }
-    expected |= {"matches": "seeker", "rates": "Answers cut at the token"}
+    expected |= {"population": "seeker", "rates": "Answers cut at the token"}
     async with app.run_test(size=(80, 24)) as pilot:
         await look(app, pilot)
         for number, name in enumerate(VIEWS, start=1):
@@ -294,7 +296,7 @@ async def test_a_run_can_be_watched_from_its_start(tmp_path):
 
 
 async def test_a_long_file_is_read_in_pieces_without_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics_module, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(line_tail, "CHUNK_BYTES", 200)
     run = run_of(tmp_path / "run")
     for step in range(1, 101):
         append(run, {"step": step, "wall_time": step})

@@ -21,6 +21,7 @@ from selfplay.read.episodes import LoggedEpisode, first_episodes
 from selfplay.read.numbers import counted
 from selfplay.report.filter import INVALID, TURN_LIMIT, filter_html
 from selfplay.report.games import game_html
+from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
 from selfplay.report.page import page_html
 from selfplay.report.pieces import Shared
 from selfplay.report.plotly import Figure, Json, charts_html, plain
@@ -139,33 +140,14 @@ def _heat_map(rankings: Rankings) -> Figure:
     matrix = rankings.matrix
     place = {uid: row for row, uid in enumerate(matrix.members)}
     order = [place[one.uid] for one in rankings.members]
-    names = [plain(matrix.members[row]) for row in order]
     means = [[_known(matrix.mean_MM[row, column], row != column) for column in order] for row in order]
     largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
-    trace: Json = {
-        "type": "heatmap",
-        "x": names,
-        "y": names,
-        "z": means,
-        "zmin": -largest,
-        "zmax": largest,
-        "colorscale": [[0, "#d9722e"], [0.5, "#f4f4f4"], [1, "#3f7fe0"]],
-        "customdata": [[_about(rankings, row, column) for column in order] for row in order],
-        "hovertemplate": "%{y} against %{x}: %{customdata}<extra></extra>",
-        "hoverongaps": False,
-        "xgap": 1,
-        "ygap": 1,
-    }
-    if len(order) <= _NUMBERS_IN_CELLS:
-        trace |= {"texttemplate": "%{z:+.2f}", "textfont": {"color": "#1c2430"}}
-    layout: Json = {
-        "xaxis": {"title": {"text": "against"}, "type": "category", "side": "top", "showgrid": False},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
-        "hovermode": "closest",
-        "margin": {"l": 48, "r": 12, "t": 60, "b": 10},
-        "height": 110 + 34 * len(order),
-    }
-    return Figure("Payoffs", _MATRIX, [trace], layout)
+    about = [[_about(rankings, row, column) for column in order] for row in order]
+    names = [matrix.members[row] for row in order]
+    cells = heat_cells(names, names, means, about)
+    few = len(names) <= _NUMBERS_IN_CELLS
+    trace = heat_trace(cells, (-largest, largest), "+.2f", "%{customdata}", in_cells=few)
+    return Figure("Payoffs", _MATRIX, [trace], heat_layout(len(order)))
 
 
 def _about(rankings: Rankings, row: int, column: int) -> str:

@@ -32,6 +32,15 @@ class FadingRecord:
         self.wins = DECAY * self.wins + won
         self.draws = DECAY * self.draws + drawn
 
+    @property
+    def effective_games(self) -> float:
+        """The number of games of equal weight that say as much: (sum of weights)^2 / sum of their squares.
+
+        Source: Kish, "Survey Sampling", 1965. It is at most (1 + DECAY) / (1 - DECAY) = 199.
+        """
+        squares = (1 - DECAY ** (2 * self.met)) / (1 - DECAY**2)
+        return self.games**2 / squares if self.met else 0.0
+
 
 class RecentResults:
     """A :class:`FadingRecord` of every policy against every member that it met."""
@@ -52,15 +61,19 @@ class RecentResults:
 
         It is smoothed, (wins + draws / 2 + 1) / (games + 2), and so above 0 and below 1.
         """
-        records = [self._records.get(policy, {}).get(uid, FadingRecord()) for policy in policies]
+        records = [self.record(policy, uid) for policy in policies]
         if sum(one.met for one in records) < RATED_AFTER:
             return None
         points = sum(one.wins + one.draws / 2 for one in records)
         return (points + 1) / (sum(one.games for one in records) + 2)
 
+    def record(self, policy: str, uid: str) -> FadingRecord:
+        """Return a policy's record against a member; it is empty if they never met."""
+        return self._records.get(policy, {}).get(uid, FadingRecord())
+
     def met(self, policy: str, uid: str) -> int:
         """Return the number of games in which a policy met a member."""
-        return self._records.get(policy, {}).get(uid, FadingRecord()).met
+        return self.record(policy, uid).met
 
     def forget(self, uids: Collection[str]) -> None:
         """Delete the records against these members, and their own."""

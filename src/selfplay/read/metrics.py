@@ -1,28 +1,19 @@
 """MetricsTail: reads a growing metrics file in pieces and keeps as much as a screen or a page can show."""
 
-from pathlib import Path
 from typing import Any
 
 from selfplay.read.files import decoded
+from selfplay.read.line_tail import LineTail
 from selfplay.read.series import GrowingSeries, Series
 from selfplay.read.warnings import FoundWarning, warnings_of
 
 POOL = "model-pool/"
-CHUNK_BYTES = 1 << 20
-"""The number of bytes read at a time."""
-MAX_LINE_BYTES = 1 << 24
-"""A longer line counts as damaged."""
 MAX_RATED = 16
 """The ratings of this many models are kept by step; of any others, only the latest."""
-CHECKED_BYTES = 256
-"""The number of bytes of the last line that are read again, to detect a file that was cut and rewritten."""
 
 
-class MetricsTail:
+class MetricsTail(LineTail):
     """Follows ``metrics.jsonl``. Damaged lines are counted and skipped.
-
-    A resumed run cuts the file and continues it. The reader notices that the last line it read is gone, and
-    then reads everything again.
 
     Args:
         path: the file, which need not exist yet.
@@ -34,10 +25,6 @@ class MetricsTail:
         damaged: the number of damaged lines.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._forget()
-
     def _forget(self) -> None:
         self.latest: dict[str, float] = {}
         self.warnings: dict[str, FoundWarning] = {}
@@ -45,45 +32,10 @@ class MetricsTail:
         self.damaged = 0
         self._series: dict[str, GrowingSeries] = {}
         self._rated: set[str] = set()
-        self._offset = 0
-        self._size = 0
-        self._last = b""
-
-    @property
-    def share_read(self) -> float:
-        """The share of the file that has been read; a half-written last line counts as read."""
-        return self._offset / self._size if self._size else 1.0
 
     def series(self) -> dict[str, Series]:
         """Return a copy of every series."""
         return {name: one.series() for name, one in self._series.items()}
-
-    def read(self) -> None:
-        """Read the next piece of the file, of at most ``CHUNK_BYTES`` plus one line.
-
-        Raises:
-            OSError: the file exists but cannot be read.
-        """
-        try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
-            self._forget()
-            return
-        with file:
-            file.seek(self._offset - len(self._last))
-            if file.read(len(self._last)) != self._last:
-                self._forget()
-                file.seek(0)
-            end = self._offset + CHUNK_BYTES
-            while self._offset < end:
-                line = file.readline(MAX_LINE_BYTES)
-                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    self._size = self._offset
-                    return
-                self._offset += len(line)
-                self._last = line[-CHECKED_BYTES:]
-                self._take(line)
-            self._size = max(self._offset, file.seek(0, 2))
 
     def _take(self, line: bytes) -> None:
         """Record one line."""

@@ -1,15 +1,11 @@
 """The charts of play, of answers and of speed."""
 
-import re
 from dataclasses import replace
 
 from selfplay.read.charts import FROM_ZERO, SMALL, Chart, Line, chart, lines_of, share_chart, with_wide_axis
 from selfplay.read.run_view import RunView
 from selfplay.read.series import Series
 from selfplay.read.strength_charts import by_env, rate_lines
-
-COPY = re.compile(r"(?:(?P<policy>.+)-)?ckpt-(?P<update>\d+)")
-"""The uid of a policy's copy in the pool; the policy ``default`` is not named."""
 
 
 def play_charts(run: RunView) -> list[Chart | None]:
@@ -39,7 +35,6 @@ def play_charts(run: RunView) -> list[Chart | None]:
             bounds=FROM_ZERO,
         ),
         *_variety(run),
-        _draws_of_copies(run),
         _failures(run),
     ]
 
@@ -70,26 +65,6 @@ def _variety(run: RunView) -> list[Chart | None]:
         )
         for env_id, named in by_env_id.items()
     ]
-
-
-def _draws_of_copies(run: RunView) -> Chart | None:
-    """Return the chart of how often each copy of a policy was drawn; ``None`` without two of them."""
-    drawn = {uid: figures["drawn"] for uid, figures in run.pool().items() if "drawn" in figures}
-    copies: dict[str, dict[int, float]] = {}
-    for uid in drawn:
-        if found := COPY.fullmatch(uid):
-            copies.setdefault(found["policy"] or "", {})[int(found["update"])] = drawn[uid]
-    if sum(map(len, copies.values())) < 2:
-        return None
-    lines = [
-        Line(policy, [*map(float, sorted(counts))], [counts[update] for update in sorted(counts)])
-        for policy, counts in sorted(copies.items())
-    ]
-    total = sum(drawn.values())
-    others = [f"{uid} {drawn[uid] / total:.1%}" for uid in sorted(drawn) if not COPY.fullmatch(uid)]
-    rest = f" Of all draws, {', '.join(others)}." if others else ""
-    caption = f"Games for which each copy was drawn so far, by the update after which it was frozen.{rest}"
-    return chart("Draws of each copy", lines, caption, bounds=FROM_ZERO)
 
 
 def _failures(run: RunView) -> Chart | None:

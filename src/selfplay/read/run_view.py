@@ -5,12 +5,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol
 
-import msgspec
-
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.evaluations import Evaluation, unplayable_warnings
 from selfplay.read.fine_tuning import FineTuning
 from selfplay.read.metrics import POOL
+from selfplay.read.population import Meeting, Population, population_of_meetings
 from selfplay.read.series import Series
 from selfplay.read.warnings import FoundWarning, RunWarning
 
@@ -35,19 +34,6 @@ class Rating:
     drawn: int = 0
 
 
-class Meeting(msgspec.Struct, frozen=True):
-    """One model's games against another; the games that it neither won nor drew are losses."""
-
-    games: int = 0
-    wins: int = 0
-    draws: int = 0
-
-    @property
-    def score(self) -> float:
-        """Wins plus half of the draws, per game."""
-        return (self.wins + self.draws / 2) / self.games if self.games else 0.0
-
-
 @dataclass(frozen=True)
 class RunView:
     """A run as far as it has been read. Nobody changes one that was handed out.
@@ -63,6 +49,7 @@ class RunView:
         evaluations: the evaluations, by step.
         meetings: games by uid and other uid, from both sides.
         meetings_step: the step after which the meetings were counted.
+        moments: the population at some updates, the newest last; only that one may have pairs.
         game: the last finished game or conversation.
         share_read: the share of the recorded data that has been read; below 1, more can be read at once.
         trouble: why nothing could be read this time; empty if nothing is wrong.
@@ -82,6 +69,7 @@ class RunView:
     evaluations: list[Evaluation] = field(default_factory=list)
     meetings: dict[str, dict[str, Meeting]] = field(default_factory=dict)
     meetings_step: int | None = None
+    moments: list[Population] = field(default_factory=list)
     game: LoggedEpisode | None = None
     share_read: float = 1.0
     trouble: str = ""
@@ -186,6 +174,18 @@ class RunView:
                 uid, measure = rest.rsplit("/", 1)
                 found.setdefault(uid, {})[measure] = value
         return found
+
+    def population(self) -> Population | None:
+        """Return the newest moment of the population, or else what the meetings say; ``None`` without any."""
+        if self.moments:
+            return self.moments[-1]
+        return population_of_meetings(self.meetings, self.meetings_step)
+
+    @property
+    def has_population(self) -> bool:
+        """Whether a policy has met frozen copies, as far as is known."""
+        population = self.population()
+        return population is not None and population.has_copies
 
     def ratings(self) -> list[Rating]:
         """Return the latest ratings, best first; empty if no model has been rated."""

@@ -14,7 +14,9 @@ from selfplay.read.evaluation_files import EvaluationFiles
 from selfplay.read.files import Folder, decoded, number_of
 from selfplay.read.fine_tuning import FineTuning, FineTuningFiles
 from selfplay.read.metrics import MetricsTail
-from selfplay.read.run_view import Meeting, RunView
+from selfplay.read.population import Meeting
+from selfplay.read.population_tail import PopulationTail
+from selfplay.read.run_view import RunView
 
 MAX_STATE_BYTES = 1 << 26
 """A larger state.json (one that contains a large buffer) is not read."""
@@ -43,7 +45,7 @@ class RunDirectorySource:
 
     Args:
         path: the run's directory.
-        whole: keep the long fields of evaluations.
+        whole: keep the long fields of evaluations, and the pairs of every moment of the population.
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
@@ -51,6 +53,7 @@ class RunDirectorySource:
         self._config: dict[str, Any] = {}
         self._metrics = MetricsTail(path / "metrics.jsonl")
         self._evaluations = EvaluationFiles(path / "evaluation", whole=whole)
+        self._population = PopulationTail(path / "standings.jsonl", whole=whole)
         self._checkpoints = Folder(path / "checkpoints")
         self._meetings: dict[str, dict[str, Meeting]] = {}
         self._meetings_of: Path | None = None
@@ -69,12 +72,14 @@ class RunDirectorySource:
             self._read_config()
             self._metrics.read()
             self._evaluations.read()
+            self._population.read()
             self._read_meetings()
             self._tuning = self._tuning_files.read(self._iterations())
             self._read_game()
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
         metrics = self._metrics
+        read = (metrics, self._evaluations, self._population)
         return RunView(
             name=self.path.resolve().name,
             config=self._config,
@@ -86,8 +91,9 @@ class RunDirectorySource:
             evaluations=self._evaluations.evaluations(),
             meetings=self._meetings,
             meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
+            moments=self._population.moments(),
             game=self._game,
-            share_read=1.0 if trouble else min(metrics.share_read, self._evaluations.share_read),
+            share_read=1.0 if trouble else min(one.share_read for one in read),
             trouble=trouble,
             in_use=in_use,
             tuning=self._tuning,

@@ -11,9 +11,9 @@ from selfplay.read.series import Series
 
 
 def strength_charts(run: RunView) -> list[Chart | None]:
-    """Return the charts of a run's evaluations and ratings."""
+    """Return the charts of a run's evaluations and ratings; NashConv is shown with a population, if any."""
     draws = any(one.draws for one in run.evaluations)
-    nash, shares = nash_lines(run), measure_lines(run, shares=True)
+    shares = measure_lines(run, shares=True)
     return [
         share_chart(
             "Win rate in evaluation matches",
@@ -25,12 +25,7 @@ def strength_charts(run: RunView) -> list[Chart | None]:
             rate_lines(run, "Draws") if draws else [],
             "In many games a draw is the best possible result against perfect play.",
         ),
-        chart(
-            "NashConv",
-            nash if len(nash) > 1 else [replace(line, name="") for line in nash],
-            "The gain of best responses against this policy, summed over seats; 0 is an equilibrium.",
-            bounds=FROM_ZERO,
-        ),
+        None if run.has_population else nash_chart(run),
         share_chart(
             "Win rate in rolling evaluation",
             lines_of(by_env(run, "evaluation-", "Win Rate")),
@@ -61,6 +56,17 @@ def match_name(run: RunView, env_id: str, opponent: str) -> str:
     """Return the name of a series of matches; the environment is part of it if there are several."""
     title = match_title(env_id, opponent)
     return title if len(run.plays()) > 1 else title.removeprefix(f"{env_id} ")
+
+
+def nash_chart(run: RunView) -> Chart | None:
+    """Return the chart of the NashConv of every exactly evaluated environment."""
+    lines = nash_lines(run)
+    return chart(
+        "NashConv",
+        lines if len(lines) > 1 else [replace(line, name="") for line in lines],
+        "The gain of best responses against this policy, summed over seats; 0 is an equilibrium.",
+        bounds=FROM_ZERO,
+    )
 
 
 def nash_lines(run: RunView) -> list[Line]:

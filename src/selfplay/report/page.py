@@ -13,9 +13,9 @@ from plotly.offline import get_plotlyjs
 from selfplay.core import InputError
 from selfplay.read.whole_run import WholeRun, beside_solo, load_run
 from selfplay.report.episodes import evaluation_html, training_html
+from selfplay.report.figures import figure_sections
 from selfplay.report.head import origin_html, subtitle_html, tiles_html, warnings_html
-from selfplay.report.meetings import meetings_html
-from selfplay.report.plotly import charts_html, figure_sections
+from selfplay.report.plotly import charts_html
 from selfplay.report.policy_table import policy_html
 from selfplay.report.tables import before_and_after_html
 from selfplay.report.tuning import decisions_html, jobs_html
@@ -64,9 +64,7 @@ def report_html(run: WholeRun) -> str:
         + _section("Decisions by truth", decisions_html(run)),
         evaluated=evaluation_html(run),
         charts=charts,
-        policy=_section("What it plays", policy_html(run))
-        + _section("Who beats whom", meetings_html(run))
-        + _section("Jobs", jobs_html(run)),
+        policy=_section("What it plays", policy_html(run)) + _section("Jobs", jobs_html(run)),
         games=training_html(run),
         config=_config_html(run),
         empty="" if run.lines or run.evaluations or run.episodes else _EMPTY,

@@ -3,20 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import COLOURS, WHOLE, Chart, Line
-from selfplay.read.whole_run import WholeRun
 
 FEW_STEPS = 12
 """Up to this many steps, the axis has a tick for each; with more, Plotly chooses whole steps by itself."""
 FEW_POINTS = 40
 """The points of a line with up to this many are marked."""
-MAX_RATINGS = 30
-"""The largest number of models in the chart of ratings."""
 MARGIN = 0.02
 """The free space below 0% and above 100%, in which lines at the edge can be seen."""
 
@@ -25,12 +21,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A titled figure: Plotly's traces, and the layout options that differ from the page's own."""
+    """A titled figure: Plotly's traces, and the layout options that differ from the page's own.
+
+    ``lines`` of text stand below it. A ``wide`` one has a row of the page for itself.
+    """
 
     title: str
     caption: str
     traces: list[Json]
     layout: Json
+    lines: tuple[str, ...] = ()
+    wide: bool = False
 
 
 def charts_html(
@@ -52,9 +53,9 @@ def charts_html(
             place = f"chart-{len(drawn)}"
             drawn.append({"id": place, "traces": figure.traces, "layout": {**steps, **figure.layout}})
             cards.append(
-                f'<div class="card"><h3>{escape(figure.title)}</h3>'
+                f'<div class="card{" wide" * figure.wide}"><h3>{escape(figure.title)}</h3>'
                 f'<p class="muted">{escape(figure.caption)}</p>'
-                f'<div class="chart" id="{place}"></div></div>'
+                f'<div class="chart" id="{place}"></div>{_lines_html(figure.lines)}</div>'
             )
         note = f'<p class="muted">{escape(notes[title])}</p>' if notes and title in notes else ""
         html.append(
@@ -64,24 +65,9 @@ def charts_html(
     return "".join(html), json.dumps(drawn).replace("<", "\\u003c")
 
 
-def figure_sections(run: WholeRun) -> dict[str, list[Figure]]:
-    """Return the figures by section."""
-    sections: dict[str, list[Figure]] = {"Strength": []}
-    for title, charts in chart_sections(run).items():
-        sections[title] = [figure_of(chart) for chart in charts]
-    if not run.is_program and run.ratings():
-        sections["Strength"].append(_ratings_figure(run))
-    if run.tuning is not None:
-        sections = {title: [_by_iteration(run, one) for one in found] for title, found in sections.items()}
-    return {title: figures for title, figures in sections.items() if figures}
-
-
-def _by_iteration(run: WholeRun, figure: Figure) -> Figure:
-    """Return a figure whose steps are iterations."""
-    axis: Json = {"title": {"text": "iteration", "standoff": 4}}
-    if run.step <= FEW_STEPS:
-        axis["dtick"] = 1
-    return replace(figure, layout={**figure.layout, "xaxis": axis})
+def _lines_html(lines: Sequence[str]) -> str:
+    """Return lines of text as a list; empty without any."""
+    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</ul>" if lines else ""
 
 
 def figure_of(chart: Chart) -> Figure:
@@ -153,7 +139,7 @@ def _value_axis(chart: Chart) -> Json:
         axis["tickformat"] = ".2~%"
     elif largest < 1e-3:
         axis["tickformat"] = ".2~e"
-    elif largest >= 1e3:
+    elif largest >= 1e4:
         axis["tickformat"] = "~s"
     if chart.axis == "log":
         positive = [value for value in values if value > 0]
@@ -164,29 +150,3 @@ def _value_axis(chart: Chart) -> Json:
     if len(chart.bounds) > 1 and largest <= max(chart.bounds):
         return axis | {"range": [*chart.bounds]}
     return axis | ({"rangemode": "tozero"} if chart.bounds else {})
-
-
-def _ratings_figure(run: WholeRun) -> Figure:
-    """Return the latest ratings of the pool's best members, with two standard deviations."""
-    ratings = run.ratings()
-    best = ratings[:MAX_RATINGS][::-1]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [one.mu for one in best],
-        "y": [plain(one.uid) for one in best],
-        "error_x": {"type": "data", "array": [2 * one.sigma for one in best], "width": 3},
-        "marker": {"color": COLOURS[0], "size": 8},
-        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-    }
-    layout = {
-        "xaxis": {"title": {"text": "TrueSkill rating"}},
-        "yaxis": {"type": "category", "automargin": True},
-        "hovermode": "closest",
-        "showlegend": False,
-        "height": max(300, 90 + 22 * len(best)),
-    }
-    caption = "Latest mean, plus and minus two standard deviations."
-    if left_out := len(ratings) - len(best):
-        caption += f" Only the best {len(best)} are shown; {left_out} more are left out."
-    return Figure("Ratings of the pool", caption, [trace], layout)

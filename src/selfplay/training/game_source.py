@@ -24,6 +24,7 @@ from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
+from selfplay.training.standings_log import StandingsLog
 
 
 class GameSource:
@@ -52,6 +53,9 @@ class GameSource:
         self.pool = assembly.build_pool(config, config.policies, tracker)
         frozen = config.policies if config.league is None else config.league.mains
         self.opponents = FrozenOpponents(config, self.pool, frozen, serving, directory)
+        self.standings_log = (
+            StandingsLog(directory.standings_file, self.pool) if self.opponents.keeps_copies else None
+        )
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.league = self.scheduler.league
         self.exploiters = (
@@ -86,7 +90,9 @@ class GameSource:
         """Nothing to do."""
 
     async def shutdown(self) -> None:
-        """Nothing to do."""
+        """Close the files."""
+        if self.standings_log is not None:
+            self.standings_log.close()
 
     async def begin(self) -> None:
         """Add what the policies start from to the pool."""
@@ -107,6 +113,8 @@ class GameSource:
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
+        if self.standings_log is not None:
+            self.standings_log.continue_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play games and draw a batch from the buffer."""
@@ -173,7 +181,7 @@ class GameSource:
         await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
-        """Freeze a copy every ``add_every`` updates.
+        """Freeze a copy every ``add_every`` updates, and log who of the pool beats whom.
 
         Games in flight finish first, because they may be playing against a copy that retires. They are logged
         with this update, so that a checkpoint after it does not lose them.
@@ -187,6 +195,9 @@ class GameSource:
             await self.opponents.freeze(step)
         if self.exploiters is not None:
             await self.exploiters.learned(step)
+        if self.standings_log is not None:
+            self.directory.check_epoch()
+            self.standings_log.write(step)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""

@@ -36,6 +36,7 @@ class RunDirectory:
         self.bests = path / "best"
         self.given = path / "given"
         self.population = path / "population"
+        self.standings_file = path / "standings.jsonl"
         self.evaluation = path / "evaluation"
         self.report_file = path / "report.html"
         self._made = False

@@ -8,7 +8,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer
 
 from selfplay.read.run_view import RunView, Source
-from selfplay.watch.tables import heat_map, ratings_table
+from selfplay.watch.population import population_panel
+from selfplay.watch.tables import ratings_table
 from selfplay.watch.themes import DARK, LIGHT
 from selfplay.watch.widgets import CURVES, RATES, ChartsView, GameView, HeaderLine, OverviewView, TableView
 
@@ -16,8 +17,8 @@ PERIOD = 1.0
 """Seconds between two reads of the source."""
 CATCH_UP = 0.02
 """Seconds between two reads while there is more to read."""
-VIEWS = ("overview", "curves", "ratings", "matches", "rates", "game")
-NOT_OF_TUNING = ("ratings", "matches")
+VIEWS = ("overview", "curves", "ratings", "population", "rates", "game")
+NOT_OF_TUNING = ("ratings", "population")
 """The views that a run through fine-tuning jobs does not have."""
 
 
@@ -92,7 +93,7 @@ class TerminalInterface(App[None]):
             yield OverviewView(self.view, id="overview")
             yield ChartsView(CURVES, self.view, "Nothing has been measured yet.", id="curves")
             yield TableView(ratings_table, self.view, title="Ratings", id="ratings")
-            yield TableView(heat_map, self.view, title="Matches", id="matches")
+            yield TableView(population_panel, self.view, title="Population", id="population")
             yield ChartsView(RATES, self.view, "Nothing has been counted yet.", id="rates")
             yield GameView(self.view, id="game")
         yield Footer()

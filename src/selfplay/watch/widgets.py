@@ -28,7 +28,7 @@ CHART_HEIGHT = 11
 CHART_WIDTH = 60
 """A screen has one column of charts for each multiple of this width in characters, and at least two."""
 
-CURVES = ("Strength", "Rewards", "Learning")
+CURVES = ("Strength", "Population", "Rewards", "Learning")
 RATES = ("Play", "Answers", "Speed")
 """The sections of charts on the two pages."""
 

@@ -1,0 +1,114 @@
+"""StandingsLog: who of the pool beats whom after each update, as lines of ``standings.jsonl``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from selfplay.core.confidence_intervals import Interval
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.standings import Standing, standings
+from selfplay.record.sinks import JsonlSink
+
+SCORE_DIGITS, RATING_DIGITS = 4, 1
+
+
+class _Line(msgspec.Struct):
+    """The part of a line that is read again."""
+
+    step: int
+    pairs: list[tuple[str, str, float, float, float, int]]
+
+
+class StandingsLog:
+    """Appends a line for each update, with :func:`standings`. Of the pairs, it has those that changed.
+
+    The fields of a line:
+
+    - ``step``: the update.
+    - ``policies`` and ``frozen``: the members.
+    - ``pairs``: ``[member, other, low, score, high, games]`` of each pair that is not the same as in the line
+      before; without games, the two are as if they had not met, since one of them started again.
+    - ``ratings``: ``[low, rating, high]`` by member.
+    - ``cycles``: lists of members.
+
+    Args:
+        path: the file.
+        pool: what the lines are about.
+    """
+
+    def __init__(self, path: Path, pool: ModelPool) -> None:
+        self.path = path
+        self.pool = pool
+        self._lines: JsonlSink | None = None
+        self._step = -1
+        self._known: dict[tuple[str, str], list[float]] = {}
+
+    def continue_after(self, step: int) -> None:
+        """Open the file and delete the lines of later updates; damaged lines before them stay.
+
+        Raises:
+            InputError: the file cannot be opened for writing.
+        """
+        self._lines = JsonlSink(self.path)
+        end, self._step, self._known = 0, -1, {}
+        for line, after in _lines_of(self.path):
+            if line is not None and line.step <= step:
+                end, self._step = after, line.step
+                self._known |= {(uid, other): list(figures) for uid, other, *figures in line.pairs}
+        self._lines.truncate(end)
+
+    def write(self, step: int) -> None:
+        """Write the line of an update. One that has its line gets no second one.
+
+        Raises:
+            OSError: the line cannot be written.
+        """
+        assert self._lines is not None, "continue_after comes first"
+        if step <= self._step:
+            return
+        found = standings(self.pool)
+        pairs = {pair: _figures(one) for pair, one in found.pairs.items()}
+        members = {*found.policies, *found.frozen}
+        gone = {
+            pair: [0.0, 0.0, 0.0, 0]
+            for pair, figures in self._known.items()
+            if pair not in pairs and members.issuperset(pair) and figures[-1]
+        }
+        new = {pair: one for pair, one in (pairs | gone).items() if self._known.get(pair) != one}
+        line: dict[str, Any] = {
+            "step": step,
+            "policies": found.policies,
+            "frozen": found.frozen,
+            "pairs": [[*pair, *figures] for pair, figures in new.items()],
+            "ratings": {uid: _rounded(one, RATING_DIGITS) for uid, one in found.ratings.items()},
+            "cycles": found.cycles,
+        }
+        self._lines.write(line)
+        self._step = step
+        self._known |= new
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+def _lines_of(path: Path) -> Iterator[tuple[_Line | None, int]]:
+    """Yield every line, ``None`` for a damaged one, and the offset after it."""
+    end = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        end += len(line)
+        try:
+            yield msgspec.json.decode(line, type=_Line), end
+        except msgspec.DecodeError:
+            yield None, end
+
+
+def _figures(one: Standing) -> list[float]:
+    return [*_rounded(one.score, SCORE_DIGITS), one.games]
+
+
+def _rounded(interval: Interval, digits: int) -> list[float]:
+    return [round(value, digits) for value in interval]
