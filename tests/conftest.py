@@ -15,6 +15,7 @@ STARTS_RAY = {
     "test_cluster_connect",
     "test_cluster_faults",
     "test_cluster_given_adapters",
+    "test_cluster_league",
     "test_cluster_learner_group",
     "test_cluster_payoffs",
     "test_cluster_placement",
