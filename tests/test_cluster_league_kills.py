@@ -22,8 +22,8 @@ from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.run_actors import play_settings
-from selfplay.cluster.services import pool as pool_module
 from selfplay.cluster.services.collector import CollectorService
+from selfplay.cluster.services.journal import Journal
 from selfplay.cluster.services.pool import PoolService
 from selfplay.config import Config
 from selfplay.record import read_metrics
@@ -120,11 +120,11 @@ def config(model) -> Config:  # noqa: F811
     return configure(model, **LEAGUE | more)
 
 
-@pytest.fixture(scope="module", params=[500, 3], ids=["entries", "snapshots"])
+@pytest.fixture(scope="module", params=[False, True], ids=["entries", "snapshots"])
 def whole(request, config, tmp_path_factory):
     """A run that is left alone, what it ended with, and copies of its directory from the moments of kills."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool_module, "SNAPSHOT_EVERY", request.param)
+        patch.setattr(Journal, "is_long", lambda self, entries: request.param)
         directory = tmp_path_factory.mktemp("league")
         run = LeagueServices(config, directory / "run")
         for place in PLACES:
