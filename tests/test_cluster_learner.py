@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.cluster.learners.group import LearnerGroup, LearnerState
 from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.core import InputError, SelfplayError
@@ -518,3 +518,12 @@ async def test_a_policy_starts_again_only_after_the_last_update(tmp_path):
         await one.update(step, records(step), {})
     with pytest.raises(SelfplayError, match="the saved state of update 1 is lost; a resume continues from 2"):
         await one.start_again(1, ["seeker"])
+
+
+async def test_other_learners_of_a_group_know_who_started_again(tmp_path):
+    one = learner(tmp_path / "one", may_start_again=["seeker"])
+    await begun_again(one, 1)
+    other = learner(tmp_path / "other")
+    for policy in BOTH:
+        LearnerState.of(one.learners[policy]).load_into(other.learners[policy])
+    assert [other.learners[policy].age for policy in BOTH] == [1, 0]

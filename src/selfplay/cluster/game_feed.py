@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Any
 
 from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.exploiters import ClusterExploiters
 from selfplay.cluster.handles import found
+from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
 from selfplay.replay.records import EncodeAnswer, records_from_steps
