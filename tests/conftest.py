@@ -21,6 +21,7 @@ STARTS_RAY = {
     "test_cluster_placement",
     "test_cluster_program_collectors",
     "test_cluster_programs",
+    "test_cluster_psro",
     "test_cluster_recipes",
     "test_cluster_seats",
     "test_cluster_serve",
