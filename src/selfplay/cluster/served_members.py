@@ -50,13 +50,12 @@ async def members_served(
             config, EngineSettings.of(config), placement, None, Named(ADAPTER_FILES, namespace)
         )
         starts = EngineStarts(dict(zip(engine_names(config), engines, strict=True)), say)
-        calls = max(1, config.inference.max_queue)
         client = EngineClient(
             engines,
             (),
             frozen=known,
             patience=config.ray.patience,
-            calls_per_engine=calls,
+            calls_per_engine=config.inference.max_queue,
             adapters_only=True,
         )
         try:
