@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ class Services:
             self.directory.lock()
         epoch = self.directory.epoch
         self.tracker = TrackerService("run", directory=str(path), epoch=epoch)
-        self.pool = PoolService("random", 3, directory=str(path / "state" / "pool"), epoch=epoch)
+        self.pool = self.new_pool(str(path / "state" / "pool"))
         self.buffer = BufferService(
             StepBuffer(1000, seed=3, batch_log=BatchLog(path / "batches")),
             in_order=True,
@@ -96,7 +97,7 @@ class Services:
             pool=LocalHandle(self.pool),
             tracker=LocalHandle(self.tracker),
             learner=LocalHandle(self.learner),
-            collectors=[LocalHandle(Waiting(self.pool))],
+            collectors=[LocalHandle(self.new_collector())],
             engines=[],
         )
         self.said = io.StringIO()
@@ -108,6 +109,12 @@ class Services:
         console = Console(file=self.said, width=300)
         self.trainer = Trainer(config, self.directory, games, learners, metrics, console)
         self.before_play = self.play
+
+    def new_pool(self, directory: str) -> PoolService:
+        return PoolService("random", 3, directory=directory, epoch=self.directory.epoch)
+
+    def new_collector(self) -> Any:
+        return Waiting(self.pool)
 
     def new_learner(self) -> LearnerService:
         build = functools.partial(learners_from_config, self.config)

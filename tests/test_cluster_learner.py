@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.cluster.learners.group import LearnerGroup, LearnerState
 from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.core import InputError, SelfplayError
@@ -456,3 +456,74 @@ async def test_a_saved_update_survives_a_power_failure(tmp_path, monkeypatch):
     await update_only(one)
     assert named == ["000001"]
     assert (tmp_path / "learner").stat().st_ino in synced
+
+
+async def begun_again(one: LearnerService, step: int) -> Saved:
+    """Make an update, after which ``seeker`` starts again."""
+    await one.update(step, records(step), {"at": step})
+    return await one.start_again(step, ["seeker"])
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+async def test_a_policy_that_starts_again_plays_as_it_did_at_the_beginning(tmp_path, average):
+    one = learner(tmp_path, average=average, may_start_again=["seeker"])
+    start = weights(one, "seeker")
+    saved = await begun_again(one, 1)
+    assert saved.versions == {"hider": 1, "seeker": 1}
+    assert saved.adapters["hider"] is not None
+    assert saved.adapters["seeker"] is None, "it is the base model"
+    assert (await one.results())["seeker"] is None
+    assert weights(one, "seeker").keys() == start.keys(), "the optimizer is empty"
+    assert all(torch.equal(weights(one, "seeker")[name], start[name]) for name in start)
+    assert (await one.update(2, records(2), {})).adapters["seeker"].endswith("seeker/000002")
+
+
+async def test_a_policy_of_start_starts_again_with_that_adapter(tmp_path):
+    await update_only(earlier := only(tmp_path / "earlier", average=0.0))
+    one = learner(tmp_path / "run", start=Path(path_of(earlier)), may_start_again=["seeker"])
+    saved = await begun_again(one, 1)
+    place = Path(saved.adapters["seeker"])
+    assert place.name == "000001"
+    assert json.loads((place / "delivery.json").read_text())["version"] == 1
+    found, expected = (load_file(path / ADAPTER_FILE) for path in (place, Path(path_of(earlier))))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (await one.results())["seeker"] == str(place)
+    for step in range(2, 2 + KEPT_VERSIONS):
+        await begun_again(one, step)
+    await one.tidy([str(place)])
+    assert len(list(place.parent.iterdir())) == KEPT_VERSIONS + 1
+
+
+async def test_a_learner_that_is_killed_knows_who_started_again(tmp_path):
+    whole = learner(tmp_path / "whole", may_start_again=["seeker"])
+    for step in (1, 2):
+        await begun_again(whole, step)
+    await whole.update(3, records(3), {})
+    await begun_again(learner(tmp_path / "cut", may_start_again=["seeker"]), 1)
+    await begun_again(learner(tmp_path / "cut", may_start_again=["seeker"]), 2)
+    cut = learner(tmp_path / "cut", may_start_again=["seeker"])
+    assert cut.saved().adapters["seeker"] is None
+    assert await cut.start_again(2, ["seeker"]) == cut.saved()
+    await cut.update(3, records(3), {})
+    for policy in BOTH:
+        left, right = weights(whole, policy), weights(cut, policy)
+        assert all(torch.equal(left[name], right[name]) for name in left)
+        found = [load_file(Path((await one.results())[policy]) / ADAPTER_FILE) for one in (whole, cut)]
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0]), "its average"
+
+
+async def test_a_policy_starts_again_only_after_the_last_update(tmp_path):
+    one = learner(tmp_path, may_start_again=["seeker"])
+    for step in (1, 2):
+        await one.update(step, records(step), {})
+    with pytest.raises(SelfplayError, match="the saved state of update 1 is lost; a resume continues from 2"):
+        await one.start_again(1, ["seeker"])
+
+
+async def test_other_learners_of_a_group_know_who_started_again(tmp_path):
+    one = learner(tmp_path / "one", may_start_again=["seeker"])
+    await begun_again(one, 1)
+    other = learner(tmp_path / "other")
+    for policy in BOTH:
+        LearnerState.of(one.learners[policy]).load_into(other.learners[policy])
+    assert [other.learners[policy].age for policy in BOTH] == [1, 0]

@@ -201,7 +201,6 @@ def test_players_of_one_seat_learn_it_alone(model, tmp_path):  # noqa: F811
         ({"league.players": '{default = {role = "main", seats = [2]}}'}, "are not seats of a game for two"),
         ({"league.players": '{"a b" = {role = "main"}}'}, "'a b' is not a valid name"),
         ({"league.self_play": "0.9", "league.forgotten": "0.2"}, "league.forgotten: and league.self_play"),
-        ({"run.runtime": "ray"}, "league: is for runs in one process"),
         ({"population.sample_mode": "pfsp"}, r"population.sample_mode: is not for \[league\]"),
         ({"collection.max_staleness": "1"}, "collection.max_staleness: is not for"),
         ({"envs": '[{id = "kuhn_poker(players=3)", num_players = 3}]'}, "a league plays games for two"),

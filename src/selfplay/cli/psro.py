@@ -21,6 +21,10 @@ def psro(
     name: Annotated[
         str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
     ] = None,
+    runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
+    ] = None,
 ) -> None:
     """Train best responses to mixtures of best responses; the last mixture is a model.
 
@@ -38,6 +42,10 @@ def psro(
         raise InputError("CONFIG", problem, "Try: selfplay psro kuhn")
     if seed is not None:
         overrides["seed"] = str(seed)
+    if runtime is not None:
+        overrides["run.runtime"] = runtime
+    if address is not None:
+        overrides["ray.address"] = address
     config = load_config(words[0], overrides)
     check_psro(config)
     check_installed("selfplay psro")
@@ -45,6 +53,11 @@ def psro(
     if not (path / "psro.toml").exists():
         check_config(config)
     console = Console()
+    if config.run.runtime == "ray":
+        with working(console, "importing Ray"):
+            from selfplay.cluster.ray_import import import_ray
+
+            import_ray(silent=True)
     with working(console, "importing torch"):
         from selfplay.commands.psro import psro as run_psro
 

@@ -27,6 +27,7 @@ from selfplay.core import EpisodeRequest
 from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage_collection import raise_collection_thresholds
 from selfplay.envs.generators import lend_generators_for_good
+from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger
@@ -144,6 +145,7 @@ class ModelPoolActor(PoolService):
         *,
         seed: int = 0,
         rule: SamplingRule | None = None,
+        build_league: BuildLeague | None = None,
         run: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
@@ -156,6 +158,7 @@ class ModelPoolActor(PoolService):
             policies,
             seed=seed,
             rule=rule,
+            build_league=build_league,
             directory=state_directory(run, "pool"),
             epoch=epoch,
         )
@@ -239,6 +242,10 @@ class LearnerActor:
     async def results(self) -> dict[str, str | None]:
         """See :meth:`LearnerService.results`."""
         return await (await self._service.built()).results()
+
+    async def start_again(self, step: int, policies: list[str]) -> Saved:
+        """See :meth:`LearnerService.start_again`."""
+        return await (await self._service.built()).start_again(step, policies)
 
     async def write_adapters(self, directory: str) -> None:
         """See :meth:`LearnerService.write_adapters`."""

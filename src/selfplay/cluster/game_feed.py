@@ -8,6 +8,7 @@ from typing import Any
 
 from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.handles import found
+from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
 from selfplay.replay.records import EncodeAnswer, records_from_steps
@@ -49,6 +50,7 @@ class GameFeed:
         demand: size and readiness of an update's batch.
         add_every: the policies join the pool every ``add_every`` updates.
         opponent_paths: returns the directory of the adapter that joins the pool, by policy.
+        exploiters: those of a league, if there is one.
         patience: seconds without a batch, or in which games do not end, after which the feed gives up.
     """
 
@@ -60,6 +62,7 @@ class GameFeed:
         demand: Demand,
         add_every: int,
         opponent_paths: Paths,
+        exploiters: ClusterExploiters | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self.buffer = buffer
@@ -67,6 +70,7 @@ class GameFeed:
         self.demand = demand
         self.add_every = add_every
         self.opponent_paths = opponent_paths
+        self.exploiters = exploiters
         self.patience = patience
 
     async def next_batch(self, saved: Saved) -> Ready:
@@ -82,7 +86,8 @@ class GameFeed:
             if ready is not None and ready.steps:
                 return ready
             if ready is not None:
-                await self._publish(saved)  # everything was too old: others may begin
+                # Everything was too old, which no game of a league is: others may begin.
+                await self._publish(saved)
         raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
 
     async def announce(self, saved: Saved, *, playing: bool = True) -> None:
@@ -99,6 +104,8 @@ class GameFeed:
                 await self._settle(saved.step)
             if saved.step % self.add_every == 0:
                 await self.add_checkpoints(saved.step)
+            if self.exploiters is not None:
+                saved = await self.exploiters.learned(saved)
         await self._publish(saved)
 
     async def add_checkpoints(self, step: int) -> None:

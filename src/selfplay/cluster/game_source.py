@@ -13,6 +13,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
+from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.run_actors import RunActors
 from selfplay.cluster.services.batches import Demand
@@ -65,6 +66,7 @@ class ClusterGames:
         self.buffer_name = Named("Buffer", namespace)
         self.learners = learners
         batch, games = config.buffer.batch_size, config.collection.games_per_step
+        self.exploiters = None if config.league is None else ClusterExploiters(actors.pool, learners)
         self.feed = GameFeed(
             actors.buffer,
             actors.pool,
@@ -75,7 +77,8 @@ class ClusterGames:
                 failed_share=config.collection.max_failed_fraction,
             ),
             add_every=config.population.add_every,
-            opponent_paths=learners.results,
+            opponent_paths=self._paths_of_copies,
+            exploiters=self.exploiters,
         )
         calls, patience = calls_per_engine(config), config.ray.patience
         self.client = EngineClient(
@@ -106,7 +109,7 @@ class ClusterGames:
 
     async def begin(self) -> None:
         """Fill the pool of a new run."""
-        if await self.actors.pool.current_uid.remote(self.config.policies[-1]) is None:
+        if await self.actors.pool.current_uid.remote(self.config.copied_policies[-1]) is None:
             for one in assembly.fixed_members(self.config):
                 await self.actors.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active)
             for uid in self.serving.results.values():
@@ -151,6 +154,8 @@ class ClusterGames:
         """Log the accounts of games and steps."""
         accounts = await self.feed.accounts()
         self.metrics.log(accounts | {"learner/games_consumed": accounts["accounts/consumed"]})
+        if self.exploiters is not None:
+            self.metrics.log({f"league/{name}": value for name, value in self.exploiters.figures.items()})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""
@@ -193,6 +198,11 @@ class ClusterGames:
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
         return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
+
+    async def _paths_of_copies(self) -> dict[str, str | None]:
+        """Return the adapters that join the pool at regular intervals, by policy."""
+        paths = await self.learners.results()
+        return {policy: paths[policy] for policy in self.config.copied_policies}
 
     async def _begin_to_play(self, step: int) -> None:
         """Play from now on, after update ``step``, if updates are left."""

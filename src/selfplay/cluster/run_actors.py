@@ -119,7 +119,14 @@ def build_learner(
         timeout_seconds=settings.patience,
         placement_group=workers,
     )
-    return LearnerService(group, run, config.model.name, started=list(config.start), epoch=epoch)
+    return LearnerService(
+        group,
+        run,
+        config.model.name,
+        started=list(config.start),
+        may_start_again=[] if config.league is None else config.league.exploiters,
+        epoch=epoch,
+    )
 
 
 def play_settings(config: Config) -> PlaySettings:
@@ -242,13 +249,14 @@ class RunActors:
         )
         population = config.population
         self.pool = self._singleton(ModelPoolActor, "ModelPool").remote(
-            population.sample_mode,
+            config.sample_mode,
             population.max_active_lora,
             tracker,
             population.lag_range,
             config.policies,
             seed=derive_seed(config.seed, "pool"),
             rule=assembly.sampling_rule(config),
+            build_league=partial(assembly.build_league, config),
             run=run,
             epoch=self._epoch,
         )

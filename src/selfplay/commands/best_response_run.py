@@ -10,7 +10,17 @@ from selfplay.core import InputError
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.settled import has_settled
-from selfplay.training.single_process import resume, train
+from selfplay.training.single_process import SingleProcess
+from selfplay.training.start import Runtime, resume_run, start_run
+
+
+def runtime_of(config: Config) -> Runtime:
+    """Return where a configuration's run takes place."""
+    if config.run.runtime == "local":
+        return SingleProcess()
+    from selfplay.cluster.train import Cluster  # imports Ray
+
+    return Cluster()
 
 
 def train_to_the_end(config: Config, directory: Path, console: Console, field: str) -> bool:
@@ -32,11 +42,13 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
     if run.config_file.is_file():
         _check_same(config, directory, field)
         if not _is_trained(run, config):
-            resume(directory, console)
+            address = config.ray.address
+            moved = {} if address is None else {"ray.address": address}
+            resume_run(directory, console, runtime_of(config), moved)
     elif directory.exists() and not run.never_began():
         raise InputError(field, f"{directory} exists and is not a run", "Name another directory")
     else:
-        train(config, directory, console)
+        start_run(config, directory, console, runtime_of(config))
     if _is_trained(run, config):
         return True
     print_line(console, "or give this command again, which goes on to the end")
@@ -44,9 +56,13 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
 
 
 def _check_same(config: Config, directory: Path, field: str) -> None:
-    """Raise an InputError unless the run in ``directory`` has this configuration; it has chosen threads."""
+    """Raise an InputError unless the run in ``directory`` has this configuration.
+
+    It has chosen its threads, and its cluster may have moved.
+    """
     found = load_config(str(directory / "config.toml"), {})
-    if found.model_copy(update={"model": config.model}) != config:
+    ray = found.ray.model_copy(update={"address": config.ray.address})
+    if found.model_copy(update={"model": config.model, "ray": ray}) != config:
         raise InputError(
             field, f"{directory} holds another run", "Name another directory, or give the same options"
         )

@@ -12,7 +12,7 @@ from rich.console import Console
 from selfplay.commands.model_source import ModelSource, find_player
 from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
-from selfplay.core import AgentSpec, Arena, InputError, Rollout
+from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
@@ -206,6 +206,17 @@ def exact_measure(
     console: Console,
     minutes: float = 60.0,
 ) -> NashConvResult:
+    """Compute what :func:`measure_exactly` does."""
+    return asyncio.run(measure_exactly(engine, env, seats, console, minutes))
+
+
+async def measure_exactly(
+    client: InferenceClient,
+    env: EnvSettings,
+    seats: Sequence[str | Mixture[str]],
+    console: Console,
+    minutes: float,
+) -> NashConvResult:
     """Compute the NashConv of the served models in the seats, showing progress.
 
     Raises:
@@ -215,20 +226,17 @@ def exact_measure(
     view.start()
     try:
         view.doing(f"{env.id}: NashConv")
-        measured = asyncio.run(
-            nash_conv(
-                engine,
-                env.id,
-                get_template(env.template),
-                model=seats,
-                timeout=60 * minutes,
-                on_position=view.count,
-                say=view.doing,
-            )
+        return await nash_conv(
+            client,
+            env.id,
+            get_template(env.template),
+            model=seats,
+            timeout=60 * minutes,
+            on_position=view.count,
+            say=view.doing,
         )
     finally:
         view.stop()
-    return measured
 
 
 def _kept_value(

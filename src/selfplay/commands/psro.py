@@ -5,33 +5,36 @@ solves the payoffs for the next mixture. Source: Lanctot et al., "A Unified Game
 Multiagent Reinforcement Learning", 2017, arXiv 1711.00832.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.commands.best_response_run import train_to_the_end
-from selfplay.commands.evaluate import build_engine, exact_measure
+from selfplay.commands.best_response_run import runtime_of, train_to_the_end
+from selfplay.commands.evaluate import build_engine, exact_measure, measure_exactly
 from selfplay.commands.mixture_file import MixtureContent, MixtureEntry, MixtureMember
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config, check_psro
 from selfplay.commands.psro_files import PAYOFFS, Iteration, PsroDirectory, PsroState, member_name
 from selfplay.commands.psro_table import print_psro
-from selfplay.commands.tournament import Tournament, run_tournament
+from selfplay.commands.tournament import Serve, Tournament, run_tournament
 from selfplay.commands.tournament_members import Member
 from selfplay.commands.tournament_schedule import Schedule
 from selfplay.config import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file
+from selfplay.evaluation.mixture import Mixture
+from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, gain_over_mixture
 from selfplay.training.given_adapters import copy_adapter, find_given
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.threads import available_cores, with_chosen_threads
+from selfplay.training.threads import with_chosen_threads
 
 TEMPERATURE = 1.0
 """A member is the policy that it samples from; NashConv is of the same."""
@@ -87,7 +90,9 @@ def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config
     """
     earlier = directory.config()
     if earlier is None:
-        config = with_chosen_threads(config, available_cores(), partial(print_line, console))
+        cores = runtime_of(config).cores(config)
+        if cores is not None:
+            config = with_chosen_threads(config, cores, partial(print_line, console))
     elif _comparable(earlier) != _comparable(config):
         problem = f"{directory.path} holds another PSRO"
         raise InputError("--name", problem, "Choose another name, or give the same configuration")
@@ -101,12 +106,13 @@ def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config
 
 
 def _comparable(config: Config) -> Config:
-    """Return what must stay the same: all but the numbers of threads and of iterations, and the place."""
+    """Return what must stay the same: all but the numbers of threads and of iterations, and the places."""
     _, settings = check_psro(config)
     same = {
         "psro": settings.model_copy(update={"iterations": 1}),
         "model": config.model.model_copy(update={"threads": None}),
         "run": config.run.model_copy(update={"directory": ""}),
+        "ray": config.ray.model_copy(update={"address": None}),
     }
     return config.model_copy(update=same)
 
@@ -125,6 +131,7 @@ class Psro:
         self.env, self.settings = check_psro(config)
         self.directory = directory
         self.console = console
+        self.serve = _serve_on_cluster(config, console) if config.run.runtime == "ray" else None
 
     def first(self) -> PsroState:
         """Return what is known of the first member alone, and write it down."""
@@ -164,7 +171,7 @@ class Psro:
         iteration = Iteration(
             name,
             run.saved_steps()[-1],
-            int(line["accounts/finished"]),
+            int(line.get("accounts/consumed", line["accounts/finished"])),
             int(matrix.games_MM.sum()) // 2,
             (gain.low, gain.mid, gain.high),
             mixture,
@@ -213,7 +220,7 @@ class Psro:
         schedule = Schedule(members, self.settings.payoff_games, None, self.config.seed)
         agents = {one.uid: one.agents(self.env, TEMPERATURE) for one in players}
         tournament = Tournament(players, self.env, schedule, agents, TEMPERATURE, self.config.seed)
-        outcome = run_tournament(tournament, self.directory.path / PAYOFFS, None, self.console)
+        outcome = run_tournament(tournament, self.directory.path / PAYOFFS, None, self.console, self.serve)
         for pair in schedule.pairs:
             names = [members[place] for place in pair]
             if min(outcome.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
@@ -229,7 +236,21 @@ class Psro:
         adapters = self._adapters([*mixture])
         members = [MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight]
         source = self._source(None, tuple(members))
-        engine = build_engine(source, self.console, self.config.seed)
-        seats = source.seats(self.env, "CONFIG")
-        minutes = settings.nash_conv_minutes
-        return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
+        seats, minutes = source.seats(self.env, "CONFIG"), settings.nash_conv_minutes
+        if self.serve is None:
+            engine = build_engine(source, self.console, self.config.seed)
+            return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
+        return asyncio.run(self._measured(self.serve, source, seats, minutes)).nash_conv
+
+    async def _measured(
+        self, serve: Serve, source: ModelSource, seats: Sequence[str | Mixture[str]], minutes: float
+    ) -> NashConvResult:
+        async with serve(source.adapters()) as client:
+            return await measure_exactly(client, self.env, seats, self.console, minutes)
+
+
+def _serve_on_cluster(config: Config, console: Console) -> Serve:
+    """Return what serves members on the configuration's cluster."""
+    from selfplay.cluster.served_members import members_served  # imports Ray
+
+    return lambda adapters: members_served(config, adapters, partial(print_line, console))

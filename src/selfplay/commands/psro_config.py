@@ -32,8 +32,6 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
         raise InputError("envs.0.num_players", problem, "Choose another game")
     if config.policies != [TRAINED]:
         raise InputError("envs.0.policies", "PSRO needs one policy in both seats", "Leave it out")
-    if config.run.runtime != "local":
-        raise InputError("run.runtime", "PSRO trains in one process", 'Set it to "local"')
     if config.inference.temperature != 1:
         problem = "must be 1, the temperature at which the payoffs of a PSRO are played"
         raise InputError("inference.temperature", problem, "Leave it out")

@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,9 @@ CONCURRENCY = 256
 SAMPLES_PER_PAIR = 2
 """Games of a pair that are kept to read: the first deal, in both seat orders."""
 RETRIES = 1
+
+Serve = Callable[[Mapping[str, Path]], AbstractAsyncContextManager[InferenceClient]]
+"""Serves adapters by name, and their base model as ``base``, for as long as the body runs."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Outcome:
     failures: dict[str, int]
 
 
-def run_tournament(tournament: Tournament, out: Path, budget: int | None, console: Console) -> Outcome:
+def run_tournament(
+    tournament: Tournament, out: Path, budget: int | None, console: Console, serve: Serve | None = None
+) -> Outcome:
     """Play the games that ``out`` does not have, and write every file there.
 
     Args:
@@ -96,6 +102,7 @@ def run_tournament(tournament: Tournament, out: Path, budget: int | None, consol
         out: the directory, which may hold an unfinished tournament with the same settings.
         budget: as in the schedule, to be written down.
         console: where progress is shown.
+        serve: serves the members' adapters; without it, this process does.
 
     Raises:
         InputError: the directory cannot be used, or a model cannot be loaded.
@@ -105,7 +112,7 @@ def run_tournament(tournament: Tournament, out: Path, budget: int | None, consol
     try:
         if files.played:
             print_line(console, f"{out} has {len(files.played)} finished games, which are not played again")
-        outcome = _play(tournament, files, console)
+        outcome = asyncio.run(_play(tournament, files, console, serve))
         _write(tournament, files, outcome)
     except OSError as error:
         problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
@@ -115,15 +122,16 @@ def run_tournament(tournament: Tournament, out: Path, budget: int | None, consol
     return outcome
 
 
-def _play(tournament: Tournament, files: TournamentFiles, console: Console) -> Outcome:
+async def _play(
+    tournament: Tournament, files: TournamentFiles, console: Console, serve: Serve | None
+) -> Outcome:
     table, failures = PayoffTable(), Counter[str]()
-    done = _is_complete(tournament.schedule, files)
-    arena = Arena(MembersClient(None, {}) if done else _client(tournament, console))
     view = view_of(console, "games", tournament.schedule.total)
-    view.start()
     try:
-        view.doing(f"playing {tournament.env.name}")
-        asyncio.run(_play_batches(tournament, files, table, failures, arena, view))
+        async with _client(tournament, files, console, serve) as client:
+            view.start()
+            view.doing(f"playing {tournament.env.name}")
+            await _play_batches(tournament, files, table, failures, Arena(client), view)
         if not any(payoff.games for _, payoff in table.items()):
             reason = next(iter(failures), "there was none")
             raise SelfplayError(f"no game of the tournament could be finished: {reason}")
@@ -220,11 +228,22 @@ async def _play_games(
     return reasons
 
 
-def _client(tournament: Tournament, console: Console) -> InferenceClient:
-    """Return a client that answers for every member."""
-    apis = {one.uid: api_client(one.name) for one in tournament.members if one.kind == "api"}
-    models = [one for one in tournament.members if one.kind == "model"]
-    return MembersClient(_engine(models, tournament.seed, console) if models else None, apis)
+@asynccontextmanager
+async def _client(
+    tournament: Tournament, files: TournamentFiles, console: Console, serve: Serve | None
+) -> AsyncIterator[InferenceClient]:
+    """Yield a client that answers for every member, or for none if all games are finished."""
+    done = _is_complete(tournament.schedule, files)
+    members = [] if done else tournament.members
+    apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
+    models = [one for one in members if one.kind == "model"]
+    if not models:
+        yield MembersClient(None, apis)
+    elif serve is None:
+        yield MembersClient(_engine(models, tournament.seed, console), apis)
+    else:
+        async with serve({name: path for one in models for name, path in one.adapters().items()}) as client:
+            yield MembersClient(client, apis)
 
 
 def _engine(models: Sequence[Member], seed: int, console: Console) -> InferenceClient:

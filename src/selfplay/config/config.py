@@ -142,8 +142,6 @@ class Config(Settings):
         if self.league is None:
             return self
         self.league.check_games(self.envs)
-        if self.run.runtime == "ray":
-            raise InputError("league", "is for runs in one process", 'Set run.runtime = "local"')
         if self.population.sample_mode != "mirror":
             raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
         if self.collection.max_staleness:
@@ -186,6 +184,11 @@ class Config(Settings):
         if self.league is not None:
             return list(self.league.players)
         return Games(self.envs).policies
+
+    @property
+    def copied_policies(self) -> list[str]:
+        """The policies of games of which a copy joins the pool every `population.add_every` updates."""
+        return self.policies if self.league is None else self.league.mains
 
     @property
     def sample_mode(self) -> SampleMode:

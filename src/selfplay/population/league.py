@@ -20,7 +20,7 @@ whatever their win rates. A main player that loses to another main player does n
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal
@@ -185,6 +185,13 @@ class League:
             return True
         return random.Random(derive_seed(self.seed, "league reset", player, update)).random() < RESET
 
+    def start_again(self, frozen: Sequence[str], update: int) -> list[str]:
+        """Rate those exploiters that start again, of those that were ``frozen``, as unknown; return them."""
+        again = [player for player in frozen if self.starts_again(player, update)]
+        for player in again:
+            self.pool.start_again(player)
+        return again
+
     def _is_due(self, player: LeaguePlayer, update: int) -> bool:
         last = max((one.iteration or 0 for one in self._copies([player.name])), default=0)
         if update - last >= self.rule.snapshot_updates:
@@ -231,6 +238,10 @@ class League:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that ``state_dict`` returned."""
         self.games = Counter(state)
+
+
+BuildLeague = Callable[[ModelPool], League | None]
+"""Builds the league of a run over its pool, if the run has one."""
 
 
 def forgotten(exploiters: WinRates, past: WinRates) -> WinRates:

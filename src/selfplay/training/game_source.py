@@ -51,8 +51,7 @@ class GameSource:
         batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
         self.buffer = build_buffer(config, tracker, batch_log)
         self.pool = assembly.build_pool(config, config.policies, tracker)
-        frozen = config.policies if config.league is None else config.league.mains
-        self.opponents = FrozenOpponents(config, self.pool, frozen, serving, directory)
+        self.opponents = FrozenOpponents(config, self.pool, config.copied_policies, serving, directory)
         self.standings_log = (
             StandingsLog(directory.standings_file, self.pool) if self.opponents.keeps_copies else None
         )

@@ -40,17 +40,18 @@ class LearnerState:
     tensors: dict[str, NDArray[Any]]
     version: int
     samples_seen: int
+    started: int
 
     @classmethod
     def of(cls, learner: Learner) -> "LearnerState":
         """Return the state of ``learner``."""
         tensors = {name: tensor.numpy() for name, tensor in learner.tensors().items()}
-        return cls(tensors, learner.version, learner.samples_seen)
+        return cls(tensors, learner.version, learner.samples_seen, learner.started)
 
     def load_into(self, learner: Learner) -> None:
         """Load this state into ``learner``. Arrays received through Ray are read-only, so they are copied."""
         tensors = {name: torch.tensor(array) for name, array in self.tensors.items()}
-        learner.load_tensors(tensors, self.version, self.samples_seen)
+        learner.load_tensors(tensors, self.version, self.samples_seen, self.started)
 
 
 class LearnerWorker:
@@ -170,6 +171,11 @@ class LearnerGroup:
         if self.size == 1:
             return self.learners[policy].update(records)
         return self._insist(partial(self._update, records, policy))
+
+    def start_again(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
+        """Let one policy begin again; see ``Learner.start_again``. Workers load it before the next update."""
+        self.learners[policy].start_again(tensors)
+        self._leave()
 
     def close(self) -> None:
         """End the workers."""

@@ -2,9 +2,10 @@
 
 ``learner/000012`` of the run's directory holds the learners after update 12, and what the run needs besides
 them to continue: so whether the learner or the command is killed, the run continues after the newest of
-these. ``versions`` holds the adapters that play and ``averages`` those that opponents and evaluations use,
-where these differ; engines load them from there. Slow work is done in a thread, so that the actor answers
-meanwhile. torch is imported by the actor, not with this module.
+these. ``versions`` holds the adapters that play, ``averages`` those that opponents and evaluations use, where
+these differ, and ``beginnings`` those with which policies begin again; engines load them from there. Slow
+work is done in a thread, so that the actor answers meanwhile. torch is imported by the actor, not with this
+module.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ class LearnerService:
         base_name: name of the base model, for the adapters' configuration.
         started: the policies that start from an adapter; the others play as the base model until their first
             update.
+        may_start_again: the policies that :meth:`start_again` is for, whose beginnings are kept in memory.
         epoch: the run's epoch. Once it is over, writes raise a SelfplayError.
 
     Raises:
@@ -51,6 +53,7 @@ class LearnerService:
         base_name: str,
         *,
         started: Collection[str] = (),
+        may_start_again: Collection[str] = (),
         epoch: Epoch | None = None,
     ) -> None:
         from selfplay.learning.checkpoints import newest_whole
@@ -64,6 +67,7 @@ class LearnerService:
         self.base_name = base_name
         self.alone = list(self.learners) == [TRAINED]
         self.started = started
+        self._beginnings = {policy: self.learners[policy].tensors() for policy in may_start_again}
         self._last: dict[str, Any] = {
             "step": 0,
             "figures": {},
@@ -103,11 +107,22 @@ class LearnerService:
         if step == last:
             return self.saved()
         if step != last + 1:
-            raise SelfplayError(
-                f"the saved state of update {step - 1} is lost; a resume continues from {last}"
-            )
+            raise _lost(step - 1, last)
         records = await batch.records(self.model.encode_answer)
         await asyncio.to_thread(self._learn, step, records, state)
+        return self.saved()
+
+    async def start_again(self, step: int, policies: list[str]) -> Saved:
+        """Let policies begin again after update ``step`` from what they began with, and save them so.
+
+        See :meth:`Learner.start_again`. A repeated call changes nothing.
+
+        Raises:
+            SelfplayError: ``step`` is not the last update.
+        """
+        if step != self._last["step"]:
+            raise _lost(step, self._last["step"])
+        await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:
@@ -147,6 +162,14 @@ class LearnerService:
         for old in self._saved_steps()[:-KEPT]:
             shutil.rmtree(self._step_directory(old), ignore_errors=True)
 
+    def _start_again(self, policies: list[str]) -> None:
+        for policy in policies:
+            self.group.start_again(policy, self._beginnings[policy])
+            if self._differs(policy):
+                self._write_adapter("versions", policy, self.learners[policy].adapter)
+        if policies:
+            self._write_checkpoint(self._step_directory(self._last["step"]), self._last, self._state)
+
     def _results(self) -> dict[str, str | None]:
         results = {}
         for policy, learner in self.learners.items():
@@ -174,6 +197,7 @@ class LearnerService:
             | {
                 "format": STATE_FORMAT,
                 "versions": {policy: learner.version for policy, learner in learners},
+                "started": {policy: learner.started for policy, learner in learners if learner.started},
                 "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
             }
         )
@@ -189,7 +213,8 @@ class LearnerService:
         check_policies(place, checkpoint, self.learners)
         for policy, learner in self.learners.items():
             versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
-            learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy])
+            began = checkpoint.state.get("started", {}).get(policy, 0)
+            learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy], began)
             if learner.result != learner.adapter:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
             if self._differs(policy) and not self._place("versions", policy).exists():
@@ -209,14 +234,16 @@ class LearnerService:
         return (folder if self.alone else folder / policy).absolute()
 
     def _place(self, kind: str, policy: str) -> Path:
-        return self._folder(kind, policy) / f"{self.learners[policy].version:06d}"
+        learner = self.learners[policy]
+        kind = "beginnings" if learner.started and not learner.age else kind
+        return self._folder(kind, policy) / f"{learner.version:06d}"
 
     def _adapter(self, kind: str, policy: str) -> str | None:
         return str(self._place(kind, policy)) if self._differs(policy) else None
 
     def _differs(self, policy: str) -> bool:
         """Return whether a policy is not the base model any more."""
-        return self.learners[policy].version > 0 or policy in self.started
+        return self.learners[policy].age > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
         from selfplay.learning.delivery_file import save_proven_adapter
@@ -228,7 +255,7 @@ class LearnerService:
     def _tidy(self, used: set[Path]) -> None:
         self._check_epoch()
         for policy in self.learners:
-            for kind in ("versions", "averages"):
+            for kind in ("versions", "averages", "beginnings"):
                 folder = self._folder(kind, policy)
                 old = sorted(path for path in folder.glob("*") if path.name.isdigit())
                 for path in old[:-KEPT_VERSIONS]:
@@ -238,3 +265,7 @@ class LearnerService:
     def _check_epoch(self) -> None:
         if self.epoch is not None:
             self.epoch.check()
+
+
+def _lost(step: int, last: int) -> SelfplayError:
+    return SelfplayError(f"the saved state of update {step} is lost; a resume continues from {last}")

@@ -1,6 +1,6 @@
 """RemoteLearners: the learners of a run as its loop sees them; they are in an actor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,11 @@ class RemoteLearners:
         """See ``Learners``."""
         results: dict[str, str | None] = await self._learner.results.remote()
         return results
+
+    async def start_again(self, policies: Collection[str]) -> Saved:
+        """Let policies begin again from what they began with; see :meth:`LearnerService.start_again`."""
+        saved: Saved = await self._learner.start_again.remote(self._step, list(policies))
+        return saved
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """Let the learner delete adapters that are neither in use nor among the newest."""

@@ -3,6 +3,7 @@
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.population.environment_samplers import WeightedEnvSampler
+from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool
 
 NO_LIMIT = 1 << 30
@@ -15,9 +16,12 @@ class GameQueue:
         pool: chooses opponents.
         settings: the games to play.
         ledger: the games that were handed out before.
+        league: chooses the players of training games, if there is one.
     """
 
-    def __init__(self, pool: ModelPool, settings: PlaySettings, ledger: GamesInFlight) -> None:
+    def __init__(
+        self, pool: ModelPool, settings: PlaySettings, ledger: GamesInFlight, league: League | None = None
+    ) -> None:
         self.pool = pool
         self.settings = settings
         self.ledger = ledger
@@ -28,6 +32,7 @@ class GameQueue:
             seed=settings.seed,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
+            league=league,
             pin_evaluation=settings.max_eval_games_per_ckpt is not None,
         )
 

@@ -19,6 +19,7 @@ from selfplay.cluster.services.pool_state import Jobs
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
+from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 
@@ -35,6 +36,7 @@ class PoolService(PoolMembers):
         sample_mode, max_active_lora, tracker, lag_range, seed, rule: as for :class:`ModelPool`; the tracker
             is a handle.
         policies: the policies that play and learn.
+        build_league: builds the run's league, if it has one.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
     """
@@ -49,6 +51,7 @@ class PoolService(PoolMembers):
         *,
         seed: int = 0,
         rule: SamplingRule | None = None,
+        build_league: BuildLeague | None = None,
         directory: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class PoolService(PoolMembers):
             policies,
             seed=seed,
             rule=rule,
+            build_league=build_league,
             directory=directory,
             epoch=epoch,
         )
@@ -93,9 +97,9 @@ class PoolService(PoolMembers):
         self._snapshot_if_long()
 
     def latest_step(self) -> int:
-        """Return the newest update of the weights and the checkpoints."""
+        """Return the newest update of the weights, the checkpoints and the league."""
         checkpoints = [one.iteration or 0 for one in self.pool.opponents()]
-        return max(self.weights.step, *checkpoints)
+        return max(self.weights.step, self.state.turn.step, *checkpoints)
 
     def forget_after(self, step: int) -> None:
         """Forget the checkpoints and matches of later updates, which the learner lost and makes again.

@@ -59,6 +59,13 @@ class RateMatch(_Entry, frozen=True):
     games: list[tuple[str, str, float, str]]
 
 
+class FreezeExploiters(_Entry, frozen=True):
+    """All games of an update have ended; exploiters that are due join the pool, with these adapters."""
+
+    step: int
+    paths: dict[str, str | None]
+
+
 class Publish(_Entry, frozen=True):
     """The policies have new weights."""
 
@@ -109,6 +116,7 @@ PoolEntry = (
     | Sample
     | RateGame
     | RateMatch
+    | FreezeExploiters
     | Publish
     | ForgetAfter
     | Register

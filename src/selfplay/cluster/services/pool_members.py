@@ -7,8 +7,10 @@ from typing import Any, Literal
 from selfplay.cluster.engines.api_models import refuse_credentials
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.journaled import Journaled
+from selfplay.cluster.services.league_turns import LeagueTurn
 from selfplay.cluster.services.pool_state import PoolState
 from selfplay.core.adapters import TRAINED
+from selfplay.population.league import BuildLeague
 from selfplay.population.model_pool import ModelPool, checkpoint_uid
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
@@ -20,6 +22,7 @@ class PoolMembers:
     Args:
         sample_mode, max_active_lora, lag_range, seed, rule: as for :class:`ModelPool`.
         policies: the policies.
+        build_league: builds the run's league, if it has one.
         directory: the journal's directory; ``None`` keeps no journal.
         epoch: the run's epoch; see :class:`Journal`.
     """
@@ -33,13 +36,15 @@ class PoolMembers:
         *,
         seed: int,
         rule: SamplingRule | None,
+        build_league: BuildLeague | None,
         directory: str | None,
         epoch: Epoch | None,
     ) -> None:
         pool = ModelPool(sample_mode, max_active_lora, None, lag_range, seed, rule)
         for policy in policies:
             pool.add_policy(policy)
-        self._kept = Journaled(PoolState(pool, policies), directory, epoch, entries.PoolEntry)
+        league = None if build_league is None else build_league(pool)
+        self._kept = Journaled(PoolState(pool, policies, league), directory, epoch, entries.PoolEntry)
         self._changed = asyncio.Event()
 
     @property
@@ -94,6 +99,21 @@ class PoolMembers:
         if self.pool.ckpt_path(uid) is None:
             self._kept.do(entries.AddPolicy(uid))
         return uid
+
+    def freeze_exploiters(self, step: int, paths: dict[str, str | None]) -> LeagueTurn:
+        """Freeze the exploiters of a league that are due after update ``step``; return what was done.
+
+        All games of the update have ended, and its weights are not published. A repeated call changes
+        nothing, whatever its paths.
+
+        Args:
+            step: the update.
+            paths: the adapter that training has produced by now, by player.
+        """
+        if max(self.state.turn.step, self.state.weights.step) < step:
+            self._kept.do(entries.FreezeExploiters(step, paths))
+            self._changed.set()
+        return self.state.turn
 
     def current_uid(self, policy: str = TRAINED) -> str | None:
         """Return the uid of the latest checkpoint of a policy."""

@@ -12,9 +12,11 @@ from selfplay.cluster.serialization import Packed
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.game_queue import GameQueue
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
+from selfplay.cluster.services.league_turns import LeagueTurn, freeze_exploiters
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
+from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool, iteration_of
 
 
@@ -41,6 +43,7 @@ class PoolState:
     Args:
         pool: the members and their ratings.
         policies: the policies, all of them members.
+        league: the league that chooses the players of training games, if there is one.
 
     Attributes:
         ledger: the games that were handed out.
@@ -48,15 +51,18 @@ class PoolState:
         weights: the newest weights.
         stopped: play has ended.
         last_answer: the last answer to each collector, with the number of its request.
+        turn: what the league did last.
     """
 
-    def __init__(self, pool: ModelPool, policies: Sequence[str]) -> None:
+    def __init__(self, pool: ModelPool, policies: Sequence[str], league: League | None = None) -> None:
         self.pool = pool
+        self.league = league
         self.ledger = GamesInFlight()
         self.queue: GameQueue | None = None
         self.weights = Weights.untrained(policies)
         self.stopped = False
         self.last_answer: dict[str, tuple[int, Jobs]] = {}
+        self.turn = LeagueTurn(0)
 
     def apply(self, entry: entries.PoolEntry) -> Any:
         """Change the state as an entry says, and return the answer to who asked for the change.
@@ -78,6 +84,8 @@ class PoolState:
                 return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
             case entries.RateMatch(step, games):
                 return self._rate_match(step, games)
+            case entries.FreezeExploiters(step, paths):
+                self._freeze_exploiters(step, paths)
             case entries.Publish(weights, consumed):
                 self._rate_held_games()
                 self.weights, self.ledger.consumed = weights, consumed
@@ -120,6 +128,8 @@ class PoolState:
             "weights": self.weights,
             "last_answer": self.last_answer,
             "stopped": self.stopped,
+            "league": None if self.league is None else self.league.state_dict(),
+            "turn": self.turn,
         }
 
     def games(self) -> dict[str, list[Any]]:
@@ -139,11 +149,19 @@ class PoolState:
         self.ledger = msgspec.convert(state["ledger"] | games, GamesInFlight)
         if state["settings"] is not None:
             settings = msgspec.convert(state["settings"], PlaySettings)
-            self.queue = GameQueue(self.pool, settings, self.ledger)
+            self.queue = GameQueue(self.pool, settings, self.ledger, self.league)
             self.queue.scheduler.load_state_dict(state["scheduler"])
         self.weights = msgspec.convert(state["weights"], Weights)
         self.last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
         self.stopped = state["stopped"]
+        if self.league is not None:
+            self.league.load_state_dict(state["league"])
+            self.turn = msgspec.convert(state["turn"], LeagueTurn)
+
+    def _freeze_exploiters(self, step: int, paths: dict[str, str | None]) -> None:
+        assert self.league is not None
+        self._rate_held_games()
+        self.turn = freeze_exploiters(self.league, step, paths)
 
     def _rate_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
         self.ledger.matches.add(step)
@@ -155,11 +173,13 @@ class PoolState:
         self._rate_held_games(payoffs=True)
         removed = self.pool.forget_after(step)
         self.ledger.matches = {match for match in self.ledger.matches if match <= step}
+        if self.turn.step > step:
+            self.turn = LeagueTurn(step)
         if self.queue is not None:
             self.queue.replace_opponents(removed)
 
     def _register(self, collector: str, settings: PlaySettings) -> int:
-        self.queue = self.queue or GameQueue(self.pool, settings, self.ledger)
+        self.queue = self.queue or GameQueue(self.pool, settings, self.ledger, self.league)
         self.last_answer.pop(collector, None)
         return self.ledger.take_back(collector)
 

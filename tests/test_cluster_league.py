@@ -1,0 +1,109 @@
+"""A league on Ray does what one in one process does, also if it is stopped in the middle and resumed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfplay.cluster.game_feed import GameFeed
+from selfplay.cluster.train import resume, train
+from selfplay.core import SelfplayError
+from selfplay.learning.checkpoints import load_adapter
+from selfplay.training.single_process import train as train_locally
+from test_cluster_programs import quiet
+from test_training_league import LEAGUE, copy_of, games, learner_of, same
+from test_training_local import accounts_balance, configure, metrics_of, model  # noqa: F401 - a fixture
+from test_training_programs import adapter
+
+PLAYERS = ("default", "attacker", "finder")
+STEPS, GAMES = 3, 40
+SETTINGS = LEAGUE | {
+    "learning__steps": str(STEPS),
+    "learning__learning_rate": "0.003",
+    "collection__games_per_step": str(GAMES),
+    "evaluation__every": "0",
+}
+ON_RAY = {"run__runtime": "ray"}
+
+
+@pytest.fixture(scope="module")
+def here(model, tmp_path_factory):  # noqa: F811
+    """A run in one process; its exploiters are frozen after update 2."""
+    path = tmp_path_factory.mktemp("here") / "run"
+    train_locally(configure(model, **SETTINGS), path, quiet())
+    return path
+
+
+@pytest.fixture(scope="module")
+def there(model, tmp_path_factory):  # noqa: F811
+    """A run on Ray that had to stop when an exploiter had started again, and was resumed."""
+    path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed._publish
+
+    async def fail(self, saved):
+        if saved.step == 2:
+            raise SelfplayError("stopped by the test")
+        await publish(self, saved)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+        patch.setattr(GameFeed, "_publish", fail)
+        with pytest.raises(SelfplayError, match="stopped by the test"):
+            train(configure(model, **SETTINGS | ON_RAY), path, quiet())
+        patch.setattr(GameFeed, "_publish", publish)
+        resume(path, quiet())
+    return path
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def members(run: Path, step: int) -> dict[str, dict]:
+    """Return the members of the pool in a checkpoint."""
+    state = json.loads((run / "checkpoints" / f"step-{step:06d}" / "state.json").read_text())
+    return {one["uid"]: one for one in state["source"]["pool"]["models"]}
+
+
+def test_the_same_players_meet_in_every_game(here, there):
+    met = [[game.meta["uids"] for game in games(run)] for run in (here, there)]
+    assert len(met[0]) == STEPS * GAMES
+    assert met[0] == met[1]
+    assert {"attacker-ckpt-2", "finder-ckpt-2", "ckpt-2"} < {uid for uids in met[1] for uid in uids}
+
+
+@pytest.mark.parametrize("player", PLAYERS)
+def test_every_player_learns_the_same(here, there, player):
+    for step in range(STEPS + 1):
+        assert close(adapter(here, step, player), adapter(there, step, player)), step
+        assert close(learner_of(here, step, player), learner_of(there, step, player)), step
+    assert not same(adapter(there, 1, player), adapter(there, 0, player))
+
+
+def test_a_main_exploiter_that_was_frozen_starts_again_with_an_empty_optimizer(there):
+    assert same(adapter(there, 2, "attacker"), adapter(there, 0, "attacker"))
+    assert not any(name.startswith("optimizer") for name in learner_of(there, 2, "attacker"))
+    assert any(name.startswith("optimizer") for name in learner_of(there, 3, "attacker"))
+    assert any(name.startswith("optimizer") for name in learner_of(there, 2, "default"))
+
+
+def test_copies_are_what_the_players_had_become(here, there):
+    known = members(there, 3)
+    assert known.keys() == members(here, 2).keys()
+    for uid in ("attacker-ckpt-2", "finder-ckpt-2", "ckpt-2"):
+        assert close(copy_of(here, uid), load_adapter(Path(known[uid]["path_or_name"]))[0]), uid
+
+
+def test_no_game_counts_twice(here, there):
+    def league(run):
+        return [
+            {name: value for name, value in line.items() if name.startswith("league/")}
+            for line in metrics_of(run)
+        ]
+
+    assert league(here) == league(there)
+    last = metrics_of(there)[-1]
+    assert sum(value for name, value in last.items() if "/games/" in name) == STEPS * GAMES
+    assert last["accounts/started"] == last["accounts/finished"] == STEPS * GAMES
+    assert accounts_balance(there)

@@ -1,0 +1,54 @@
+"""Policy-space response oracles on Ray: best responses, payoffs, NashConv, a stop between two stages."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from selfplay.commands import psro as psro_module
+from selfplay.core import SelfplayError
+from test_commands_psro import SHORT, configuration, psro, state_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from playing_model import save_playing_model
+
+
+@pytest.mark.parametrize("nash_conv", ["false", pytest.param("true", marks=pytest.mark.slow)])
+def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
+    tmp_path, monkeypatch, loopback, capsys, nash_conv
+):
+    here, there = tmp_path / "here", tmp_path / "there"
+    text = SHORT.replace("iterations = 2", "iterations = 1")
+    text = text.replace("nash_conv = true", f"nash_conv = {nash_conv}")
+    here.mkdir()
+    model = save_playing_model(tmp_path / "model")
+    assert psro(configuration(here, text, model)) == 0
+    there.mkdir()
+    file = Path(shutil.copy(here / "game.toml", there))
+
+    def stop(*arguments):
+        raise SelfplayError("stopped by the test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psro_module, "run_tournament", stop)
+        assert psro(file, "--runtime", "ray") == 1
+    run = there / "psro" / "member-001"
+    trained = (run / "metrics.jsonl").stat().st_mtime_ns
+    capsys.readouterr()
+    assert psro(file, "--runtime", "ray") == 0
+    assert "a best response" in capsys.readouterr().out
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == trained, "it is not trained again"
+    one, other = (state_of(where / "psro") for where in (here, there))
+    assert other["games"] == one["games"] == [[0, 20], [20, 0]]
+    for first, second in zip(one["iterations"], other["iterations"], strict=True):
+        assert second.pop("nash_conv") == pytest.approx(first.pop("nash_conv"), abs=1e-3)
+        assert first == second
+    mixture = json.loads((there / "psro" / "mixture.json").read_text())
+    adapters = [entry.get("adapter") for entry in mixture["members"]]
+    assert adapters == [None, "member-001/checkpoints/step-000002"]
+    assert 'runtime = "ray"' in (run / "config.toml").read_text()
+    assert psro(file, "--runtime", "ray", "--address", "127.0.0.1:1") == 0, "nothing is left to be done there"
+    assert psro(file) == 2
+    assert "holds another PSRO" in capsys.readouterr().err
