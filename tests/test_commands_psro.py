@@ -254,6 +254,24 @@ def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short
     assert after[3]["mixture"] == {f"member-00{number}": 0.25 for number in range(4)}
 
 
+def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_no_iteration_is_lost(short, tmp_path, capsys):
+    shutil.copytree(short.parent, tmp_path / "copy")
+    file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
+    config = (directory / "psro.toml").read_text()
+    (directory / "psro.toml").write_text(config.replace("minutes = 10.0", "minutes = 1e-09"))
+    assert psro(file, "--psro.iterations", 3, "--evaluation.nash_conv_minutes", "1e-09") == 0
+    assert "NashConv of the mixture is left out: scoring the" in " ".join(capsys.readouterr().out.split())
+    found = [one["nash_conv"] is None for one in state_of(directory)["iterations"]]
+    assert found == [False, False, False, True]
+
+
+def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys):
+    file = tmp_path / "game.toml"
+    shutil.copy(short.parent / "game.toml", file)
+    assert psro(file, "--evaluation.nash_conv_minutes", "1e-09") == 2
+    assert "Allow more time" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("change", [["--psro.solver", "nash"], ["--learning.steps", "3"], ["--seed", "1"]])
 def test_another_configuration_is_refused(short, change, capsys):
     capsys.readouterr()

@@ -26,6 +26,7 @@ from selfplay.config import Config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file
+from selfplay.evaluation.nash_conv import TooSlow
 from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, gain_over_mixture
 from selfplay.training.given_adapters import copy_adapter, find_given
@@ -222,7 +223,13 @@ class Psro:
         return outcome.table.matrix(members)
 
     def _nash_conv(self, mixture: Mapping[str, float]) -> float | None:
-        """Return the NashConv of a mixture, if the configuration asks for it."""
+        """Return the NashConv of a mixture, if the configuration asks for it.
+
+        A mixture of several members takes longer than the first one. If that is too long, there is none.
+
+        Raises:
+            InputError: the first member's takes too long.
+        """
         settings = self.config.evaluation
         if not settings.nash_conv:
             return None
@@ -232,4 +239,10 @@ class Psro:
         engine = build_engine(source, self.console, self.config.seed)
         seats = source.seats(self.env, "CONFIG")
         minutes = settings.nash_conv_minutes
-        return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
+        try:
+            return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
+        except TooSlow as error:
+            if len(mixture) == 1:
+                raise
+            print_line(self.console, f"warning: NashConv of the mixture is left out: {error.problem}")
+            return None

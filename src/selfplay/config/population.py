@@ -100,6 +100,7 @@ class EvaluationSettings(Settings):
     nash_conv: bool = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
     nash_conv_minutes: float = Field(default=10.0, gt=0)
-    """Time limit of a NashConv. If the first positions show that it would take longer, that is an error."""
+    """Time limit of a NashConv. One that takes longer is an error before training; later it is left out, with
+    a warning."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""

@@ -14,7 +14,7 @@ from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.mixture import Mixture
-from selfplay.evaluation.nash_conv import nash_conv
+from selfplay.evaluation.nash_conv import TooSlow, nash_conv
 from selfplay.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
@@ -64,7 +64,11 @@ class Evaluations:
         self.directory = directory
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
-        """Measure after update ``step``; return the headline figures by name."""
+        """Measure after update ``step``; return the headline figures by name.
+
+        Raises:
+            InputError: NashConv cannot be computed, or takes too long in the first evaluation.
+        """
         summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
             of_env = f" in {env.name}" if len(self.config.envs) > 1 else ""
@@ -85,22 +89,42 @@ class Evaluations:
                 invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
-                progress.say(f"{env.name}: NashConv")
-                with progress.counting("positions"):
-                    exact = await nash_conv(
-                        self.arena.client,
-                        env.id,
-                        get_template(env.template),
-                        model=self._models(env),
-                        timeout=60 * self.config.evaluation.nash_conv_minutes,
-                        on_position=progress.evaluation_game,
-                        say=progress.say,
-                    )
-                self.directory.check_epoch()
-                write_evaluation(directory, step, f"{env.name}-nash-conv", exact)
-                summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
-                if not exact.is_playable:
-                    summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
+                summary |= await self._nash_conv(env, step, progress, of_env)
+        return summary
+
+    async def _nash_conv(
+        self, env: EnvSettings, step: int, progress: RunProgress, of_env: str
+    ) -> dict[str, str]:
+        """Compute NashConv and return its headline figures.
+
+        If it takes too long in a later evaluation than the run's first, it is left out with a warning: what
+        was learned must not be lost because the machine is busy now.
+
+        Raises:
+            InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
+        """
+        progress.say(f"{env.name}: NashConv")
+        try:
+            with progress.counting("positions"):
+                exact = await nash_conv(
+                    self.arena.client,
+                    env.id,
+                    get_template(env.template),
+                    model=self._models(env),
+                    timeout=60 * self.config.evaluation.nash_conv_minutes,
+                    on_position=progress.evaluation_game,
+                    say=progress.say,
+                )
+        except TooSlow as error:
+            if step == 0:
+                raise
+            progress.warn_of(step, f"NashConv of {env.name} is left out: {error.problem}")
+            return {}
+        self.directory.check_epoch()
+        write_evaluation(self.directory.evaluation, step, f"{env.name}-nash-conv", exact)
+        summary = {f"NashConv{of_env}": f"{exact.nash_conv:.3f}"}
+        if not exact.is_playable:
+            summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
         return summary
 
     async def _match(
