@@ -241,6 +241,36 @@ def test_a_killed_psro_goes_on_and_ends_as_one_left_alone(short, tmp_path):
         assert differences(fingerprint(short / member), fingerprint(psro_directory / member)) == []
 
 
+def test_a_moved_psro_goes_on_in_the_middle_of_a_training_and_of_the_payoff_games(short, tmp_path):
+    there, moved = tmp_path / "there", tmp_path / "moved"
+    there.mkdir()
+    shutil.copy(short.parent / "game.toml", there)
+    games = there / "psro" / "payoffs" / "games.jsonl"
+    member = there / "psro" / "member-002"
+
+    def is_training() -> bool:
+        return (member / "checkpoints" / "step-000001").exists()
+
+    def plays_last_payoffs() -> bool:
+        return (member / "report.html").exists() and games.read_bytes().count(b"\n") >= 25
+
+    for there_is in (is_training, plays_last_payoffs):
+        command = [str(there / "game.toml"), "--run.directory", str(there), "--name", "psro"]
+        assert kill_when(command, there_is)
+        there.rename(moved)
+        there, moved = moved, there
+        games, member = (there / "psro" / one.relative_to(moved / "psro") for one in (games, member))
+    assert psro(there / "game.toml") == 0
+    assert snapshot(there / "psro") == snapshot(short)
+    for name in ("member-001", "member-002"):
+        assert differences(fingerprint(short / name), fingerprint(there / "psro" / name)) == []
+
+
+def test_a_member_that_has_joined_keeps_no_copies_of_the_others(short):
+    assert (short / "member-002" / "checkpoints" / "step-000002").exists()
+    assert not [*short.glob("member-*/given")]
+
+
 def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short, tmp_path, capsys):
     shutil.copytree(short.parent, tmp_path / "copy")
     file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
@@ -287,9 +317,9 @@ def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_pa
     assert psro(file, *options) == 0
     adapter = (tmp_path / "psro" / "member-000" / "adapter_model.safetensors").read_bytes()
     assert adapter == (start / "checkpoints" / "step-000002" / "adapter_model.safetensors").read_bytes()
-    given = tmp_path / "psro" / "member-001" / "given"
-    for name in ("default", "member-000"):
-        assert (given / name / "adapter_model.safetensors").read_bytes() == adapter
+    config = tomllib.loads((tmp_path / "psro" / "member-001" / "config.toml").read_text())
+    first = str(tmp_path / "psro" / "member-000")
+    assert (config["start"], config["frozen"]) == ({"default": first}, {"member-000": first})
     mixture = json.loads((tmp_path / "psro" / "mixture.json").read_text())
     assert [one["adapter"] for one in mixture["members"]] == [
         "member-000",

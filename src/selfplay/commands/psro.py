@@ -62,7 +62,7 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
         loop = Psro(_begin(config, directory, console), directory, console)
         if (state := directory.state()) is None:
             state = loop.first()
-        loop.write_mixture(state)
+        loop.use(state)
         print_psro(state, tables)
         while len(state.iterations) <= loop.settings.iterations:
             number = len(state.iterations)
@@ -70,7 +70,7 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
             if not loop.train(number, state):
                 return None
             state = loop.joined(number, state)
-            loop.write_mixture(state)
+            loop.use(state)
             print_psro(state, tables)
         return state
     except OSError as error:
@@ -183,8 +183,13 @@ class Psro:
         self.directory.write_state(found)
         return found
 
-    def write_mixture(self, state: PsroState) -> None:
-        """Write the file of the last mixture, with which it is a model's name."""
+    def use(self, state: PsroState) -> None:
+        """Make the last mixture a model's name; delete what the members that have joined no longer need."""
+        self._write_mixture(state)
+        for number in range(1, len(state.members)):
+            self.directory.delete_copies(number)
+
+    def _write_mixture(self, state: PsroState) -> None:
         entries = [
             MixtureEntry(
                 name=name,
