@@ -15,11 +15,13 @@ import pytest
 from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
 from selfplay.evaluation.match_result import GameRecord, MatchResult
 from selfplay.evaluation.result_files import write_evaluation
+from selfplay.read.run_view import Meeting
 from selfplay.read.turns import game_turns
-from selfplay.read.whole_run import load_run
+from selfplay.read.whole_run import WholeRun, load_run
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.report import build_report
 from selfplay.report.episodes import shared_beginning, training_html
+from selfplay.report.meetings import meetings_html
 from selfplay.report.plotly import figure_sections
 
 CONFIG = """\
@@ -506,3 +508,12 @@ def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
     assert "20 more turns are not shown" in html
     assert "[4,000 more characters]" in html
     assert len(html) < 80 * 15_000
+
+
+def test_the_scores_of_a_league_have_wilson_intervals():
+    meetings = {
+        "default": {"attacker-ckpt-2": Meeting(games=10, wins=7, draws=2)},
+        "attacker-ckpt-2": {"default": Meeting(games=10, wins=1, draws=2)},
+    }
+    run = WholeRun("league", config={"league": {"players": {"default": {}}}}, meetings=meetings)
+    assert '<b>80%</b> <span class="interval">(49 to 94, 10)</span>' in meetings_html(run)

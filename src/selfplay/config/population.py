@@ -85,7 +85,7 @@ class EvaluationSettings(Settings):
     every: int = Field(default=0, ge=0)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
     games: int = Field(default=400, ge=2)
-    """Number of games in each match before and after training, with balanced seats."""
+    """Number of games in each match before and after training, also if it ends early; with balanced seats."""
     games_during: int = Field(default=100, ge=2)
     """Number of games in each match during training."""
     patience: int = Field(default=0, ge=0)

@@ -15,13 +15,13 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:
     """Return the share of successes with its Wilson score interval.
 
     With p = successes / trials and z the normal quantile of (1 + confidence) / 2, the bounds are
     (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Source: E. B. Wilson, "Probable inference, the
     law of succession, and statistical inference", JASA 22 (1927) 209-212. Without trials the result is
-    (0, 0, 1).
+    (0, 0, 1). A draw may count as half a success; the interval is then rather too wide than too narrow.
 
     Raises:
         ValueError: there are more successes than trials, a number is negative, or the confidence is outside

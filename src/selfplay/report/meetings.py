@@ -2,6 +2,7 @@
 
 from html import escape
 
+from selfplay.core.confidence_intervals import wilson_interval
 from selfplay.read.run_view import Meeting
 from selfplay.read.whole_run import WholeRun
 
@@ -32,12 +33,14 @@ def meetings_html(run: WholeRun) -> str:
         f'<div class="card scroll"><table class="headline"><thead><tr><th></th>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table>"
         '<p class="muted">Wins and half of the draws of the row\'s player, as a share of its games against '
-        "the column's member (small figures), in all games of the run. Players learn meanwhile, and copies "
-        "do not.</p></div>"
+        "the column's member in all games of the run, with its 95% Wilson interval and the number of games. "
+        "Players learn meanwhile, and copies do not.</p></div>"
     )
 
 
 def _cell_html(met: Meeting, *, own: bool) -> str:
     if own or not met.games:
         return "<td></td>"
-    return f'<td><b>{met.score:.0%}</b> <span class="interval">{met.games:,}</span></td>'
+    low, _, high = wilson_interval(met.score * met.games, met.games)
+    interval = f"{100 * low:.0f} to {100 * high:.0f}, {met.games:,}"
+    return f'<td><b>{met.score:.0%}</b> <span class="interval">({interval})</span></td>'
