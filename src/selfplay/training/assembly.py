@@ -23,7 +23,8 @@ from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League, LeaguePlayer, LeagueRule
-from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import POLICY_UID
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker

@@ -9,7 +9,8 @@ from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.journaled import Journaled
 from selfplay.cluster.services.pool_state import PoolState
 from selfplay.core.adapters import TRAINED
-from selfplay.population.model_pool import ModelPool, checkpoint_uid
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import checkpoint_uid
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 

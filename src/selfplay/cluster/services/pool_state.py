@@ -15,7 +15,8 @@ from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySetting
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
-from selfplay.population.model_pool import ModelPool, iteration_of
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import iteration_of
 
 
 @dataclass(frozen=True)
