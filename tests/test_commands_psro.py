@@ -415,6 +415,25 @@ def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["failed"] == 0
 
 
+def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short, tmp_path):
+    out = tmp_path / "answer"
+    options = ["--updates", 2, "--games-per-step", 16, "--games", 20, "--out", out]
+    assert main([*map(str, ["exploit", short, "--env", "kuhn_poker", *options])]) == 0
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert config["population"]["fixed_opponents"] == ["base", "member-001", "member-002"]
+    mixture = state_of(short)["iterations"][-1]
+    assert config["population"]["weights"] == pytest.approx([*mixture["mixture"].values()])
+    turns = [
+        turn
+        for file in (out / "rollouts").iterdir()
+        for line in file.read_text().splitlines()
+        for turn in json.loads(line)["rollout"]["extras"]["turns"]
+    ]
+    assert {turn["model"] for turn in turns} == {"default", "base", "member-001", "member-002"}
+    result = json.loads((out / "exploitability.json").read_text())
+    assert result["exact"]["nash_conv"] == pytest.approx(mixture["nash_conv"], abs=1e-5)
+
+
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", EndedInput("Rock\ny\nPaper\n\n"))
     assert main(["play", str(solved), "--seat", "0"]) == 0
@@ -423,7 +442,7 @@ def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
     assert not ACTS_ON_A_TERMINAL.search(said)
 
 
-@pytest.mark.parametrize("command", [["exploit"], ["serve"], ["export"]])
+@pytest.mark.parametrize("command", [["serve"], ["export"]])
 def test_commands_for_one_model_refuse_a_mixture(solved, tmp_path, command, capsys):
     assert main([*command, str(solved), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
     assert "is a mixture of several models" in capsys.readouterr().err

@@ -27,7 +27,8 @@ class Iteration(msgspec.Struct):
         training_games: the games that it was trained on.
         payoff_games: finished games in the payoff matrix, of all pairs together.
         gain: low, mid and high of what it gains over the mixture that it was trained against, summed over
-            both seats: a lower bound of that mixture's NashConv. ``None`` for the first member.
+            both seats, whose expectation is a lower bound of that mixture's NashConv. ``None`` for the first
+            member.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
     """

@@ -30,6 +30,9 @@ class PopulationSettings(Settings):
     name in `[frozen]`. Scripted players cannot play a program's roles."""
     weights: list[float] = []
     """For `fixed`: how often each of `fixed_opponents` is drawn, in proportion. If not given, all alike."""
+    places: dict[str, str] = {}
+    """For `fixed`, in games with a policy for each seat: the policy in whose seats a fixed opponent plays, by
+    the opponent's name. One that is not named plays in any seat."""
     add_every: int = Field(default=10, ge=1)
     """Number of updates between the copies of the policy that join the pool."""
     roles: list[str] = []
@@ -62,6 +65,16 @@ class PopulationSettings(Settings):
                 'is empty, but sample_mode "fixed" draws from it',
                 'Name opponents: ["random"]',
             )
+        return self
+
+    @model_validator(mode="after")
+    def _places_are_of_fixed_opponents(self) -> "PopulationSettings":
+        if self.places and self.sample_mode != "fixed":
+            raise InputError("population.places", 'is for sample_mode "fixed"', "Leave it out")
+        unknown = self.places.keys() - set(self.fixed_opponents)
+        if unknown:
+            problem = f"{min(unknown)} is none of the fixed_opponents"
+            raise InputError("population.places", problem, "Name one of them")
         return self
 
     @model_validator(mode="after")

@@ -28,7 +28,8 @@ class OpponentChoice:
 
     Sample modes, all over *active* models; of the checkpoints, over those of one policy:
 
-    - ``fixed``: uniform over the fixed models, or in proportion to their weights.
+    - ``fixed``: uniform over the fixed models, or in proportion to their weights; those of another policy's
+      place are left out.
     - ``mirror``: the current model.
     - ``lagged``: uniform over checkpoints whose lag is in ``lag_range``; the current model if there is none.
       A lag counts checkpoints: 0 is the latest one, 1 the one before it.
@@ -82,7 +83,7 @@ class OpponentChoice:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""
         active = [model for model in self.members.active() if model.policy in ("", policy)]
         if self.mode == "fixed":
-            fixed, weights = self._fixed(), self.rule.weights
+            fixed, weights = self._fixed(policy), self.rule.weights
             return fixed, [weights[one.path_or_name or ""] for one in fixed] if weights else None
         if self.mode == "mirror":
             return [self.members.current(policy)], None
@@ -145,8 +146,8 @@ class OpponentChoice:
         """Return who takes a policy's place if no other model can: ``me``, or else its current model."""
         return me if (me.policy or me.uid) == policy else self.members.current(policy)
 
-    def _fixed(self) -> list[Opponent]:
-        fixed = self.members.fixed()
+    def _fixed(self, policy: str) -> list[Opponent]:
+        fixed = [model for model in self.members.fixed() if model.policy in ("", policy)]
         if not fixed:
             raise InputError(
                 "sample_mode",

@@ -196,18 +196,25 @@ def build_episode(env: EnvSettings) -> GameEpisode:
 
 @dataclass(frozen=True)
 class FixedMember:
-    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only."""
+    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only.
+
+    ``policy`` is the one in whose place it plays in training; empty for any.
+    """
 
     name: str
     kind: Literal["fixed", "script"]
     active: bool
+    policy: str = ""
 
 
 def fixed_members(config: Config) -> list[FixedMember]:
     """Return the fixed opponents of training, and those that play in evaluations only."""
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
+    places = config.population.places
     return [
-        FixedMember(name, "script" if name in PLAYER_NAMES else "fixed", name in training)
+        FixedMember(
+            name, "script" if name in PLAYER_NAMES else "fixed", name in training, places.get(name, "")
+        )
         for name in dict.fromkeys([*training, *evaluating])
     ]
 
@@ -239,7 +246,7 @@ def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None 
     for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):
-        pool.add_fixed(one.name, kind=one.kind, active=one.active)
+        pool.add_fixed(one.name, kind=one.kind, active=one.active, policy=one.policy)
     return pool
 
 

@@ -149,7 +149,7 @@ class Evaluations:
             env.num_players,
             get_template(env.template),
             model=self._models(env),
-            opponent=self._opponent(opponent) if opponent else None,
+            opponent=self._opponents(env, opponent) if opponent else None,
             games=games,
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
@@ -161,13 +161,19 @@ class Evaluations:
             on_rollout=keep,
         )
 
-    def _opponent(self, name: str) -> AgentSpec | Mixture[AgentSpec]:
+    def _opponents(self, env: EnvSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
+        """Return who plays each seat of the opponent."""
         if name != MIXTURE:
-            return opponent_agent(name)
+            return [opponent_agent(name)] * env.num_players
+        return [self._mixture(policy) for policy in env.seats]
+
+    def _mixture(self, policy: str) -> Mixture[AgentSpec]:
+        """Return the fixed opponents that take the place of a policy."""
         population = self.config.population
         names = population.fixed_opponents
-        weights = population.weights or [1.0] * len(names)
-        return Mixture(tuple(map(opponent_agent, names)), tuple(weights))
+        weights = dict(zip(names, population.weights or [1.0] * len(names), strict=True))
+        here = [name for name in names if population.places.get(name, policy) == policy]
+        return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
     def _models(self, env: EnvSettings) -> list[str]:
         """Return the served model of each seat."""
