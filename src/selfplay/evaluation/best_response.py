@@ -1,4 +1,4 @@
-"""What a trained best response gains over the policy that it answers, which bounds exploitability from below."""
+"""What a trained best response gains over the policy that it answers, estimated from games."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class Exploited:
             "minutes": self.minutes,
         }
         return {
-            "kind": "lower_bound",
+            "kind": "best_response_gain",
             "env_id": self.env_id,
             "model": self.model,
             "seats": seats,
@@ -149,8 +149,8 @@ def _notes(result: Exploited) -> list[str]:
     fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     lines = [
-        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of their "
-        "sum is a lower bound of NashConv.",
+        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
+        "their sum is a lower bound of NashConv.",
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
