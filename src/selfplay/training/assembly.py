@@ -265,6 +265,7 @@ def build_league(config: Config, pool: ModelPool) -> League | None:
         settings.forgotten,
         settings.snapshot_win_rate,
         settings.snapshot_updates,
+        settings.main_snapshot_win_rate,
     )
     return League(rule, pool, config.seed)
 
