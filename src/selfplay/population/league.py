@@ -15,8 +15,8 @@ starts again from where it began, a league exploiter with probability ``RESET``.
 regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself.
 
 Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
-even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen members
-to be frozen. A main player that loses to another main player does not turn to its copies.
+even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
+members to be frozen. A main player that loses to another main player does not turn to its copies.
 """
 
 import random
