@@ -1,7 +1,10 @@
-"""Names of models behind an API: what they may contain."""
+"""Models behind an API: what their names may contain, and how many calls they get at once."""
+
+import asyncio
 
 import pytest
 
+from replying_server import completion, http, serving
 from selfplay.cluster.engines.api_models import api_client, check_opponent_name
 from selfplay.cluster.services.pool import PoolService
 from selfplay.core import InputError
@@ -47,3 +50,28 @@ def test_an_address_without_a_password_is_accepted_as_a_name(name, monkeypatch):
     monkeypatch.setenv("OPENROUTER_API_KEY", "a-key")
     check_opponent_name(name, "fixed_opponents")
     assert PoolService("fixed", 2).add_fixed(name) == f"fixed-{name}"
+
+
+async def test_an_api_gets_sixteen_calls_at_once_and_answers_all():
+    arrived, most = 0, 0
+    everyone = asyncio.Event()
+
+    async def reply(writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived, most
+        arrived += 1
+        most = max(most, arrived)
+        if arrived == 16:
+            everyone.set()
+        await everyone.wait()
+        for _ in range(50):  # a seventeenth call would arrive meanwhile
+            await asyncio.sleep(0)
+        arrived -= 1
+        writer.write(http(completion("yes")))
+        await writer.drain()
+
+    async with serving(reply) as server:
+        client = api_client(f"small@http://127.0.0.1:{server.port}/v1")
+        ask = [client.complete([{"role": "user", "content": "?"}]) for _ in range(50)]
+        answers = await asyncio.gather(*ask)
+    assert {one.text for one in answers} == {"yes"}
+    assert (most, len(server.lines)) == (16, 50)

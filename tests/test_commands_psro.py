@@ -241,6 +241,36 @@ def test_a_killed_psro_goes_on_and_ends_as_one_left_alone(short, tmp_path):
         assert differences(fingerprint(short / member), fingerprint(psro_directory / member)) == []
 
 
+def test_a_moved_psro_goes_on_in_the_middle_of_a_training_and_of_the_payoff_games(short, tmp_path):
+    there, moved = tmp_path / "there", tmp_path / "moved"
+    there.mkdir()
+    shutil.copy(short.parent / "game.toml", there)
+    games = there / "psro" / "payoffs" / "games.jsonl"
+    member = there / "psro" / "member-002"
+
+    def is_training() -> bool:
+        return (member / "checkpoints" / "step-000001").exists()
+
+    def plays_last_payoffs() -> bool:
+        return (member / "report.html").exists() and games.read_bytes().count(b"\n") >= 25
+
+    for there_is in (is_training, plays_last_payoffs):
+        command = [str(there / "game.toml"), "--run.directory", str(there), "--name", "psro"]
+        assert kill_when(command, there_is)
+        there.rename(moved)
+        there, moved = moved, there
+        games, member = (there / "psro" / one.relative_to(moved / "psro") for one in (games, member))
+    assert psro(there / "game.toml") == 0
+    assert snapshot(there / "psro") == snapshot(short)
+    for name in ("member-001", "member-002"):
+        assert differences(fingerprint(short / name), fingerprint(there / "psro" / name)) == []
+
+
+def test_a_member_that_has_joined_keeps_no_copies_of_the_others(short):
+    assert (short / "member-002" / "checkpoints" / "step-000002").exists()
+    assert not [*short.glob("member-*/given")]
+
+
 def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short, tmp_path, capsys):
     shutil.copytree(short.parent, tmp_path / "copy")
     file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
@@ -252,6 +282,24 @@ def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short
     after = state_of(directory)["iterations"]
     assert after[:3] == before
     assert after[3]["mixture"] == {f"member-00{number}": 0.25 for number in range(4)}
+
+
+def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_no_iteration_is_lost(short, tmp_path, capsys):
+    shutil.copytree(short.parent, tmp_path / "copy")
+    file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
+    config = (directory / "psro.toml").read_text()
+    (directory / "psro.toml").write_text(config.replace("minutes = 10.0", "minutes = 1e-09"))
+    assert psro(file, "--psro.iterations", 3, "--evaluation.nash_conv_minutes", "1e-09") == 0
+    assert "NashConv of the mixture is left out: scoring the" in " ".join(capsys.readouterr().out.split())
+    found = [one["nash_conv"] is None for one in state_of(directory)["iterations"]]
+    assert found == [False, False, False, True]
+
+
+def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys):
+    file = tmp_path / "game.toml"
+    shutil.copy(short.parent / "game.toml", file)
+    assert psro(file, "--evaluation.nash_conv_minutes", "1e-09") == 2
+    assert "Allow more time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", [["--psro.solver", "nash"], ["--learning.steps", "3"], ["--seed", "1"]])
@@ -269,9 +317,9 @@ def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_pa
     assert psro(file, *options) == 0
     adapter = (tmp_path / "psro" / "member-000" / "adapter_model.safetensors").read_bytes()
     assert adapter == (start / "checkpoints" / "step-000002" / "adapter_model.safetensors").read_bytes()
-    given = tmp_path / "psro" / "member-001" / "given"
-    for name in ("default", "member-000"):
-        assert (given / name / "adapter_model.safetensors").read_bytes() == adapter
+    config = tomllib.loads((tmp_path / "psro" / "member-001" / "config.toml").read_text())
+    first = str(tmp_path / "psro" / "member-000")
+    assert (config["start"], config["frozen"]) == ({"default": first}, {"member-000": first})
     mixture = json.loads((tmp_path / "psro" / "mixture.json").read_text())
     assert [one["adapter"] for one in mixture["members"]] == [
         "member-000",
@@ -367,6 +415,25 @@ def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["failed"] == 0
 
 
+def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short, tmp_path):
+    out = tmp_path / "answer"
+    options = ["--updates", 2, "--games-per-step", 16, "--games", 20, "--out", out]
+    assert main([*map(str, ["exploit", short, "--env", "kuhn_poker", *options])]) == 0
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert config["population"]["fixed_opponents"] == ["base", "member-001", "member-002"]
+    mixture = state_of(short)["iterations"][-1]
+    assert config["population"]["weights"] == pytest.approx([*mixture["mixture"].values()])
+    turns = [
+        turn
+        for file in (out / "rollouts").iterdir()
+        for line in file.read_text().splitlines()
+        for turn in json.loads(line)["rollout"]["extras"]["turns"]
+    ]
+    assert {turn["model"] for turn in turns} == {"default", "base", "member-001", "member-002"}
+    result = json.loads((out / "exploitability.json").read_text())
+    assert result["exact"]["nash_conv"] == pytest.approx(mixture["nash_conv"], abs=1e-5)
+
+
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", EndedInput("Rock\ny\nPaper\n\n"))
     assert main(["play", str(solved), "--seat", "0"]) == 0
@@ -375,7 +442,7 @@ def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
     assert not ACTS_ON_A_TERMINAL.search(said)
 
 
-@pytest.mark.parametrize("command", [["exploit"], ["serve"], ["export"]])
+@pytest.mark.parametrize("command", [["serve"], ["export"]])
 def test_commands_for_one_model_refuse_a_mixture(solved, tmp_path, command, capsys):
     assert main([*command, str(solved), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
     assert "is a mixture of several models" in capsys.readouterr().err

@@ -367,3 +367,18 @@ def test_the_factors_of_policies_have_been_replaced_by_rates_of_their_own():
     assert "Write [learning.policies.NAME] with learning_rate and learning_rate_end" in line
     assert "\n" not in line
     assert load_config("quickstart", {"learning.policy_rates": "{}"}) == load_config("quickstart", {})
+
+
+@pytest.mark.parametrize(
+    ("places", "problem"),
+    [
+        ({"other": "first"}, "other is none of the fixed_opponents"),
+        ({"random": "third"}, "there is no policy third"),
+        ({"random": "first"}, "no fixed opponent plays in the place of second"),
+    ],
+)
+def test_the_places_of_fixed_opponents_are_checked(places, problem):
+    games = [{"id": "kuhn_poker", "policies": ["first", "second"]}]
+    population = {"sample_mode": "fixed", "fixed_opponents": ["random"], "places": places}
+    with pytest.raises(InputError, match=rf"population.places: .*{problem}"):
+        _load_dict({"envs": games, "population": population})

@@ -209,7 +209,7 @@ async def test_scoring_has_a_time_limit():
         async def score(self, messages, completions, *, model=None):
             await asyncio.Event().wait()
 
-    with pytest.raises(SelfplayError, match="scoring 12 positions"):
+    with pytest.raises(exact.TooSlow, match=r"scoring the 12 positions of kuhn_poker took over 0\.01 s"):
         await measure(SilentClient(uniform), timeout=0.01)
 
 
@@ -238,7 +238,7 @@ async def test_a_game_that_would_take_too_long_is_given_up_after_the_first_posit
     seconds = iter([0.0, 50.0])
     monkeypatch.setattr(exact, "perf_counter", lambda: next(seconds))
     client = TabularClient(uniform)
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(exact.TooSlow) as raised:
         await measure(client, timeout=100.0)
     assert raised.value.problem == (
         "scoring the 12 positions of kuhn_poker would take about 120 s, and the limit is 100 s"

@@ -185,6 +185,29 @@ def test_an_exploiter_is_frozen_after_a_number_of_updates():
     assert one.due(12) == ["attacker", "finder"]
 
 
+def test_a_main_player_is_frozen_when_it_beats_every_active_copy_of_itself():
+    one = league(MAIN, ATTACKER, copies=[("default", 0), ("default", 3)], main_snapshot_win_rate=0.6)
+    rate(one, "default", "ckpt-0", wins=80, losses=20)
+    rate(one, "default", "ckpt-3", wins=60, losses=39)
+    assert one.due(5) == [], "99 games"
+    rate(one, "default", "ckpt-3", wins=8, losses=0)
+    assert one.due(5) == ["default"]
+    assert not any(one.starts_again("default", update) for update in range(40))
+    one.pool.add_checkpoint(None, 5)
+    assert one.due(5) == one.due(6) == [], "the new copy is not beaten yet"
+    without = league(MAIN, copies=[("default", 0)])
+    rate(without, "default", "ckpt-0", wins=100, losses=0)
+    assert without.due(5) == [], "no win rate is given"
+
+
+def test_a_main_player_of_one_seat_is_frozen_when_it_beats_the_copies_of_the_other_seat():
+    first, second = LeaguePlayer("first", "main", seats=(0,)), LeaguePlayer("second", "main", seats=(1,))
+    one = league(first, second, copies=[("first", 0), ("second", 0)], main_snapshot_win_rate=0.6)
+    assert one.due(1) == []
+    rate(one, "first", "second-ckpt-0", wins=90, losses=10)
+    assert one.due(1) == ["first"]
+
+
 def test_main_exploiters_start_again_and_a_quarter_of_league_exploiters():
     one = league(MAIN, ATTACKER, FINDER)
     updates = range(2000)

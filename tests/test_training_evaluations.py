@@ -6,8 +6,10 @@ import platform
 import shutil
 
 import msgspec
+import pytest
 from rich.console import Console
 
+from selfplay.core import InputError
 from selfplay.replay.rollout_log import RolloutLine
 from selfplay.training.single_process import resume
 from selfplay.training.start_log import note_session
@@ -82,3 +84,33 @@ def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(mod
         match = json.loads(file.read_text())
         won, invalid = match["win_rate"][1], match["invalid_move_rate"][1]
         assert f"win against {opponent} {won:.0%} ({invalid:.1%} of moves invalid)" in said
+
+
+TOO_SHORT = "1e-09"
+
+
+def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model, tmp_path):  # noqa: F811
+    path = tmp_path / "run"
+    run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), path)
+    shutil.rmtree(path / "checkpoints" / "step-000002")
+    (path / "report.html").unlink()
+    config = (path / "config.toml").read_text()
+    assert "nash_conv_minutes = 10.0" in config
+    (path / "config.toml").write_text(
+        config.replace("nash_conv_minutes = 10.0", f"nash_conv_minutes = {TOO_SHORT}")
+    )
+    text = io.StringIO()
+    resume(path, Console(file=text, width=400))
+    assert "warning after update 2: NashConv of kuhn_poker is left out: scoring the 12" in text.getvalue()
+    assert (path / "report.html").exists()
+    evaluated = names(path)
+    assert "step-000001-kuhn_poker-nash-conv.json" in evaluated
+    assert "step-000002-kuhn_poker-random.json" in evaluated
+    assert "step-000002-kuhn_poker-nash-conv.json" not in evaluated
+
+
+def test_a_nash_conv_that_is_too_slow_at_once_is_refused(model, tmp_path):  # noqa: F811
+    config = configure(model, evaluation__nash_conv_minutes=TOO_SHORT, **FEWER_GAMES)
+    with pytest.raises(InputError, match=r"took over .* Allow more time"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -5,7 +5,8 @@ from rich.console import Console
 
 from run_files import nash
 from selfplay.core import InputError
-from selfplay.evaluation import MatchResult, write_evaluation
+from selfplay.evaluation import MatchResult, read_evaluation, write_evaluation
+from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.checks import check_config
 from selfplay.training.settled import has_settled
 from selfplay.training.single_process import resume
@@ -73,6 +74,22 @@ def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  
     lines = (path / "metrics.jsonl").read_text()
     resume(path, Console(quiet=True))
     assert (path / "metrics.jsonl").read_text() == lines
+
+
+def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path):  # noqa: F811
+    changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
+    still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
+    games = {"evaluation__games": "24", "evaluation__games_during": "4"}
+    path = tmp_path / "run"
+    said = run(configure(model, **changes, **still, **games, run__save_every="20"), path)
+    steps = evaluated_steps(path / "evaluation")
+    assert f"settled after update {steps[-1]} of 20" in said
+    played = [
+        read_evaluation(path / "evaluation" / f"step-{step:06d}-kuhn_poker-random.json")[1].games
+        for step in steps
+    ]
+    assert played == [24, *[4] * (len(steps) - 2), 24]
+    assert len(steps) < 10
 
 
 def test_patience_without_evaluations_is_refused(model):  # noqa: F811

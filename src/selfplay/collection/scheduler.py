@@ -9,8 +9,9 @@ from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.core.adapters import BASE
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.league import League
-from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.model_pool import ModelPool
 from selfplay.population.payoff_games import PayoffGame
+from selfplay.population.pool_members import POLICY_UID
 
 
 @dataclass(frozen=True)

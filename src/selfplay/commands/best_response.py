@@ -1,23 +1,21 @@
 """The training of a best response: a configuration in which a frozen policy is the only opponent."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from selfplay.commands.exploited_policy import ExploitedPolicy
 from selfplay.commands.model_source import ModelSource
 from selfplay.config import Config
 from selfplay.config.play import EnvSettings
 from selfplay.config.problems import first_problem
-from selfplay.core import InputError
-from selfplay.core.adapters import BASE, TRAINED
 from selfplay.learning.checkpoints import load_adapter_config
-from selfplay.training.evaluation_opponents import tells_moves
+from selfplay.training.evaluation_opponents import MIXTURE, tells_moves
 
-POLICY = "policy"
-"""Name of the frozen policy in the run of the best response."""
 EVALUATE_EVERY = 5
 PATIENCE = 4
 MOST_AT_ONCE = 1024
@@ -34,23 +32,23 @@ class Budget:
     seed: int
 
 
-def best_response_config(source: ModelSource, env: EnvSettings, budget: Budget, from_base: bool) -> Config:
+def best_response_config(
+    source: ModelSource, policy: ExploitedPolicy, env: EnvSettings, budget: Budget, from_base: bool
+) -> Config:
     """Return the training of a best response: one seat, drawn uniformly, against the policy in all others.
 
     The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer, and
     its average forgets faster: a best response to an opponent that stays the same does not circle.
 
     Raises:
-        InputError: the model has several policies, or its adapter has a shape that cannot be trained.
+        InputError: an adapter has a shape that cannot be trained.
     """
-    adapters = source.adapters()
-    if len(adapters) > 1:
-        problem = "it has several policies, and a best response is trained against one"
-        raise InputError("RUN", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
+    alone = len(policy.opponents) == 1
+    evaluated = next(iter(policy.opponents)) if alone else MIXTURE
     data: dict[str, Any] = {
         "seed": budget.seed,
         "model": source.model.model_dump(exclude_none=True),
-        "envs": [env.model_dump() | {"policies": []}],
+        "envs": [env.model_dump() | {"policies": list(policy.policies)}],
         "inference": {"max_tokens": source.max_tokens},
         "collection": {
             "games_per_step": budget.games_per_step,
@@ -58,27 +56,35 @@ def best_response_config(source: ModelSource, env: EnvSettings, budget: Budget, 
         },
         "buffer": {"log_batches": False},
         "learning": {"steps": budget.updates, "schedule": "constant", "average_decay": 0.8},
-        "population": {"sample_mode": "fixed", "fixed_opponents": [POLICY if adapters else BASE]},
+        "population": {
+            "sample_mode": "fixed",
+            "fixed_opponents": list(policy.opponents),
+            "weights": [] if alone else list(policy.opponents.values()),
+            "places": policy.places,
+        },
         "evaluation": {
             "every": EVALUATE_EVERY,
             "patience": PATIENCE,
             "games": budget.games_per_step,
             "games_during": budget.games_per_step,
-            "opponents": [POLICY if adapters else BASE],
+            "opponents": [evaluated],
         },
         "run": {"save_every": EVALUATE_EVERY},
     }
     if tells_moves(env.id):
         magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01}
         data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
-    if adapters:
-        adapter = Path(os.path.abspath(adapters[TRAINED]))
-        lora = load_adapter_config(adapter)
+    if policy.adapters:
+        lora = load_adapter_config(next(iter(policy.adapters.values())))
         alpha = int(lora["lora_alpha"])
         data["lora"] = {"rank": lora["r"], "alpha": alpha, "target_modules": lora["target_modules"]}
-        data["frozen"] = {POLICY: str(adapter)}
-        data["start"] = {} if from_base else {TRAINED: str(adapter)}
+        data["frozen"] = _absolute(policy.adapters)
+        data["start"] = {} if from_base else _absolute(policy.start)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         raise first_problem(error, data) from error
+
+
+def _absolute(adapters: Mapping[str, Path]) -> dict[str, str]:
+    return {name: os.path.abspath(path) for name, path in adapters.items()}

@@ -7,6 +7,7 @@ from rich.console import Console
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
+from selfplay.training.given_adapters import find_given, same_adapter
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.settled import has_settled
@@ -58,14 +59,30 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
 def _check_same(config: Config, directory: Path, field: str) -> None:
     """Raise an InputError unless the run in ``directory`` has this configuration.
 
-    It has chosen its threads, and its cluster may have moved.
+    It has chosen its threads, and its cluster may have another address. It and its adapters may have been
+    moved: adapters are known by their content.
     """
     found = load_config(str(directory / "config.toml"), {})
-    ray = found.ray.model_copy(update={"address": config.ray.address})
-    if found.model_copy(update={"model": config.model, "ray": ray}) != config:
-        raise InputError(
-            field, f"{directory} holds another run", "Name another directory, or give the same options"
-        )
+    same = {
+        "model": found.model.model_copy(update={"threads": config.model.threads}),
+        "start": _in_place_of(found.start, config.start),
+        "frozen": _in_place_of(found.frozen, config.frozen),
+        "run": found.run.model_copy(update={"directory": config.run.directory}),
+        "ray": found.ray.model_copy(update={"address": config.ray.address}),
+    }
+    if found.model_copy(update=same) == config:
+        given = RunDirectory(directory).given
+        sources = find_given(config, config.policies)
+        if all(same_adapter(source, given / name) for name, source in sources.items()):
+            return
+    raise InputError(
+        field, f"{directory} holds another run", "Name another directory, or give the same options"
+    )
+
+
+def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
+    """Return the wanted places of the adapters that were found; one that is not wanted keeps its own."""
+    return {name: wanted.get(name, place) for name, place in found.items()}
 
 
 def _is_trained(run: RunDirectory, config: Config) -> bool:

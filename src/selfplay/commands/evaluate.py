@@ -1,7 +1,7 @@
 """``selfplay eval``: a match of any model, adapter or run."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,11 +30,11 @@ from selfplay.training.served_adapters import ServedAdapters
 
 
 def build_engine(
-    source: ModelSource, console: Console, seed: int, opponent: ModelSource | None = None
+    source: ModelSource, console: Console, seed: int, opponent: Mapping[str, Path] | None = None
 ) -> EmbeddedEngine:
-    """Serve the policies of a model by their names, its base model as ``base``, and an opponent's policies.
+    """Serve the policies of a model by their names, its base model as ``base``, and an opponent's adapters.
 
-    A model with a single policy is ``default``; :func:`opponent_model` names the opponent's policies.
+    A model with a single policy is ``default``; :func:`opponent_model` names the opponent's adapters.
 
     Raises:
         InputError: a model cannot be loaded, or an adapter belongs to another model.
@@ -45,8 +45,7 @@ def build_engine(
     engine.publish(BASE, BASE, 0)
     adapters = ServedAdapters(policy, engine)
     served = source.adapters()
-    if opponent is not None:
-        served |= {opponent_model(policy): path for policy, path in opponent.adapters().items()}
+    served |= {opponent_model(name): path for name, path in (opponent or {}).items()}
     for name, path in served.items():
         adapters.load(name, path)
     for name in {TRAINED, opponent_model(TRAINED)} - served.keys():
@@ -150,7 +149,7 @@ def evaluate(
     seats = source.seats(env, "MODEL_OR_RUN")
     agent, other = _find_opponent(opponent, env, source.model.name)
     alone = env.num_players == 1
-    engine = build_engine(source, console, seed, other)
+    engine = build_engine(source, console, seed, None if other is None else other.adapters())
     played: list[tuple[int, list[dict[str, Any]]]] = []
 
     def keep(index: int, rollout: Rollout) -> None:

@@ -112,7 +112,7 @@ def find_model(name: str) -> ModelSource:
         InputError: the run has no such checkpoint, or the name is none of these, or a mixture.
     """
     if find_mixture(name) is not None:
-        fix = "Name one of its members; eval, play and tournament take mixtures"
+        fix = "Name one of its members; eval, play, tournament and exploit take mixtures"
         raise InputError("MODEL_OR_RUN", f"{name} is a mixture of several models", fix)
     run_name, checkpoint = split_checkpoint(name)
     for path in paths_of(run_name):

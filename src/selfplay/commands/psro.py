@@ -28,7 +28,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file
 from selfplay.evaluation.mixture import Mixture
-from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.nash_conv import NashConvResult, TooSlow
 from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, gain_over_mixture
 from selfplay.training.given_adapters import copy_adapter, find_given
@@ -64,7 +64,7 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
         loop = Psro(_begin(config, directory, console), directory, console)
         if (state := directory.state()) is None:
             state = loop.first()
-        loop.write_mixture(state)
+        loop.use(state)
         print_psro(state, tables)
         while len(state.iterations) <= loop.settings.iterations:
             number = len(state.iterations)
@@ -72,7 +72,7 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
             if not loop.train(number, state):
                 return None
             state = loop.joined(number, state)
-            loop.write_mixture(state)
+            loop.use(state)
             print_psro(state, tables)
         return state
     except OSError as error:
@@ -189,8 +189,13 @@ class Psro:
         self.directory.write_state(found)
         return found
 
-    def write_mixture(self, state: PsroState) -> None:
-        """Write the file of the last mixture, with which it is a model's name."""
+    def use(self, state: PsroState) -> None:
+        """Make the last mixture a model's name; delete what the members that have joined no longer need."""
+        self._write_mixture(state)
+        for number in range(1, len(state.members)):
+            self.directory.delete_copies(number)
+
+    def _write_mixture(self, state: PsroState) -> None:
         entries = [
             MixtureEntry(
                 name=name,
@@ -229,7 +234,13 @@ class Psro:
         return outcome.table.matrix(members)
 
     def _nash_conv(self, mixture: Mapping[str, float]) -> float | None:
-        """Return the NashConv of a mixture, if the configuration asks for it."""
+        """Return the NashConv of a mixture, if the configuration asks for it.
+
+        A mixture of several members takes longer than the first one. If that is too long, there is none.
+
+        Raises:
+            InputError: the first member's takes too long.
+        """
         settings = self.config.evaluation
         if not settings.nash_conv:
             return None
@@ -237,10 +248,16 @@ class Psro:
         members = [MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight]
         source = self._source(None, tuple(members))
         seats, minutes = source.seats(self.env, "CONFIG"), settings.nash_conv_minutes
-        if self.serve is None:
+        try:
+            if self.serve is not None:
+                return asyncio.run(self._measured(self.serve, source, seats, minutes)).nash_conv
             engine = build_engine(source, self.console, self.config.seed)
             return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
-        return asyncio.run(self._measured(self.serve, source, seats, minutes)).nash_conv
+        except TooSlow as error:
+            if len(mixture) == 1:
+                raise
+            print_line(self.console, f"warning: NashConv of the mixture is left out: {error.problem}")
+            return None
 
     async def _measured(
         self, serve: Serve, source: ModelSource, seats: Sequence[str | Mixture[str]], minutes: float

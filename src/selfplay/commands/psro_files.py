@@ -1,6 +1,7 @@
 """The directory of a PSRO: its configuration, what is known after each iteration, and the mixture."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -26,7 +27,8 @@ class Iteration(msgspec.Struct):
         training_games: the games that it was trained on.
         payoff_games: finished games in the payoff matrix, of all pairs together.
         gain: low, mid and high of what it gains over the mixture that it was trained against, summed over
-            both seats: a lower bound of that mixture's NashConv. ``None`` for the first member.
+            both seats, whose expectation is a lower bound of that mixture's NashConv. ``None`` for the first
+            member.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
     """
@@ -126,6 +128,10 @@ class PsroDirectory:
     def run(self, number: int) -> Path:
         """Return the directory of a member: a best response's run, or the adapter of the first member."""
         return self.path / member_name(number)
+
+    def delete_copies(self, number: int) -> None:
+        """Delete the copies of earlier members that a best response was trained with; they are beside it."""
+        shutil.rmtree(RunDirectory(self.run(number)).given, ignore_errors=True)
 
     def adapter(self, number: int) -> Path | None:
         """Return a member's adapter; ``None`` if it is the base model, as the first member may be."""

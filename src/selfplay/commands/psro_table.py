@@ -28,7 +28,8 @@ def print_psro(state: PsroState, console: Console) -> None:
     console.print(table)
     note = (
         "Gain: what the member earns more than the mixture that it was trained against, over both seats, "
-        "with a 95% interval: a lower bound of that mixture's NashConv. NashConv: of the mixture with it."
+        "with a 95% interval; its expectation is a lower bound of that mixture's NashConv. "
+        "NashConv: of the mixture with it."
     )
     console.print(Text(note))
 

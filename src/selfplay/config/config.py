@@ -157,6 +157,23 @@ class Config(Settings):
                 raise InputError("population.sample_mode", why, "Choose another mode, such as pfsp")
         return self
 
+    @model_validator(mode="after")
+    def _places_are_of_policies(self) -> "Config":
+        places = self.population.places
+        if not places:
+            return self
+        if self.run.runtime == "ray":
+            raise InputError("population.places", "is for runs in one process", "Leave it out")
+        known = f"There are: {', '.join(self.policies)}"
+        unknown = {*places.values()} - {*self.policies}
+        if unknown:
+            raise InputError("population.places", f"there is no policy {min(unknown)}", known)
+        for policy in self.policies:
+            if not any(places.get(name, policy) == policy for name in self.population.fixed_opponents):
+                problem = f"no fixed opponent plays in the place of {policy}"
+                raise InputError("population.places", problem, "Name one that does")
+        return self
+
     def _why_no_payoffs(self) -> str | None:
         """Return why the members of the pool have no payoff against each other; ``None`` if they have."""
         if not isinstance(self.play, Games):

@@ -38,6 +38,10 @@ class LeagueSettings(Settings):
     snapshot_win_rate: float = Field(default=0.7, gt=0, lt=1)
     """An exploiter is frozen when its win rate is above this against each of its targets, in 100 games or
     more."""
+    main_snapshot_win_rate: float | None = Field(default=None, gt=0, lt=1)
+    """A main player is frozen, besides every `population.add_every` updates, when its win rate is above this
+    against each active copy of itself, in 100 games or more. If it plays one seat, the copies are those of
+    the main players of the other one. If not given, its win rates freeze nothing."""
     snapshot_updates: int = Field(default=40, ge=1)
     """Number of updates after which an exploiter is frozen, however it plays."""
 

@@ -30,6 +30,9 @@ class PopulationSettings(Settings):
     name in `[frozen]`. Scripted players cannot play a program's roles."""
     weights: list[float] = []
     """For `fixed`: how often each of `fixed_opponents` is drawn, in proportion. If not given, all alike."""
+    places: dict[str, str] = {}
+    """For `fixed`, in games with a policy for each seat: the policy in whose seats a fixed opponent plays, by
+    the opponent's name. One that is not named plays in any seat."""
     add_every: int = Field(default=10, ge=1)
     """Number of updates between the copies of the policy that join the pool."""
     roles: list[str] = []
@@ -65,6 +68,16 @@ class PopulationSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _places_are_of_fixed_opponents(self) -> "PopulationSettings":
+        if self.places and self.sample_mode != "fixed":
+            raise InputError("population.places", 'is for sample_mode "fixed"', "Leave it out")
+        unknown = self.places.keys() - set(self.fixed_opponents)
+        if unknown:
+            problem = f"{min(unknown)} is none of the fixed_opponents"
+            raise InputError("population.places", problem, "Name one of them")
+        return self
+
+    @model_validator(mode="after")
     def _a_weight_for_each(self) -> "PopulationSettings":
         if not self.weights:
             return self
@@ -85,7 +98,7 @@ class EvaluationSettings(Settings):
     every: int = Field(default=0, ge=0)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
     games: int = Field(default=400, ge=2)
-    """Number of games in each match before and after training, with balanced seats."""
+    """Number of games in each match before and after training, also if it ends early; with balanced seats."""
     games_during: int = Field(default=100, ge=2)
     """Number of games in each match during training."""
     patience: int = Field(default=0, ge=0)
@@ -100,6 +113,7 @@ class EvaluationSettings(Settings):
     nash_conv: bool = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
     nash_conv_minutes: float = Field(default=10.0, gt=0)
-    """Time limit of a NashConv. If the first positions show that it would take longer, that is an error."""
+    """Time limit of a NashConv. One that takes longer is an error before training; later it is left out, with
+    a warning."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""

@@ -7,11 +7,12 @@ episode it belongs to. Authors of episodes need not pass on seeds and versions.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from selfplay.core.call_slots import CallSlots
 from selfplay.core.seeds import derive_seed
 
 
@@ -87,3 +88,10 @@ def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
     if parent is None or "parent_id" in own:
         return own
     return parent.next_child_meta() | own
+
+
+async def wait_for_slot(slots: CallSlots) -> None:
+    """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
+    episode = current_episode.get()
+    with episode.clock_stopped() if episode is not None else nullcontext():
+        await slots.acquire()

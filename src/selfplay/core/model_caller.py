@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.agents import seated
 from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
-from selfplay.core.current_episode import current_episode
+from selfplay.core.current_episode import current_episode, wait_for_slot
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
 from selfplay.core.messages import Messages, as_messages
 from selfplay.core.types import Role
@@ -102,7 +101,7 @@ class ModelCaller:
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
         if not self._slots.take():
-            await self._wait_for_slot()
+            await wait_for_slot(self._slots)
         try:
             response = await self.client.complete(
                 messages,
@@ -138,7 +137,7 @@ class ModelCaller:
         The call takes a slot, as every other model call does.
         """
         if not self._slots.take():
-            await self._wait_for_slot()
+            await wait_for_slot(self._slots)
         try:
             return await self.client.score(messages, completions, model=model or self.model_without_role)
         except Exception as error:
@@ -147,12 +146,6 @@ class ModelCaller:
             raise
         finally:
             self._slots.release()
-
-    async def _wait_for_slot(self) -> None:
-        """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
-        episode = current_episode.get()
-        with episode.clock_stopped() if episode is not None else nullcontext():
-            await self._slots.acquire()
 
 
 def _first(*values: Any) -> Any:

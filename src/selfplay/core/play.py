@@ -47,8 +47,9 @@ class Opponent:
     """A member of the model pool, with its rating: (mean, standard deviation) in TrueSkill's units.
 
     ``kind``: ``policy`` is a policy in training, ``checkpoint`` a frozen copy of one, ``fixed`` any other
-    model, ``script`` a scripted player. ``policy`` is the policy that a checkpoint is a copy of. ``retired``
-    is the iteration of the checkpoint that permanently replaced this one.
+    model, ``script`` a scripted player. ``policy`` is the policy that a checkpoint is a copy of, or in whose
+    place a fixed model plays. ``retired`` is the iteration of the checkpoint that permanently replaced this
+    one.
     """
 
     uid: str

@@ -1,4 +1,4 @@
-"""What a trained best response gains over the policy that it answers: a lower bound of exploitability."""
+"""What a trained best response gains over the policy that it answers, estimated from games."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,11 @@ class SeatGain:
 
 @dataclass(frozen=True, kw_only=True)
 class Exploited:
-    """A lower bound of how exploitable a policy is, and the budget with which it was found.
+    """What one trained response gains over a policy, estimated from games, and the budget that found it.
 
     A trained best response is at most as good as a perfect one, so the expectation of its gain is at most the
-    exploitability of the seat, and that of ``total``, the sum over seats, at most NashConv.
+    exploitability of the seat, and that of ``total``, the sum over seats, at most NashConv. The estimate may
+    be above them by chance.
 
     Attributes:
         env_id: the game.
@@ -83,7 +84,7 @@ class Exploited:
             "minutes": self.minutes,
         }
         return {
-            "kind": "lower_bound",
+            "kind": "best_response_gain",
             "env_id": self.env_id,
             "model": self.model,
             "seats": seats,
@@ -146,9 +147,10 @@ def exploited_table(result: Exploited) -> Group:
 
 def _notes(result: Exploited) -> list[str]:
     fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
-    found = "a lower bound of NashConv" if result.found else "not above 0 beyond chance: no gain found"
+    none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     lines = [
-        f"The sum of the gains is {found}. A better response may gain more. Intervals are of 95%.",
+        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
+        "their sum is a lower bound of NashConv.",
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]

@@ -34,8 +34,15 @@ SECONDS_WORTH_SAYING = 2.0
 TIME_LIMIT = 600.0
 """Seconds that scoring may take unless told otherwise."""
 
+FASTER = "Allow more time (evaluation.nash_conv_minutes in a configuration), or choose a smaller game"
+"""What to do if scoring takes too long."""
+
 PLAYABLE_LEGAL_MASS = 0.1
 """Below this probability of legal answers, a policy mostly loses by invalid moves, whatever its NashConv."""
+
+
+class TooSlow(InputError):
+    """An exact measure takes longer than its time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +120,10 @@ async def nash_conv(
         say: called with the estimate of the time that the rest takes, if that is over two seconds.
 
     Raises:
-        InputError: the game is not an OpenSpiel game with named information states, or has too many for the
-            time limit or for this machine's memory; see envs.openspiel_game.
-        SelfplayError: scoring took too long, or the scores are not probabilities.
+        InputError: the game is not an OpenSpiel game with named information states, or has too many; see
+            envs.openspiel_game.
+        TooSlow: scoring would take longer than the time limit, or did.
+        SelfplayError: the scores are not probabilities.
     """
     states = states_of(env_id)
     models = by_seat(model, 1 + max(state.pid for state in states))
@@ -141,7 +149,8 @@ async def nash_conv(
                 _check_time(env_id, len(asked), (perf_counter() - started) / SCORED_AT_ONCE, timeout, say)
                 scores += await all_results(starmap(score, asked[SCORED_AT_ONCE:]))
     except TimeoutError as error:
-        raise SelfplayError(f"scoring {len(asked)} positions of {env_id} took over {timeout:g} s") from error
+        problem = f"scoring the {len(asked):,} positions of {env_id} took over {timeout:g} s"
+        raise TooSlow("env.id", problem, FASTER) from error
     measured = {
         (place, name): _normalise(states[place], logprobs)
         for (place, name), logprobs in zip(asked, scores, strict=True)
@@ -214,14 +223,14 @@ def _policy(
 def _check_time(
     env_id: str, positions: int, seconds_each: float, limit: float, say: Callable[[str], None] | None
 ) -> None:
-    """Say how long the positions after the first will take; raise an InputError if all exceed the limit."""
+    """Say how long the positions after the first will take; raise TooSlow if all exceed the limit."""
     total, rest = positions * seconds_each, (positions - SCORED_AT_ONCE) * seconds_each
     if total > limit:
-        raise InputError(
+        raise TooSlow(
             "env.id",
             f"scoring the {positions:,} positions of {env_id} would take about {total:,.0f} s, and the limit "
             f"is {limit:,.0f} s",
-            "Allow more time (evaluation.nash_conv_minutes in a configuration), or choose a smaller game",
+            FASTER,
         )
     if say is not None and rest > SECONDS_WORTH_SAYING:
         say(f"{env_id}: NashConv, {positions:,} positions, about {rest:,.0f} s")

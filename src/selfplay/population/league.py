@@ -1,4 +1,4 @@
-"""League: who learns next and against whom, and when exploiters are frozen, as in AlphaStar.
+"""League: who learns next and against whom, and when players are frozen, as in AlphaStar.
 
 The rules and constants are those of AlphaStar (Vinyals et al., 2019) as its published pseudocode states them.
 Each game has one player that learns. Its opponent depends on its role:
@@ -11,11 +11,12 @@ Each game has one player that learns. Its opponent depends on its role:
 - ``league_exploiter``: any frozen member, by PFSP with ``linear`` weights.
 
 An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
-starts again from where it began, a league exploiter with probability ``RESET``.
+starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
+regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself.
 
 Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
-even ones (see :class:`RecentResults` and :func:`pfsp_weights`). Main players are frozen at regular intervals,
-whatever their win rates. A main player that loses to another main player does not turn to its copies.
+even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
+members to be frozen. A main player that loses to another main player does not turn to its copies.
 """
 
 import random
@@ -37,7 +38,7 @@ EXPLOITED = 0.3
 REMEMBERED = 0.7
 """A main player that wins at least this much against all older copies has forgotten none."""
 SNAPSHOT_GAMES = 100
-"""The games with each target after which an exploiter may be frozen: as many as a win rate remembers."""
+"""The games with each target after which a player may be frozen: as many as a win rate remembers."""
 RESET = 0.25
 """The probability that a league exploiter that is frozen starts again."""
 
@@ -66,6 +67,7 @@ class LeagueRule:
     forgotten: float = 0.15
     snapshot_win_rate: float = 0.7
     snapshot_updates: int = 40
+    main_snapshot_win_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -169,20 +171,20 @@ class League:
             and (not one.policy or seat in self.players[one.policy].seats)
         ]
 
-    # When exploiters are frozen
+    # When players are frozen by what they win
 
     def due(self, update: int) -> list[str]:
-        """Return the exploiters that are to be frozen after an update.
+        """Return the players that are to be frozen after an update, besides main players at their intervals.
 
         This depends only on the copies and the results between players and copies, which evaluations do not
         change. So it is the same when a run is resumed, and empty once the copies are made.
         """
-        return [one.name for one in self.rule.players if one.role != "main" and self._is_due(one, update)]
+        return [one.name for one in self.rule.players if self._is_due(one, update)]
 
     def starts_again(self, player: str, update: int) -> bool:
-        """Return whether an exploiter that was frozen after an update starts again from where it began."""
-        if self.players[player].role == "main_exploiter":
-            return True
+        """Return whether a player that was frozen after an update starts again from where it began."""
+        if self.players[player].role != "league_exploiter":
+            return self.players[player].role == "main_exploiter"
         return random.Random(derive_seed(self.seed, "league reset", player, update)).random() < RESET
 
     def start_again(self, frozen: Sequence[str], update: int) -> list[str]:
@@ -194,25 +196,39 @@ class League:
 
     def _is_due(self, player: LeaguePlayer, update: int) -> bool:
         last = max((one.iteration or 0 for one in self._copies([player.name])), default=0)
-        if update - last >= self.rule.snapshot_updates:
+        rate = self.rule.snapshot_win_rate
+        if player.role == "main":
+            if self.rule.main_snapshot_win_rate is None:
+                return False
+            rate = self.rule.main_snapshot_win_rate
+        elif update - last >= self.rule.snapshot_updates:
             return True
-        return update > last and all(self._beats(player.name, uid) for uid in self.targets(player))
+        return update > last and all(self._beats(player.name, uid, rate) for uid in self.targets(player))
 
     def targets(self, player: LeaguePlayer) -> list[str]:
-        """Return whom an exploiter is to beat: the main players, or all active copies, that it may meet."""
+        """Return whom a player is to beat before it is frozen, of those that it may meet.
+
+        For a main exploiter these are the main players; for a league exploiter all active copies; for a main
+        player its own active copies or, if it plays one seat, those of the main players of the other one.
+        """
         seats = {1 - seat for seat in player.seats}
+        mains = list(dict.fromkeys(name for seat in sorted(seats) for name in self._mains(seat)))
         if player.role == "main_exploiter":
-            return list(dict.fromkeys(name for seat in sorted(seats) for name in self._mains(seat)))
-        copies = self._copies([one.name for one in self.rule.players if seats & {*one.seats}])
+            return mains
+        if player.role == "main":
+            policies = [player.name] if player.name in mains else mains
+        else:
+            policies = [one.name for one in self.rule.players if seats & {*one.seats}]
+        copies = self._copies(policies)
         return [one.uid for one in copies if one.active]
 
     def _copies(self, policies: Sequence[str]) -> list[Opponent]:
         return [one for one in self.pool.opponents() if one.kind == "checkpoint" and one.policy in policies]
 
-    def _beats(self, player: str, uid: str) -> bool:
+    def _beats(self, player: str, uid: str, least: float) -> bool:
         rate = self.pool.recent.win_rate([player], uid)
         met = self.pool.recent.met(player, uid)
-        return rate is not None and met >= SNAPSHOT_GAMES and rate > self.rule.snapshot_win_rate
+        return rate is not None and met >= SNAPSHOT_GAMES and rate > least
 
     # Reports and state
 

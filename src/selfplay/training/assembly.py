@@ -23,7 +23,8 @@ from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League, LeaguePlayer, LeagueRule
-from selfplay.population.model_pool import POLICY_UID, ModelPool
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import POLICY_UID
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker
@@ -195,18 +196,25 @@ def build_episode(env: EnvSettings) -> GameEpisode:
 
 @dataclass(frozen=True)
 class FixedMember:
-    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only."""
+    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only.
+
+    ``policy`` is the one in whose place it plays in training; empty for any.
+    """
 
     name: str
     kind: Literal["fixed", "script"]
     active: bool
+    policy: str = ""
 
 
 def fixed_members(config: Config) -> list[FixedMember]:
     """Return the fixed opponents of training, and those that play in evaluations only."""
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
+    places = config.population.places
     return [
-        FixedMember(name, "script" if name in PLAYER_NAMES else "fixed", name in training)
+        FixedMember(
+            name, "script" if name in PLAYER_NAMES else "fixed", name in training, places.get(name, "")
+        )
         for name in dict.fromkeys([*training, *evaluating])
     ]
 
@@ -238,7 +246,7 @@ def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None 
     for uid in dict.fromkeys((*policies, *averages)):
         pool.add_policy(uid)
     for one in fixed_members(config):
-        pool.add_fixed(one.name, kind=one.kind, active=one.active)
+        pool.add_fixed(one.name, kind=one.kind, active=one.active, policy=one.policy)
     return pool
 
 
@@ -257,6 +265,7 @@ def build_league(config: Config, pool: ModelPool) -> League | None:
         settings.forgotten,
         settings.snapshot_win_rate,
         settings.snapshot_updates,
+        settings.main_snapshot_win_rate,
     )
     return League(rule, pool, config.seed)
 

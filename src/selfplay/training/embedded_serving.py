@@ -6,7 +6,7 @@ from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import PolicyModel
-from selfplay.population.model_pool import iteration_of
+from selfplay.population.pool_members import iteration_of
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.run_directory import RunDirectory

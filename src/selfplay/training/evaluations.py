@@ -14,7 +14,7 @@ from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.mixture import Mixture
-from selfplay.evaluation.nash_conv import nash_conv
+from selfplay.evaluation.nash_conv import TooSlow, nash_conv
 from selfplay.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
@@ -64,7 +64,11 @@ class Evaluations:
         self.directory = directory
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
-        """Measure after update ``step``; return the headline figures by name."""
+        """Measure after update ``step``; return the headline figures by name.
+
+        Raises:
+            InputError: NashConv cannot be computed, or takes too long in the first evaluation.
+        """
         summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
             of_env = f" in {env.name}" if len(self.config.envs) > 1 else ""
@@ -85,22 +89,42 @@ class Evaluations:
                 invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
             if self.config.evaluation.nash_conv:
-                progress.say(f"{env.name}: NashConv")
-                with progress.counting("positions"):
-                    exact = await nash_conv(
-                        self.arena.client,
-                        env.id,
-                        get_template(env.template),
-                        model=self._models(env),
-                        timeout=60 * self.config.evaluation.nash_conv_minutes,
-                        on_position=progress.evaluation_game,
-                        say=progress.say,
-                    )
-                self.directory.check_epoch()
-                write_evaluation(directory, step, f"{env.name}-nash-conv", exact)
-                summary[f"NashConv{of_env}"] = f"{exact.nash_conv:.3f}"
-                if not exact.is_playable:
-                    summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
+                summary |= await self._nash_conv(env, step, progress, of_env)
+        return summary
+
+    async def _nash_conv(
+        self, env: EnvSettings, step: int, progress: RunProgress, of_env: str
+    ) -> dict[str, str]:
+        """Compute NashConv and return its headline figures.
+
+        If it takes too long in a later evaluation than the run's first, it is left out with a warning: what
+        was learned must not be lost because the machine is busy now.
+
+        Raises:
+            InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
+        """
+        progress.say(f"{env.name}: NashConv")
+        try:
+            with progress.counting("positions"):
+                exact = await nash_conv(
+                    self.arena.client,
+                    env.id,
+                    get_template(env.template),
+                    model=self._models(env),
+                    timeout=60 * self.config.evaluation.nash_conv_minutes,
+                    on_position=progress.evaluation_game,
+                    say=progress.say,
+                )
+        except TooSlow as error:
+            if step == 0:
+                raise
+            progress.warn_of(step, f"NashConv of {env.name} is left out: {error.problem}")
+            return {}
+        self.directory.check_epoch()
+        write_evaluation(self.directory.evaluation, step, f"{env.name}-nash-conv", exact)
+        summary = {f"NashConv{of_env}": f"{exact.nash_conv:.3f}"}
+        if not exact.is_playable:
+            summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
         return summary
 
     async def _match(
@@ -125,7 +149,7 @@ class Evaluations:
             env.num_players,
             get_template(env.template),
             model=self._models(env),
-            opponent=self._opponent(opponent) if opponent else None,
+            opponent=self._opponents(env, opponent) if opponent else None,
             games=games,
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
@@ -137,13 +161,19 @@ class Evaluations:
             on_rollout=keep,
         )
 
-    def _opponent(self, name: str) -> AgentSpec | Mixture[AgentSpec]:
+    def _opponents(self, env: EnvSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
+        """Return who plays each seat of the opponent."""
         if name != MIXTURE:
-            return opponent_agent(name)
+            return [opponent_agent(name)] * env.num_players
+        return [self._mixture(policy) for policy in env.seats]
+
+    def _mixture(self, policy: str) -> Mixture[AgentSpec]:
+        """Return the fixed opponents that take the place of a policy."""
         population = self.config.population
         names = population.fixed_opponents
-        weights = population.weights or [1.0] * len(names)
-        return Mixture(tuple(map(opponent_agent, names)), tuple(weights))
+        weights = dict(zip(names, population.weights or [1.0] * len(names), strict=True))
+        here = [name for name in names if population.places.get(name, policy) == policy]
+        return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
     def _models(self, env: EnvSettings) -> list[str]:
         """Return the served model of each seat."""

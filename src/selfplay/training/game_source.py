@@ -16,7 +16,7 @@ from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
-from selfplay.training.exploiters import Exploiters, RestartableLearners
+from selfplay.training.league_exploiters import Exploiters, RestartableLearners
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents

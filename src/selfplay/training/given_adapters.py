@@ -4,6 +4,7 @@ A run copies them when it starts, because the run that made them may go on, prun
 deleted.
 """
 
+import filecmp
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,14 @@ def copy_adapter(source: Path, target: Path) -> None:
         if (source / name).is_file():
             shutil.copyfile(source / name, scratch / name)
     put_in_place(scratch, target)
+
+
+def same_adapter(one: Path, other: Path) -> bool:
+    """Whether two directories hold the same adapter."""
+    return all(
+        (one / name).is_file() and (other / name).is_file() and filecmp.cmp(one / name, other / name, False)
+        for name in (ADAPTER_FILE, ADAPTER_CONFIG)
+    )
 
 
 def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) -> None:

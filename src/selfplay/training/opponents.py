@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Collection, Sequence
 
 from selfplay.config import Config
-from selfplay.population.model_pool import ModelPool, checkpoint_uid
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import checkpoint_uid
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 

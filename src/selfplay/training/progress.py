@@ -97,7 +97,11 @@ class RunProgress:
     def warn(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Print the warnings that follow from an update's metrics, each cause once in a run."""
         for warning in self._warnings.new(metrics):
-            print_line(self.console, f"warning after update {step}: {warning}")
+            self.warn_of(step, str(warning))
+
+    def warn_of(self, step: int, warning: str) -> None:
+        """Print a warning."""
+        print_line(self.console, f"warning after update {step}: {warning}")
 
 
 def _figures(metrics: dict[str, float]) -> str:

@@ -153,15 +153,26 @@ class Trainer:
         self.progress.warn(saved.step, await self.metrics.flush(saved.step))
 
     async def _evaluate(self, *, full: bool) -> None:
-        """Evaluate and print; the seconds are logged with this update's metrics, or else the first's."""
-        started = perf_counter()
+        """Evaluate and print; the seconds are logged with this update's metrics, or else the first's.
+
+        What a run ends with is measured in full. If that finds a better policy after all, the run goes on.
+        """
+        started, settings = perf_counter(), self.config.evaluation
+        summary = await self._measure(full=full)
+        if self.settled and not full and settings.games > settings.games_during:
+            self.progress.say("evaluating the trained model")
+            summary = await self._measure(full=True)
+        seconds = perf_counter() - started
+        self.metrics.add({"time/evaluation_seconds": seconds})
+        self.progress.evaluated(self.saved.step, summary, seconds)
+
+    async def _measure(self, *, full: bool) -> dict[str, str]:
+        """Evaluate, keep the best adapters, and look whether the run has settled; return headline figures."""
         summary = await self.source.evaluate(self.saved.step, full=full, progress=self.progress)
         keep_best, write = self.config.run.keep_best, self.learners.write_adapters
         await keep_if_best(self.directory, keep_best, self.saved.step, write)
         self._look_whether_settled()
-        seconds = perf_counter() - started
-        self.metrics.add({"time/evaluation_seconds": seconds})
-        self.progress.evaluated(self.saved.step, summary, seconds)
+        return summary
 
     def _look_whether_settled(self) -> None:
         self.settled = has_settled(self.directory.evaluation, self.config.evaluation.patience)

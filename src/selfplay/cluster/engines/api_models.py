@@ -6,6 +6,9 @@ from selfplay.core import InferenceClient, InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.training.evaluation_opponents import OPPONENTS
 
+CALLS_AT_ONCE = 16
+"""Calls in flight of one process to one model behind an API, which others use too."""
+
 
 def is_api_model(name: str) -> bool:
     """Whether a name denotes a model behind an API: ``vendor/model`` or ``model@http://host/v1``."""
@@ -18,7 +21,7 @@ def is_adapter(name: str) -> bool:
 
 
 def api_client(name: str) -> InferenceClient:
-    """Return a client for a model behind an API.
+    """Return a client for a model behind an API, with at most ``CALLS_AT_ONCE`` calls in flight.
 
     ``google/gemini-2.0-flash-lite-001`` is requested from OpenRouter, ``model@http://127.0.0.1:8000/v1`` from
     that server.
@@ -27,10 +30,12 @@ def api_client(name: str) -> InferenceClient:
         InputError: the environment has no key for it.
     """
     refuse_credentials(name, "model")
+    from selfplay.inference.bounded_client import BoundedClient
     from selfplay.inference.openai_client import OpenAIClient
 
     model, at, url = name.partition("@")
-    return OpenAIClient(model=model, base_url=url) if at else OpenAIClient.for_openrouter(model=name)
+    client = OpenAIClient(model=model, base_url=url) if at else OpenAIClient.for_openrouter(model=name)
+    return BoundedClient(client, CALLS_AT_ONCE)
 
 
 def refuse_credentials(name: str, field: str) -> None:

@@ -22,7 +22,7 @@ class LeagueTurn:
 
 
 def freeze_exploiters(league: League, step: int, paths: Mapping[str, str | None]) -> LeagueTurn:
-    """Freeze the exploiters that are due after update ``step``, whose games must all be rated.
+    """Freeze the players that are due after update ``step``, whose games must all be rated.
 
     Args:
         league: the league.

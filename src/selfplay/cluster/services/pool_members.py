@@ -11,7 +11,8 @@ from selfplay.cluster.services.league_turns import LeagueTurn
 from selfplay.cluster.services.pool_state import PoolState
 from selfplay.core.adapters import TRAINED
 from selfplay.population.league import BuildLeague
-from selfplay.population.model_pool import ModelPool, checkpoint_uid
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import checkpoint_uid
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 

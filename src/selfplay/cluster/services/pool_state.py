@@ -17,7 +17,8 @@ from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
 from selfplay.population.league import League
-from selfplay.population.model_pool import ModelPool, iteration_of
+from selfplay.population.model_pool import ModelPool
+from selfplay.population.pool_members import iteration_of
 
 
 @dataclass(frozen=True)
