@@ -138,6 +138,7 @@ def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found["payoffs"]]
     for uid in members:
         assert uid in said
+    assert "it is not a confidence interval" in " ".join(said.split())
     page = Page((tmp_path / "out" / "tournament.html").read_text())
     assert page.open == []
     assert len(list((tmp_path / "out" / "games").iterdir())) == 2 * 15
@@ -391,3 +392,5 @@ def test_the_page_shows_a_cycle_and_who_is_dominated():
     html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), [])
     assert "A cycle: rock beats scissors beats paper beats rock." in html
     assert html.count("dominated by") >= 1
+    # Once below the table, and once below the chart of Nash averaging and alpha-rank.
+    assert html.count("resampled range, in which the shares of 95% of 60 resampled matrices lie") == 2

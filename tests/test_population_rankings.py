@@ -12,6 +12,7 @@ from selfplay.population import PayoffTable
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import rank
+from selfplay.population.resampled_shares import ResampledShare
 from selfplay.population.response_graph import beats, cycles, dominated
 
 ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())
@@ -154,20 +155,34 @@ def test_rankings_of_a_cycle_below_a_best_member():
     assert json.loads(json.dumps(rankings.to_dict(), allow_nan=False))["members"][0]["uid"] == "king"
 
 
-def test_the_shares_of_members_that_few_games_tell_apart_have_wide_bounds():
+def test_the_shares_of_members_that_few_games_tell_apart_have_wide_resampled_ranges():
     few, many = (
         {one.uid: one for one in ranked(pair("a", "b", wins, losses), ["a", "b"]).members}
         for wins, losses in ((6, 5), (600, 400))
     )
-    assert few["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
-    assert few["b"].alpharank == pytest.approx((0, 0, 1), abs=1e-4)
-    assert many["a"].nash == pytest.approx((1, 1, 1), abs=1e-4)
-    assert many["b"].alpharank == pytest.approx((0, 0, 0), abs=1e-4)
+    assert few["a"].nash == pytest.approx(ResampledShare(1, low=0, high=1), abs=1e-4)
+    assert few["b"].alpharank == pytest.approx(ResampledShare(0, low=0, high=1), abs=1e-4)
+    assert many["a"].nash == pytest.approx(ResampledShare(1, low=1, high=1), abs=1e-4)
+    assert many["b"].alpharank == pytest.approx(ResampledShare(0, low=0, high=0), abs=1e-4)
+
+
+def test_the_files_call_the_spread_of_resampled_solutions_what_it_is():
+    rankings = json.loads(json.dumps(ranked(pair("a", "b", 6, 5), ["a", "b"]).to_dict(), allow_nan=False))
+    assert rankings["resamples"] == 60
+    best = rankings["members"][0]
+    for name in ("nash", "alpharank"):
+        assert best[name] == {
+            "share": pytest.approx(1, abs=1e-4),
+            "resampled_range": pytest.approx([0, 1], abs=1e-4),
+        }
+    for name in ("score", "bradley_terry"):
+        low, mid, high = best[name]
+        assert low < mid < high
 
 
 def test_one_game_in_each_seat_bounds_no_share():
     by_uid = {one.uid: one for one in ranked(pair("a", "b", 1, 0), ["a", "b"]).members}
-    assert by_uid["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert by_uid["a"].nash == pytest.approx(ResampledShare(1, low=0, high=1), abs=1e-4)
     assert json.loads(json.dumps(by_uid["a"].nash, allow_nan=False))
 
 

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from selfplay.commands.tournament_tables import (
+    RESAMPLED_RANGE,
     cycle_text,
     invalid_text,
     rating_text,
@@ -16,6 +17,7 @@ from selfplay.commands.tournament_tables import (
 from selfplay.core.confidence_intervals import Interval
 from selfplay.population import PayoffTable
 from selfplay.population.rankings import MemberRank, Rankings
+from selfplay.population.resampled_shares import ResampledShare
 from selfplay.read.charts import COLOURS
 from selfplay.read.episodes import LoggedEpisode, first_episodes
 from selfplay.read.numbers import counted
@@ -69,7 +71,7 @@ _BRADLEY_TERRY = "400 points more are ten times the odds of a win; a draw is hal
 _TRUESKILL = "Plus and minus two standard deviations. Depends on the order of games."
 _SHARES = (
     "Nash averaging: the share of each member in the equilibrium of maximum entropy. "
-    "α-rank: how long evolution stays with it, by who beats whom alone. With 95% intervals."
+    f"α-rank: how long evolution stays with it, by who beats whom alone. With the {RESAMPLED_RANGE}."
 )
 _MATRIX = "Mean reward of the row against the column over both seats, best member first."
 
@@ -120,9 +122,9 @@ def _ranking_html(rankings: Rankings) -> str:
 
 
 _RANKING_NOTE = (
-    "After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations. A member is dominated "
-    "if another one is nowhere worse, and somewhere better beyond noise. Invalid: games that it lost by an "
-    "invalid move."
+    "After ±: 95% intervals; of TrueSkill, two standard deviations. In parentheses, of Nash and α-rank: the "
+    f"{RESAMPLED_RANGE}. A member is dominated if another one is nowhere worse, and somewhere better beyond "
+    "noise. Invalid: games that it lost by an invalid move."
 )
 
 
@@ -203,7 +205,7 @@ def _trueskill(one: MemberRank) -> Interval:
 
 
 def _shares(rankings: Rankings) -> Figure:
-    named: list[tuple[str, Callable[[MemberRank], Interval | None]]] = [
+    named: list[tuple[str, Callable[[MemberRank], ResampledShare | None]]] = [
         ("Nash averaging", lambda one: one.nash),
         ("α-rank", lambda one: one.alpharank),
     ]
@@ -213,17 +215,19 @@ def _shares(rankings: Rankings) -> Figure:
     return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
 
 
-def _bars(name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], Interval | None]) -> Json:
+def _bars(
+    name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], ResampledShare | None]
+) -> Json:
     found = [(one.uid, value) for one in rankings.members if (value := share(one)) is not None][::-1]
     spread = {
-        "array": [one.high - one.mid for _, one in found],
-        "arrayminus": [one.mid - one.low for _, one in found],
+        "array": [one.high - one.share for _, one in found],
+        "arrayminus": [one.share - one.low for _, one in found],
     }
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "x": [one.mid for _, one in found],
+        "x": [one.share for _, one in found],
         "y": [plain(uid) for uid, _ in found],
         "error_x": {"type": "data", "symmetric": False, "color": _GREY, "width": 3, "thickness": 1, **spread},
         "marker": {"color": COLOURS[colour]},

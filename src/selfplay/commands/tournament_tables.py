@@ -10,8 +10,13 @@ from rich.text import Text
 from selfplay.core.confidence_intervals import Interval
 from selfplay.core.text import one_line
 from selfplay.population.rankings import Cycle, MemberRank, Rankings
+from selfplay.population.resampled_shares import RESAMPLES, ResampledShare
 
 NOTHING = "-"
+RESAMPLED_RANGE = (
+    f"resampled range, in which the shares of 95% of {RESAMPLES} resampled matrices lie; "
+    "it is not a confidence interval"
+)
 _NAME_WIDTH = 24
 _CELL_WIDTH = 7
 
@@ -33,8 +38,11 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
 
 
 def notes(rankings: Rankings) -> list[str]:
-    """Return sentences on the intervals, the dominated members and the cycles."""
-    lines = ["After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations."]
+    """Return sentences on intervals and ranges, the dominated members and the cycles."""
+    lines = [
+        "After ±: 95% intervals; of TrueSkill, two standard deviations.",
+        f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.",
+    ]
     below: dict[str, list[str]] = {}
     for one in rankings.members:
         if one.dominated_by is not None:
@@ -70,11 +78,11 @@ def score_text(score: Interval | None, form: str = "+.2f") -> str:
     return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+')}}" if math.isfinite(spread) else "")
 
 
-def share_text(share: Interval | None, unit: str = "%") -> str:
-    """Return a share in percent, with its interval where that is not the share alone."""
+def share_text(share: ResampledShare | None, unit: str = "%") -> str:
+    """Return a share in percent, with its resampled range where that is not the share alone."""
     if share is None:
         return NOTHING
-    low, mid, high = (f"{100 * value:.0f}" for value in share)
+    mid, low, high = (f"{100 * value:.0f}" for value in share)
     return f"{mid}{unit}" + (f" ({low}-{high})" if low != high else "")
 
 

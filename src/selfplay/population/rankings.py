@@ -9,20 +9,16 @@ from typing import Any
 import numpy as np
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.core.play import MetaStrategy
 from selfplay.population.bradley_terry import Results, bradley_terry
-from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
 from selfplay.population.ratings import Rating, TrueSkillRatings
+from selfplay.population.resampled_shares import RESAMPLES, ResampledShare, resampled_shares
 from selfplay.population.response_graph import beats, cycles, dominated
-
-RESAMPLES = 60
-"""The number of matrices that are drawn for the bounds of probabilities."""
 
 
 @dataclass(frozen=True)
 class MemberRank:
-    """How one member does by each measure. Bounds are 95% intervals; unknown is ``None``.
+    """How one member does by each measure. An :class:`Interval` is a 95% interval; unknown is ``None``.
 
     Attributes:
         uid: the member.
@@ -31,10 +27,9 @@ class MemberRank:
         score: its mean reward against the field: every other member it met has the same weight.
         bradley_terry: its Bradley-Terry rating.
         trueskill: its TrueSkill rating, mean and standard deviation.
-        nash: its probability in the Nash equilibrium of maximum entropy.
+        nash: its share in the Nash equilibrium of maximum entropy, with its resampled range.
         nash_score: its mean reward against that equilibrium, taken as given.
-        alpharank: its probability in alpha-rank's stationary distribution. The bounds of both probabilities
-            hold 95% of those of matrices that are drawn around the payoffs with their standard errors.
+        alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
     """
 
@@ -44,9 +39,9 @@ class MemberRank:
     score: Interval | None
     bradley_terry: Interval
     trueskill: Rating
-    nash: Interval | None
+    nash: ResampledShare | None
     nash_score: Interval | None
-    alpharank: Interval | None
+    alpharank: ResampledShare | None
     dominated_by: str | None
 
 
@@ -73,15 +68,16 @@ class Rankings:
     cycles: list[Cycle]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values; an interval is [low, mid, high]."""
+        """Return everything as JSON-able values.
+
+        An interval is [low, mid, high], a TrueSkill rating [mean, standard deviation], and a share has its
+        resampled range beside it, which is that of so many ``resamples``.
+        """
         return {
             "members": [
-                {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name, value in vars(member).items()
-                }
-                for member in self.members
+                {name: _json_able(value) for name, value in vars(member).items()} for member in self.members
             ],
+            "resamples": RESAMPLES,
             "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
         }
 
@@ -105,8 +101,8 @@ def rank(
     matrix = table.matrix(members)
     rated = _trueskill(members, games)
     bradley_terry_M = bradley_terry(Results.of(table, list(members)))
-    nash_M = _weights("nash", matrix)
-    alpharank_M = _weights("alpharank", matrix)
+    nash_M = resampled_shares("nash", matrix)
+    alpharank_M = resampled_shares("alpharank", matrix)
     below = dominated(matrix)
     ranks = [
         MemberRank(
@@ -128,29 +124,6 @@ def rank(
         Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
     ]
     return Rankings(matrix, ranks, found)
-
-
-def _weights(name: MetaStrategy, matrix: PayoffMatrix) -> list[Interval] | None:
-    """Return each member's probability; ``None`` if a pair did not meet.
-
-    A pair whose standard error is not known tells nothing about the bounds, which are then 0 and 1.
-    """
-    if not np.isfinite(matrix.mean_MM).all():
-        return None
-    weights_M = meta_strategy(name, matrix.mean_MM)
-    if not np.isfinite(matrix.error_MM).all():
-        return [Interval(0.0, float(weight), 1.0) for weight in weights_M]
-    draw = np.random.default_rng(0)
-    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
-    drawn_DM = []
-    for _ in range(RESAMPLES):
-        noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)
-        drawn_DM.append(meta_strategy(name, matrix.advantage_MM + noise_MM - noise_MM.T))
-    low_M, high_M = np.quantile(drawn_DM, (0.025, 0.975), axis=0)
-    return [
-        Interval(float(min(low, mid)), float(mid), float(max(mid, high)))
-        for low, mid, high in zip(low_M, weights_M, high_M, strict=True)
-    ]
 
 
 def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]) -> dict[str, Rating]:
@@ -175,9 +148,9 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
     )
 
 
-def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[Interval]) -> Interval:
+def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledShare]) -> Interval:
     """Return a member's mean reward against members drawn with these probabilities."""
-    weights_M = np.array([one.mid for one in mixture])
+    weights_M = np.array([one.share for one in mixture])
     used_M = weights_M > 0
     errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
     return _normal(float(matrix.mean_MM[row] @ weights_M), float(np.sqrt((errors_M**2).sum())))
@@ -196,3 +169,9 @@ def _invalid(table: PayoffTable, members: Sequence[str], uid: str) -> int:
 
 def _in_order(group: set[str], members: Sequence[str]) -> tuple[str, ...]:
     return tuple(uid for uid in members if uid in group)
+
+
+def _json_able(value: Any) -> Any:
+    if isinstance(value, ResampledShare):
+        return {"share": value.share, "resampled_range": [value.low, value.high]}
+    return list(value) if isinstance(value, tuple) else value
