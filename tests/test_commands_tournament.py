@@ -112,6 +112,18 @@ def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
     assert abs(counts[frozenset("ab")] - counts[frozenset("bc")]) <= 60
 
 
+def test_a_pair_whose_first_games_ended_alike_is_played_again():
+    schedule, table = Schedule(["a", "b", "c"], 4, 12 + 6 * GAMES_PER_CHOICE, 0), PayoffTable()
+    again = set()
+    for number, batch in enumerate(schedule.batches(table)):
+        again |= {frozenset(game.seating) for game in batch if number}
+        for game in batch:
+            # Only b against c ever ends otherwise.
+            reward = 1.0 if {*game.seating} != {"b", "c"} or game.number % 3 else -1.0
+            table.add(game.number, game.seating, (reward, -reward))
+    assert again == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
 def test_a_budget_below_the_first_games_is_an_error():
     with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
         Schedule(["a", "b", "c"], 20, 30, 0)
@@ -386,7 +398,7 @@ def test_the_page_shows_a_cycle_and_who_is_dominated():
     wins += [(one, "last") for one in ("rock", "paper", "scissors")]
     for winner, loser in wins:
         for seating, reward in (((winner, loser), 1.0), ((loser, winner), -1.0)):
-            for noise in (1, 1, 1, 1, -1):
+            for noise in (1, 1, 1, 1, -1) * 4:
                 games.append((seating, (noise * reward, -noise * reward)))
                 table.add(len(games), *games[-1])
     html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), [])

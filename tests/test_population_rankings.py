@@ -110,6 +110,24 @@ def test_a_difference_within_noise_dominates_nobody():
     assert dominated(matrix_of([[0, 0.02], [-0.02, 0]], error=0.1)) == {}
 
 
+def test_nobody_beats_or_dominates_anybody_in_a_few_games_that_ended_alike():
+    games = pair("a", "b", 9, 0) + pair("c", "d", 10, 0)
+    matrix = table_of(games).matrix(["a", "b"])
+    assert matrix.mean_MM[0, 1] == 1
+    assert not beats(matrix).any()
+    assert dominated(matrix) == {}
+    matrix = table_of(games).matrix(["c", "d"])
+    assert beats(matrix).tolist() == [[False, True], [False, False]]
+    assert dominated(matrix) == {"d": "c"}
+
+
+def test_a_difference_against_a_third_in_few_games_dominates_nobody():
+    matrix = matrix_of([[0, 0, 0.5], [0, 0, -0.5], [-0.5, 0.5, 0]])
+    assert dominated(matrix)["b"] == "a"
+    matrix.games_MM[1, 2] = matrix.games_MM[2, 1] = 19
+    assert "b" not in dominated(matrix)
+
+
 def test_a_pair_that_did_not_meet_is_not_dominated():
     matrix = matrix_of([[0, 0.5, math.nan], [-0.5, 0, 0.5], [math.nan, -0.5, 0]])
     assert dominated(matrix) == {}

@@ -82,16 +82,14 @@ class Schedule:
         return ScheduledGame(pair * MAX_GAMES + index, seating, index, seed)
 
     def _spreads(self, table: PayoffTable) -> list[float]:
-        """Return the standard deviation of a game of each pair, with two games of the average pair added.
+        """Return the standard deviation of a game of each pair, as :meth:`Payoff.deviation` has it.
 
-        Without these, a pair whose few games ended alike would never be played again.
+        So a pair whose few games ended alike may be played again.
         """
         found = []
-        for first, second in self.pairs:
-            a, b = self.uids[first], self.uids[second]
-            sides = [table.payoff(a, b), table.payoff(b, a)]
-            known = [(one.games, one.variance(0)) for one in sides if one.games > 1]
-            games = sum(count for count, _ in known)
-            found.append((games, sum(count * variance for count, variance in known)))
-        average = sum(total for _, total in found) / max(1, sum(games for games, _ in found))
-        return [math.sqrt((total + 2 * average) / (games + 2)) for games, total in found]
+        for pair in self.pairs:
+            first, second = (self.uids[member] for member in pair)
+            sides = [table.payoff(first, second), table.payoff(second, first)]
+            squares = [one.deviation(seat, table.reward_range) ** 2 for one in sides for seat in (0, 1)]
+            found.append(math.sqrt(sum(squares) / len(squares)))
+        return found

@@ -29,13 +29,11 @@ class ResampledShare(NamedTuple):
 def resampled_shares(name: MetaStrategy, matrix: PayoffMatrix) -> list[ResampledShare] | None:
     """Return each member's share in a meta-strategy with its resampled range.
 
-    It is ``None`` if a pair did not meet. A pair whose standard error is not known tells nothing about the ranges, which are then 0 to 1.
+    It is ``None`` if a pair did not meet.
     """
     if not np.isfinite(matrix.mean_MM).all():
         return None
     shares_M = meta_strategy(name, matrix.mean_MM)
-    if not np.isfinite(matrix.error_MM).all():
-        return [ResampledShare(float(share), 0.0, 1.0) for share in shares_M]
     draw = np.random.default_rng(0)
     error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
     drawn_DM = []
