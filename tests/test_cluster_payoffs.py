@@ -66,6 +66,23 @@ def test_draws_do_not_depend_on_which_payoff_game_ended_first():
     assert played(1) == played(-1)
 
 
+def test_a_game_that_an_invalid_move_ended_is_counted_for_who_made_it(tmp_path):
+    service = pool(tmp_path, copies=2)
+    for job in ask(service, 1, 2).jobs:
+        seat = job.uids.index("ckpt-1")
+        rewards = [1.0, 1.0]
+        rewards[seat] = -1.0
+        service.finish([GameResult(job.name, "finished", 0, rewards, ["[bet]"], invalid_seat=seat)])
+    for one in (service, open_pool(tmp_path)):
+        rows = one.pool.payoffs.table.rows()
+        assert [(row["member"], row["invalid"]) for row in rows] == [
+            ("ckpt-0", 0),
+            ("ckpt-1", 1),
+            ("ckpt-1", 1),
+            ("ckpt-0", 0),
+        ]
+
+
 def test_a_payoff_game_that_failed_is_not_played_again_and_holds_nothing_up():
     service = pool(copies=2)
     first, second = ask(service, 1, 4).jobs

@@ -175,7 +175,7 @@ class Collector:
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
             self.tracker.add_trajectory(trajectory, trajectory.pid, trajectory.env_id)
         if job.is_payoff:
-            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         elif not job.is_training:
             rewards, pid = played.rollout.extras["final_rewards"], job.meta.info["eval_pid"]
             self.tracker.add_eval_episode(rewards, pid, spec.env_id)

@@ -209,5 +209,5 @@ class PoolState:
 
     def _rate(self, job: Job, result: GameResult) -> None:
         if job.is_payoff:
-            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
