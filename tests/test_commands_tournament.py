@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
+from selfplay.commands.tournament_members import find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
 from selfplay.core import InputError
@@ -127,6 +128,13 @@ def test_a_pair_whose_first_games_ended_alike_is_played_again():
 def test_a_budget_below_the_first_games_is_an_error():
     with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
         Schedule(["a", "b", "c"], 20, 30, 0)
+
+
+def test_a_budget_that_no_pair_has_room_for_is_an_error():
+    with pytest.raises(InputError, match=r"--budget: 1000002 games are too many for 1 pairs"):
+        Schedule(["a", "b"], 20, 1_000_002, 0)
+    schedule = Schedule(["a", "b"], 999_990, 1_000_000, 0)
+    assert sum(len(batch) for batch in schedule.batches(PayoffTable())) == 1_000_000
 
 
 # Games
@@ -323,6 +331,36 @@ def test_members_that_cannot_play_are_one_line_errors(trained, tmp_path, capsys,
     other = failing(capsys, trained, "smollm2-135m", *kuhn)
     assert "the base model of smollm2-135m is smollm2-135m, not" in other
     assert not (tmp_path / "tournament").exists()
+
+
+def test_a_member_with_the_short_name_of_another_changes_no_name_and_no_game(trained, tmp_path):
+    first, second = (shutil.copytree(trained, tmp_path / place / "kuhn") for place in "ab")
+    play(tmp_path / "grown", first, "random", "--games", 4)
+    before = (tmp_path / "grown" / "games.jsonl").read_bytes()
+    play(tmp_path / "grown", first, "random", second, "--games", 4)
+    assert payoffs(tmp_path / "grown")["members"] == ["kuhn", "random", str(second)]
+    assert (tmp_path / "grown" / "games.jsonl").read_bytes().startswith(before)
+
+
+def test_every_member_has_a_name_of_its_own(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("a/kuhn", "kuhn", "random"):
+        shutil.copytree(trained, tmp_path / place)
+    members = find_members(["a/kuhn", "kuhn", "./kuhn", "./random", "random"], "kuhn_poker")
+    assert [one.uid for one in members] == ["kuhn", "kuhn-2", "./kuhn", "./random", "random"]
+
+
+@pytest.mark.parametrize("setting", ["max_turns = 7", "error_allowance = 2"])
+def test_members_that_trained_under_different_rules_are_refused(setting, trained, tmp_path, capsys):
+    other = shutil.copytree(trained, tmp_path / "other")
+    name, _, value = setting.split()
+    config = (other / "config.toml").read_text()
+    line = next(line for line in config.splitlines() if line.startswith(f"{name} = "))
+    (other / "config.toml").write_text(config.replace(line, setting))
+    refused = failing(capsys, trained, other, "random", "--env", "kuhn_poker", "--out", tmp_path / "out")
+    earlier = line.split()[-1]
+    assert f"MEMBER: {trained} trained with {name} = {earlier}, and {other} with {value}" in refused
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path, capsys, trained):

@@ -55,6 +55,10 @@ class Schedule:
         if budget is not None and budget < least:
             problem = f"{budget} is less than {self.games} games for each of {len(self.pairs)} pairs"
             raise InputError("--budget", problem, f"Give at least {least}, or fewer --games")
+        most = len(self.pairs) * MAX_GAMES
+        if budget is not None and budget > most:
+            problem = f"{budget} games are too many for {len(self.pairs)} pairs"
+            raise InputError("--budget", problem, f"Give at most {most}")
         self.total = least if budget is None else budget - budget % 2
 
     def batches(self, table: PayoffTable) -> Iterator[list[ScheduledGame]]:
