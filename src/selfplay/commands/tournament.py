@@ -1,7 +1,6 @@
 """``selfplay tournament``: everybody against everybody, and what is read off the payoffs."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.cluster.engines.api_models import api_client
+from selfplay.commands.payoff_files import write_payoffs
 from selfplay.commands.tournament_clients import MembersClient
-from selfplay.commands.tournament_files import (
-    PAGE,
-    PAYOFFS_CSV,
-    PAYOFFS_JSON,
-    PlayedGame,
-    TournamentFiles,
-)
+from selfplay.commands.tournament_files import PAGE, PlayedGame, TournamentFiles
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
@@ -261,29 +255,15 @@ def _in_order(files: TournamentFiles, table: PayoffTable) -> list[tuple[tuple[st
 
 def _write(tournament: Tournament, files: TournamentFiles, outcome: Outcome) -> None:
     """Write the payoffs and the page."""
-    matrix = outcome.rankings.matrix
-    content = {
+    about = {
         "env_id": tournament.env.name,
-        "members": list(matrix.members),
-        "payoffs": outcome.table.rows(),
-        "matrix": {
-            "mean": _finite(matrix.mean_MM.tolist()),
-            "standard_error": _finite(matrix.error_MM.tolist()),
-            "games": matrix.games_MM.tolist(),
-        },
         "rankings": outcome.rankings.to_dict(),
         "failures": outcome.failures,
     }
-    write_file(files.path / PAYOFFS_JSON, f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode())
-    write_file(files.path / PAYOFFS_CSV, outcome.table.to_csv().encode())
+    write_payoffs(files.path, about, outcome.table, outcome.rankings.matrix.members)
     pairs = [
         [files.sample_path(tournament.schedule.game(pair, index)) for index in range(SAMPLES_PER_PAIR)]
         for pair in range(len(tournament.schedule.pairs))
     ]
     page = tournament_html(tournament.env.name, tournament.seed, outcome.table, outcome.rankings, pairs)
     write_file(files.path / PAGE, page.encode())
-
-
-def _finite(rows: list[list[float]]) -> list[list[float | None]]:
-    """Return numbers as JSON has them: unknown ones are ``None``."""
-    return [[value if abs(value) < float("inf") else None for value in row] for row in rows]

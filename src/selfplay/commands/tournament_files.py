@@ -15,13 +15,7 @@ from selfplay.core import InputError, Rollout
 from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
 from selfplay.replay.rollout_log import write_rollouts
 
-SETTINGS, GAMES, PAYOFFS_JSON, PAYOFFS_CSV, PAGE = (
-    "tournament.json",
-    "games.jsonl",
-    "payoffs.json",
-    "payoffs.csv",
-    "tournament.html",
-)
+SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
 SAMPLES = "games"
 """The directory of the games to read."""
 _MAY_GROW = ("members", "games", "budget")

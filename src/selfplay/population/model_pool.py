@@ -14,6 +14,7 @@ from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
 from selfplay.population.opponent_weights import distance_weights, pfsp_weights, proportional_weights
 from selfplay.population.payoff_games import PayoffGames
+from selfplay.population.payoffs import PayoffTable
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.population.recent_results import RecentResults
 from selfplay.population.sampling_rule import SamplingRule
@@ -132,6 +133,7 @@ class ModelPool:
         self.matches = MatchTable()
         self.recent = RecentResults()
         self.payoffs = PayoffGames(self.rule.payoff_games)
+        self.played = PayoffTable()  # every game of the run but those of matches: who sat where
         self._models: dict[str, Opponent] = {}
         self._environment = Opponent(ENVIRONMENT_UID, "fixed", None, self.ratings.default, active=False)
         self._latest: dict[str, str] = {}
@@ -195,6 +197,7 @@ class ModelPool:
         self.matches.forget(removed)
         self.recent.forget(removed)
         self.payoffs.forget(removed)
+        self.played.forget(removed)
         self._latest = {one.policy: one.uid for one in self._checkpoints()}
         return removed
 
@@ -426,6 +429,7 @@ class ModelPool:
             "latest": dict(self._latest),
             "matches": self.matches.state_dict(),
             "payoffs": self.payoffs.state_dict(),
+            "played": self.played.state_dict(),
             "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
@@ -451,6 +455,8 @@ class ModelPool:
         # Runs from before mode pfsp have no payoffs, recent results and counts of draws.
         if "payoffs" in state:
             self.payoffs.load_state_dict(state["payoffs"])
+        if "played" in state:
+            self.played.load_state_dict(state["played"])
         self.recent.load_state_dict(state.get("recent", {}))
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]

@@ -154,6 +154,19 @@ class PayoffTable:
             self._entry(seating).failed += 1
         return new
 
+    def append(
+        self, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+    ) -> None:
+        """Count a finished game that is known to be new, under the next number.
+
+        A table whose games have numbers of their own has no use for it.
+        """
+        self.add(len(self._numbers), seating, rewards, invalid_seat)
+
+    def append_failure(self, seating: Sequence[str]) -> None:
+        """Count a game that could not be finished and is known to be new, as :meth:`append` does."""
+        self.add_failure(len(self._numbers), seating)
+
     def __contains__(self, number: object) -> bool:
         """Whether the table has the game of this number."""
         return number in self._numbers

@@ -15,6 +15,7 @@ from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySetting
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
+from selfplay.population import PayoffTable
 from selfplay.population.model_pool import ModelPool, iteration_of
 
 
@@ -122,6 +123,14 @@ class PoolState:
             "stopped": self.stopped,
         }
 
+    def played(self) -> PayoffTable:
+        """Return the payoffs of every game that has ended, also of those that are not rated yet."""
+        table = PayoffTable()
+        table.load_state_dict(self.pool.played.state_dict())
+        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].name):
+            table.append(job.uids, result.rewards, result.invalid_seat)
+        return table
+
     def games(self) -> dict[str, list[Any]]:
         """Return the games that have not ended or are not rated."""
         ledger = self.ledger
@@ -185,8 +194,10 @@ class PoolState:
             if job is None:
                 continue
             payoffs |= job.is_payoff
-            if job.is_payoff and result.status == "failed":
-                self.pool.payoffs.add_failure(job.meta.index, job.uids)
+            if result.status == "failed":
+                self.pool.played.append_failure(job.uids)
+                if job.is_payoff:
+                    self.pool.payoffs.add_failure(job.meta.index, job.uids)
             if result.status != "finished":
                 continue
             if job.is_payoff or (self.in_lockstep and job.is_training):
@@ -208,6 +219,7 @@ class PoolState:
             self._rate(job, result)
 
     def _rate(self, job: Job, result: GameResult) -> None:
+        self.pool.played.append(job.uids, result.rewards, result.invalid_seat)
         if job.is_payoff:
             self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
