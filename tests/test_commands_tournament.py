@@ -3,10 +3,13 @@
 import csv
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,9 @@ def trained(playing, tmp_path_factory) -> Path:
     )
     run(config, path)
     return path
+
+
+THREE = "kuhn_poker(players=3)"
 
 
 def play(out: Path, *arguments: object, status: int = 0) -> None:
@@ -128,6 +134,40 @@ def test_a_pair_whose_first_games_ended_alike_is_played_again():
 def test_a_budget_below_the_first_games_is_an_error():
     with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
         Schedule(["a", "b", "c"], 20, 30, 0)
+
+
+@given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5))
+def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = Schedule(uids, games, None, seed, players=3).batches(PayoffTable())
+    rounds = -(-games // 6)
+    by_seating = {}
+    for game in batch:
+        by_seating.setdefault(game.seating, []).append(game.seed)
+    assert by_seating.keys() == {*permutations(uids, 3)}
+    for seating, seeds in by_seating.items():
+        assert len({*seeds}) == rounds
+        assert {*seeds} == {*by_seating[tuple(sorted(seating))]}
+    assert len({game.number for game in batch}) == len(batch)
+    more = {
+        game
+        for batch in Schedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
+        for game in batch
+    }
+    assert {*batch} <= more
+
+
+def test_a_budget_for_groups_is_spent_in_whole_rounds():
+    schedule, table = Schedule(["a", "b", "c", "d"], 6, 24 + 100, 0, players=3), PayoffTable()
+    seatings = Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            # d decides nothing, so groups with it are as uncertain as the rest.
+            table.add(game.number, game.seating, (1.0, 0.0, -1.0))
+            seatings[game.seating] += 1
+    assert sum(seatings.values()) == schedule.total == 120
+    for group in combinations("abcd", 3):
+        assert len({seatings[seating] for seating in permutations(group)}) == 1
 
 
 def test_a_budget_that_no_pair_has_room_for_is_an_error():
@@ -255,6 +295,47 @@ def test_a_model_behind_an_api_plays_adapters_and_scripts(address, trained, tmp_
     assert all(row["invalid"] == 0 for row in found["payoffs"] if row["member"] == remote)
 
 
+def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["tournament", f"{trained}@all", "random", "--env", THREE, "--games", "12", "--out", str(out)]
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    found = payoffs(out)
+    assert found["failures"] == {}
+    assert "matrix" not in found
+    assert {tuple(row["seating"]) for row in found["payoffs"]} == {*permutations(found["members"], 3)}
+    lines = [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 * 12
+    for row in found["payoffs"]:
+        mine = [one for one in lines if one["players"] == row["seating"]]
+        assert row["games"] == len(mine) == 2
+        assert row["mean"] == statistics.fmean(one["rewards"][row["seat"]] for one in mine)
+        assert row["variance"] == statistics.variance(one["rewards"][row["seat"]] for one in mine)
+        assert row["invalid"] == sum(one["invalid"] == row["seat"] for one in mine)
+    for member in found["rankings"]["members"]:
+        rewards = [
+            reward
+            for one in lines
+            for uid, reward in zip(one["players"], one["rewards"], strict=True)
+            if uid == member["uid"]
+        ]
+        low, mid, high = member["score"]
+        assert mid == pytest.approx(statistics.fmean(rewards))
+        assert low < mid < high
+        assert member["games"] == len(rewards) == 36
+        assert member["bradley_terry"] is member["nash"] is member["alpharank"] is None
+    assert "Bradley-Terry, Nash averaging, α-rank, dominated members and cycles are left out" in said
+    html = (out / "tournament.html").read_text()
+    assert Page(html).open == []
+    assert "every group in every order of seats" in html
+    assert "Who beats whom" not in html
+    header = (out / "payoffs.csv").read_text().splitlines()[0]
+    assert header.startswith("seat,member,player_0,player_1,player_2,")
+    before = (out / "games.jsonl").read_bytes()
+    assert main(words) == 0
+    assert (out / "games.jsonl").read_bytes() == before
+
+
 # Kills
 
 
@@ -326,8 +407,9 @@ def test_members_that_cannot_play_are_one_line_errors(trained, tmp_path, capsys,
     assert "--env: OpenSpiel has no game 'kuhn_pocker'" in failing(
         capsys, "random", "base", "--env", "kuhn_pocker"
     )
-    three = failing(capsys, "random", "base", "--env", "ThreePlayerIPD-v0")
-    assert "--env: ThreePlayerIPD-v0 has 3 seats" in three
+    three = failing(capsys, "random", "base", "--env", THREE)
+    assert "MEMBER: 2 members cannot take 3 seats. Name 3 or more" in three
+    assert "has 1 seat" in failing(capsys, "random", "base", "--env", "catch")
     other = failing(capsys, trained, "smollm2-135m", *kuhn)
     assert "the base model of smollm2-135m is smollm2-135m, not" in other
     assert not (tmp_path / "tournament").exists()

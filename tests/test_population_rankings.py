@@ -219,6 +219,28 @@ def test_a_member_without_a_finished_game_has_no_score():
     assert by_uid["c"].games == 0
 
 
+def test_in_a_game_for_three_every_seating_of_different_members_has_the_same_weight():
+    table = PayoffTable()
+    games = [
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("b", "a", "c"), (1.0, 0.0, -1.0)),
+        (("a", "a", "b"), (-9.0, -9.0, 18.0)),
+        (("a", "b", "x"), (-9.0, -9.0, 18.0)),
+    ]
+    for number, game in enumerate(games):
+        table.add(number, *game, invalid_seat=2)
+    rankings = rank(table, ["a", "b", "c"], games)
+    assert rankings.matrix is None
+    assert [one.uid for one in rankings.members] == ["a", "b", "c"]
+    assert [one.score.mid for one in rankings.members] == [1.0, 0.0, -1.0]
+    assert [one.games for one in rankings.members] == [4, 4, 4]
+    assert [one.invalid for one in rankings.members] == [0, 0, 4]
+    assert rankings.members[0].trueskill > rankings.members[2].trueskill
+    json.dumps(rankings.to_dict(), allow_nan=False)
+
+
 def test_trueskill_rates_the_games_in_their_order():
     system = trueskill.TrueSkill(beta=4.0)
     a, b = system.create_rating(), system.create_rating()

@@ -119,7 +119,8 @@ def _locked(path: Path) -> int:
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
+        # Before games for three or more, the number of players was not written down.
+        earlier = {"players": 2} | json.loads(file.read_text(encoding="utf-8"))
         old = list(earlier["members"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(file), "is damaged", "Name another directory with --out") from error

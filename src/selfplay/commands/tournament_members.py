@@ -112,14 +112,16 @@ def base_of(members: Sequence[Member]) -> str:
     return next((one.source.model.name for one in members if one.source is not None), BUNDLED_MODEL)
 
 
-def environment_of(members: Sequence[Member], env_id: str, template: str | None) -> EnvSettings:
+def environment_of(
+    members: Sequence[Member], env_id: str, template: str | None, players: int = 2
+) -> EnvSettings:
     """Return how ``env_id`` is played: as the runs among the members trained in it.
 
     Raises:
         InputError: the runs trained with different templates, and ``template`` does not choose one, or under
             different rules.
     """
-    trained = [(one, env) for one in members for env in _trained(one, env_id)]
+    trained = [(one, env) for one in members for env in _trained(one, env_id, players)]
     templates = list(dict.fromkeys(env.template for _, env in trained))
     if template is None and len(templates) > 1:
         raise InputError(
@@ -128,12 +130,12 @@ def environment_of(members: Sequence[Member], env_id: str, template: str | None)
     for one, env in trained[1:]:
         _check_same_rules(*trained[0], one, env)
     source = trained[0][0].source if trained else None
-    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, 2)
+    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, players)
 
 
-def _trained(member: Member, env_id: str) -> list[EnvSettings]:
+def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
     envs = () if member.source is None else member.source.envs
-    return [env for env in envs if env.id == env_id and env.num_players == 2]
+    return [env for env in envs if env.id == env_id and env.num_players == players]
 
 
 def _check_same_rules(first: Member, first_env: EnvSettings, other: Member, other_env: EnvSettings) -> None:

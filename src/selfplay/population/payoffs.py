@@ -204,6 +204,27 @@ class PayoffTable:
                 games_MM[row, column] = games // 2 if row == column else games
         return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
 
+    @property
+    def seats(self) -> int:
+        """The number of seats of the largest game; 2 without games."""
+        return max((len(seating) for seating in self._payoffs), default=2)
+
+    def score(self, uid: str, members: Collection[str]) -> Interval | None:
+        """Return a member's mean reward with its 95% interval; ``None`` if it did not play.
+
+        Every seating with different members, all of them among ``members``, has the same weight, however many
+        games it has.
+        """
+        played = [
+            (payoff, seating.index(uid))
+            for seating, payoff in self.items()
+            if uid in seating and len({*seating} & {*members}) == len(seating) and payoff.games
+        ]
+        if not played:
+            return None
+        mean, error = self._mean_of_seats(played)
+        return Interval(mean - _QUANTILE * error, mean, mean + _QUANTILE * error)
+
     def forget(self, uids: Collection[str]) -> None:
         """Delete every seating with one of these members. The numbers of their games stay known."""
         self._payoffs = {
@@ -241,8 +262,7 @@ class PayoffTable:
 
     def to_csv(self) -> str:
         """Return :meth:`rows` as comma-separated values, the seating in ``player_0``, ``player_1``, ..."""
-        seats = max((len(seating) for seating in self._payoffs), default=2)
-        players = [f"player_{seat}" for seat in range(seats)]
+        players = [f"player_{seat}" for seat in range(self.seats)]
         text = io.StringIO()
         writer = csv.DictWriter(text, ["seat", "member", *players, *_FIGURES], lineterminator="\n")
         writer.writeheader()
@@ -281,7 +301,7 @@ class PayoffTable:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
 
     def _mean_of_seats(self, played: list[tuple[Payoff, int]]) -> tuple[float, float]:
-        """Return the mean over seats of a member's mean rewards, and its standard error."""
+        """Return the mean over seatings of a member's mean rewards, and its standard error."""
         if not played:
             return math.nan, math.inf
         mean = sum(payoff.mean(seat) for payoff, seat in played) / len(played)

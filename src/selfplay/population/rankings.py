@@ -24,7 +24,8 @@ class MemberRank:
         uid: the member.
         games: its finished games.
         invalid: those that an invalid move of its own ended.
-        score: its mean reward against the field: every other member it met has the same weight.
+        score: its mean reward against the field: every other member it met has the same weight; in a game for
+            three or more, every order of seats of every group.
         bradley_terry: its Bradley-Terry rating.
         trueskill: its TrueSkill rating, mean and standard deviation.
         nash: its share in the Nash equilibrium of maximum entropy, with its resampled range.
@@ -37,7 +38,7 @@ class MemberRank:
     games: int
     invalid: int
     score: Interval | None
-    bradley_terry: Interval
+    bradley_terry: Interval | None
     trueskill: Rating
     nash: ResampledShare | None
     nash_score: Interval | None
@@ -55,15 +56,16 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Rankings:
-    """The rankings of a game for two.
+    """The rankings of a game. In one for three or more, they are mean rewards and TrueSkill alone.
 
     Attributes:
-        matrix: the payoffs that they are read off, members in the order they were given.
+        matrix: the payoffs that they are read off, members in the order they were given; ``None`` in a game
+            for three or more.
         members: best expected score first.
         cycles: games that go in circles.
     """
 
-    matrix: PayoffMatrix
+    matrix: PayoffMatrix | None
     members: list[MemberRank]
     cycles: list[Cycle]
 
@@ -87,7 +89,9 @@ def rank(
 ) -> Rankings:
     """Rank members by every measure.
 
-    Nash averaging and alpha-rank need the payoff of every pair, and are ``None`` without it.
+    Nash averaging and alpha-rank need the payoff of every pair, and are ``None`` without it. In a game for
+    three or more, they and Bradley-Terry ratings are left out: they are defined by who beats whom in pairs,
+    and alpha-rank over several populations would need games in which members meet themselves.
 
     Args:
         table: the payoffs.
@@ -98,6 +102,8 @@ def rank(
     Raises:
         InputError: the extra ``populations`` is not installed.
     """
+    if table.seats > 2:
+        return _rank_groups(table, members, games)
     matrix = table.matrix(members)
     rated = _trueskill(members, games)
     bradley_terry_M = bradley_terry(Results.of(table, list(members)))
@@ -119,11 +125,43 @@ def rank(
         )
         for row, uid in enumerate(members)
     ]
-    ranks.sort(key=lambda one: -math.inf if one.score is None else one.score.mid, reverse=True)
     found = [
         Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
     ]
-    return Rankings(matrix, ranks, found)
+    return Rankings(matrix, _best_first(ranks), found)
+
+
+def _rank_groups(
+    table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
+) -> Rankings:
+    """Rank the members of a game for three or more."""
+    rated = _trueskill(members, games)
+    ranks = []
+    for uid in members:
+        mine = [
+            (payoff, seating.index(uid))
+            for seating, payoff in table.items()
+            if uid in seating and len({*seating} & {*members}) == len(seating)
+        ]
+        ranks.append(
+            MemberRank(
+                uid=uid,
+                games=sum(payoff.games for payoff, _ in mine),
+                invalid=sum(payoff.invalid[seat] for payoff, seat in mine),
+                score=table.score(uid, members),
+                bradley_terry=None,
+                trueskill=rated[uid],
+                nash=None,
+                nash_score=None,
+                alpharank=None,
+                dominated_by=None,
+            )
+        )
+    return Rankings(None, _best_first(ranks), [])
+
+
+def _best_first(ranks: list[MemberRank]) -> list[MemberRank]:
+    return sorted(ranks, key=lambda one: -math.inf if one.score is None else one.score.mid, reverse=True)
 
 
 def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]) -> dict[str, Rating]:
