@@ -70,6 +70,8 @@ def make_files(folder: Path) -> None:
     _write(folder / "torn-jobs" / "jobs" / "ftjob-1" / "job.json", '{"id": "ftjob-1"')
     _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
     _make_runs(folder / "runs")
+    _write(folder / "short" / "config.toml", TRAINABLE.replace("[model]", "max_turns = 5\n[model]"))
+    _finish(folder / "short")
     _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")

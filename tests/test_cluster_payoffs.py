@@ -1,5 +1,6 @@
 """Games between frozen members on a cluster: each is played once, before training goes on, despite kills."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -66,6 +67,34 @@ def test_draws_do_not_depend_on_which_payoff_game_ended_first():
     assert played(1) == played(-1)
 
 
+def test_a_game_that_an_invalid_move_ended_is_counted_for_who_made_it(tmp_path):
+    service = pool(tmp_path, copies=2)
+    for job in ask(service, 1, 2).jobs:
+        seat = job.uids.index("ckpt-1")
+        rewards = [1.0, 1.0]
+        rewards[seat] = -1.0
+        service.finish([GameResult(job.name, "finished", 0, rewards, ["[bet]"], invalid_seat=seat)])
+    for one in (service, open_pool(tmp_path)):
+        rows = one.pool.payoffs.table.rows()
+        assert [(row["member"], row["invalid"]) for row in rows] == [
+            ("ckpt-0", 0),
+            ("ckpt-1", 1),
+            ("ckpt-1", 1),
+            ("ckpt-0", 0),
+        ]
+
+
+def test_a_checkpoint_has_the_payoffs_of_games_that_are_rated_later():
+    service = pool(copies=1)
+    jobs = ask(service, 1, 3).jobs
+    service.finish([won(job) for job in jobs])
+    assert {job.meta.type for job in jobs} == {"train"}
+    for _ in range(2):
+        payoffs = service.checkpoint_summary()["pool"]["played"]["payoffs"]
+        assert sum(payoff["games"] for payoff in payoffs) == 3
+        service.publish(weights(1))
+
+
 def test_a_payoff_game_that_failed_is_not_played_again_and_holds_nothing_up():
     service = pool(copies=2)
     first, second = ask(service, 1, 4).jobs
@@ -124,6 +153,10 @@ def test_the_payoffs_of_a_checkpoint_that_is_lost_are_forgotten(tmp_path, killed
     assert names == [f"payoff-{number:08d}" for number in range(6, 10)]
 
 
+def last_state(run):
+    return max((run / "checkpoints").iterdir()) / "state.json"
+
+
 SETTINGS = {
     "population__sample_mode": "meta-nash",
     "population__payoff_games": "6",
@@ -143,6 +176,13 @@ def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path
     met = [[game.meta["uids"] for game in games(tmp_path / where)] for where in ("here", "there")]
     assert met[0] == met[1]
     assert len({uid for uids in met[0] for uid in uids}) > 2, "some copies are drawn"
+    seated = [
+        json.loads(last_state(tmp_path / where).read_text())["source"]["pool"]["played"]["payoffs"]
+        for where in ("here", "there")
+    ]
+    assert [(one["seating"], one["games"]) for one in seated[0]] == [
+        (one["seating"], one["games"]) for one in seated[1]
+    ]
     here, there = metrics_of(tmp_path / "here"), metrics_of(tmp_path / "there")
     # 6 with ckpt-1, 12 with each later copy; those of the last are not needed any more.
     assert [line["accounts/payoff_finished"] for line in here] == [0, 6, 18, 30]

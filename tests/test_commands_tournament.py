@@ -3,10 +3,13 @@
 import csv
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
+from selfplay.commands.tournament_members import find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
 from selfplay.core import InputError
@@ -49,6 +53,9 @@ def trained(playing, tmp_path_factory) -> Path:
     )
     run(config, path)
     return path
+
+
+THREE = "kuhn_poker(players=3)"
 
 
 def play(out: Path, *arguments: object, status: int = 0) -> None:
@@ -112,9 +119,62 @@ def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
     assert abs(counts[frozenset("ab")] - counts[frozenset("bc")]) <= 60
 
 
+def test_a_pair_whose_first_games_ended_alike_is_played_again():
+    schedule, table = Schedule(["a", "b", "c"], 4, 12 + 6 * GAMES_PER_CHOICE, 0), PayoffTable()
+    again = set()
+    for number, batch in enumerate(schedule.batches(table)):
+        again |= {frozenset(game.seating) for game in batch if number}
+        for game in batch:
+            # Only b against c ever ends otherwise.
+            reward = 1.0 if {*game.seating} != {"b", "c"} or game.number % 3 else -1.0
+            table.add(game.number, game.seating, (reward, -reward))
+    assert again == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
 def test_a_budget_below_the_first_games_is_an_error():
     with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
         Schedule(["a", "b", "c"], 20, 30, 0)
+
+
+@given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5))
+def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = Schedule(uids, games, None, seed, players=3).batches(PayoffTable())
+    rounds = -(-games // 6)
+    by_seating = {}
+    for game in batch:
+        by_seating.setdefault(game.seating, []).append(game.seed)
+    assert by_seating.keys() == {*permutations(uids, 3)}
+    for seating, seeds in by_seating.items():
+        assert len({*seeds}) == rounds
+        assert {*seeds} == {*by_seating[tuple(sorted(seating))]}
+    assert len({game.number for game in batch}) == len(batch)
+    more = {
+        game
+        for batch in Schedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
+        for game in batch
+    }
+    assert {*batch} <= more
+
+
+def test_a_budget_for_groups_is_spent_in_whole_rounds():
+    schedule, table = Schedule(["a", "b", "c", "d"], 6, 24 + 100, 0, players=3), PayoffTable()
+    seatings = Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            # d decides nothing, so groups with it are as uncertain as the rest.
+            table.add(game.number, game.seating, (1.0, 0.0, -1.0))
+            seatings[game.seating] += 1
+    assert sum(seatings.values()) == schedule.total == 120
+    for group in combinations("abcd", 3):
+        assert len({seatings[seating] for seating in permutations(group)}) == 1
+
+
+def test_a_budget_that_no_pair_has_room_for_is_an_error():
+    with pytest.raises(InputError, match=r"--budget: 1000002 games are too many for 1 pairs"):
+        Schedule(["a", "b"], 20, 1_000_002, 0)
+    schedule = Schedule(["a", "b"], 999_990, 1_000_000, 0)
+    assert sum(len(batch) for batch in schedule.batches(PayoffTable())) == 1_000_000
 
 
 # Games
@@ -138,6 +198,7 @@ def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in found["payoffs"]]
     for uid in members:
         assert uid in said
+    assert "it is not a confidence interval" in " ".join(said.split())
     page = Page((tmp_path / "out" / "tournament.html").read_text())
     assert page.open == []
     assert len(list((tmp_path / "out" / "games").iterdir())) == 2 * 15
@@ -234,6 +295,47 @@ def test_a_model_behind_an_api_plays_adapters_and_scripts(address, trained, tmp_
     assert all(row["invalid"] == 0 for row in found["payoffs"] if row["member"] == remote)
 
 
+def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["tournament", f"{trained}@all", "random", "--env", THREE, "--games", "12", "--out", str(out)]
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    found = payoffs(out)
+    assert found["failures"] == {}
+    assert "matrix" not in found
+    assert {tuple(row["seating"]) for row in found["payoffs"]} == {*permutations(found["members"], 3)}
+    lines = [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 * 12
+    for row in found["payoffs"]:
+        mine = [one for one in lines if one["players"] == row["seating"]]
+        assert row["games"] == len(mine) == 2
+        assert row["mean"] == statistics.fmean(one["rewards"][row["seat"]] for one in mine)
+        assert row["variance"] == statistics.variance(one["rewards"][row["seat"]] for one in mine)
+        assert row["invalid"] == sum(one["invalid"] == row["seat"] for one in mine)
+    for member in found["rankings"]["members"]:
+        rewards = [
+            reward
+            for one in lines
+            for uid, reward in zip(one["players"], one["rewards"], strict=True)
+            if uid == member["uid"]
+        ]
+        low, mid, high = member["score"]
+        assert mid == pytest.approx(statistics.fmean(rewards))
+        assert low < mid < high
+        assert member["games"] == len(rewards) == 36
+        assert member["bradley_terry"] is member["nash"] is member["alpharank"] is None
+    assert "Bradley-Terry, Nash averaging, α-rank, dominated members and cycles are left out" in said
+    html = (out / "tournament.html").read_text()
+    assert Page(html).open == []
+    assert "every group in every order of seats" in html
+    assert "Who beats whom" not in html
+    header = (out / "payoffs.csv").read_text().splitlines()[0]
+    assert header.startswith("seat,member,player_0,player_1,player_2,")
+    before = (out / "games.jsonl").read_bytes()
+    assert main(words) == 0
+    assert (out / "games.jsonl").read_bytes() == before
+
+
 # Kills
 
 
@@ -305,11 +407,42 @@ def test_members_that_cannot_play_are_one_line_errors(trained, tmp_path, capsys,
     assert "--env: OpenSpiel has no game 'kuhn_pocker'" in failing(
         capsys, "random", "base", "--env", "kuhn_pocker"
     )
-    three = failing(capsys, "random", "base", "--env", "ThreePlayerIPD-v0")
-    assert "--env: ThreePlayerIPD-v0 has 3 seats" in three
+    three = failing(capsys, "random", "base", "--env", THREE)
+    assert "MEMBER: 2 members cannot take 3 seats. Name 3 or more" in three
+    assert "has 1 seat" in failing(capsys, "random", "base", "--env", "catch")
     other = failing(capsys, trained, "smollm2-135m", *kuhn)
     assert "the base model of smollm2-135m is smollm2-135m, not" in other
     assert not (tmp_path / "tournament").exists()
+
+
+def test_a_member_with_the_short_name_of_another_changes_no_name_and_no_game(trained, tmp_path):
+    first, second = (shutil.copytree(trained, tmp_path / place / "kuhn") for place in "ab")
+    play(tmp_path / "grown", first, "random", "--games", 4)
+    before = (tmp_path / "grown" / "games.jsonl").read_bytes()
+    play(tmp_path / "grown", first, "random", second, "--games", 4)
+    assert payoffs(tmp_path / "grown")["members"] == ["kuhn", "random", str(second)]
+    assert (tmp_path / "grown" / "games.jsonl").read_bytes().startswith(before)
+
+
+def test_every_member_has_a_name_of_its_own(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("a/kuhn", "kuhn", "random"):
+        shutil.copytree(trained, tmp_path / place)
+    members = find_members(["a/kuhn", "kuhn", "./kuhn", "./random", "random"], "kuhn_poker")
+    assert [one.uid for one in members] == ["kuhn", "kuhn-2", "./kuhn", "./random", "random"]
+
+
+@pytest.mark.parametrize("setting", ["max_turns = 7", "error_allowance = 2"])
+def test_members_that_trained_under_different_rules_are_refused(setting, trained, tmp_path, capsys):
+    other = shutil.copytree(trained, tmp_path / "other")
+    name, _, value = setting.split()
+    config = (other / "config.toml").read_text()
+    line = next(line for line in config.splitlines() if line.startswith(f"{name} = "))
+    (other / "config.toml").write_text(config.replace(line, setting))
+    refused = failing(capsys, trained, other, "random", "--env", "kuhn_poker", "--out", tmp_path / "out")
+    earlier = line.split()[-1]
+    assert f"MEMBER: {trained} trained with {name} = {earlier}, and {other} with {value}" in refused
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path, capsys, trained):
@@ -385,9 +518,11 @@ def test_the_page_shows_a_cycle_and_who_is_dominated():
     wins += [(one, "last") for one in ("rock", "paper", "scissors")]
     for winner, loser in wins:
         for seating, reward in (((winner, loser), 1.0), ((loser, winner), -1.0)):
-            for noise in (1, 1, 1, 1, -1):
+            for noise in (1, 1, 1, 1, -1) * 4:
                 games.append((seating, (noise * reward, -noise * reward)))
                 table.add(len(games), *games[-1])
     html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), [])
     assert "A cycle: rock beats scissors beats paper beats rock." in html
     assert html.count("dominated by") >= 1
+    # Once below the table, and once below the chart of Nash averaging and alpha-rank.
+    assert html.count("resampled range, in which the shares of 95% of 60 resampled matrices lie") == 2

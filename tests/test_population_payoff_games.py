@@ -193,6 +193,26 @@ async def test_frozen_members_play_each_other_and_nobody_learns_from_it():
     assert await collector.play_payoffs() == []
 
 
+class TheFolderBabbles(ByModel):
+    """``folder`` makes no legal move."""
+
+    async def complete(self, messages, *args, **options):
+        if options["model"] == "folder":
+            return await MockInferenceClient(["what?"]).complete(messages, *args, **options)
+        return await super().complete(messages, *args, **options)
+
+
+async def test_games_that_an_invalid_move_ended_are_counted_for_who_made_it():
+    collector = nash_collector(TheFolderBabbles())
+    await collector.play_payoffs()
+    invalid = Counter()
+    for row in collector.pool.payoffs.table.rows():
+        invalid[row["member"]] += row["invalid"]
+    # 20 games with each of the two others, and every game has a turn of each player.
+    assert invalid["fixed-folder"] == 40
+    assert sum(invalid.values()) == invalid["fixed-folder"]
+
+
 async def test_who_is_drawn_follows_from_the_games_between_frozen_members():
     collector = nash_collector()
     before = Counter(collector.pool.sample("default") for _ in range(300))

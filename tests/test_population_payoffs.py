@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core.confidence_intervals import mean_interval
 from selfplay.population import PayoffTable
 from selfplay.population.number_ranges import NumberRanges
 from selfplay.population.payoffs import gain_over_mixture
@@ -95,7 +94,7 @@ def test_a_seating_has_its_own_payoff_and_draws_invalid_moves_and_failures_are_c
     assert (payoff.games, payoff.failed, payoff.draws) == (2, 1, 1)
     assert (payoff.wins, payoff.invalid) == ([1, 0, 0], [0, 1, 0])
     assert [payoff.mean(seat) for seat in range(3)] == [1.5, 0.0, -1.5]
-    assert payoff.interval(0) == mean_interval(2, 3.0, 5.0)
+    assert table.reward_range == (-2.0, 3.0)
     assert table.payoff("b", "a", "c").games == 0
     assert table.members() == ["a", "b", "c"]
     assert 2 in table
@@ -120,7 +119,9 @@ def test_the_matrix_gives_both_seats_the_same_weight():
     # In the first seat, a's rewards are 1, 0 and 1; in the second, 1 and 0.
     assert matrix.mean_MM[0, 1] == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert matrix.mean_MM[1, 0] == pytest.approx(-(2 / 3 + 1 / 2) / 2)
-    assert matrix.error_MM[0, 1] == pytest.approx(math.sqrt(1 / 3 / 3 + 1 / 2 / 2) / 2)
+    # Of each seat, one more reward of -1 and one of 1 count for the spread.
+    spreads = statistics.variance([1, 0, 1, -1, 1]) / 3, statistics.variance([1, 0, -1, 1]) / 2
+    assert matrix.error_MM[0, 1] == pytest.approx(math.sqrt(sum(spreads)) / 2)
     assert matrix.games_MM.tolist() == [[0, 5, 0], [5, 0, 0], [0, 0, 0]]
     assert [matrix.mean_MM[k, k] for k in range(3)] == [0, 0, 0]
     assert math.isnan(matrix.mean_MM[0, 2])
@@ -162,9 +163,39 @@ def test_rows_and_csv_say_the_same():
             assert float(line[name]) == row[name]
 
 
-def test_one_game_says_nothing_about_the_spread():
-    row = table_of([(0, ("a", "b"), (1.0, -1.0), None)]).rows()[0]
-    assert (row["mean"], row["variance"], row["low"], row["high"]) == (1.0, None, None, None)
+@given(st.lists(REWARDS, min_size=1, max_size=30))
+def test_the_interval_counts_one_more_game_at_each_end_of_the_range_of_rewards(rewards):
+    table = table_of([(n, ("a", "b"), (reward, -3.0), None) for n, reward in enumerate(rewards)])
+    (row, _) = table.rows()
+    spread = statistics.stdev([*rewards, -3.0, max(rewards)]) / math.sqrt(len(rewards))
+    assert row["mean"] - row["low"] == pytest.approx(1.959964 * spread, rel=1e-5)
+    assert row["high"] - row["mean"] == pytest.approx(1.959964 * spread, rel=1e-5)
+
+
+def test_a_few_games_that_ended_alike_are_not_certain():
+    few, many = (
+        table_of([(n, ("a", "b"), (1.0, -1.0), None) for n in range(games)]).rows()[0] for games in (4, 400)
+    )
+    assert few["variance"] == many["variance"] == 0
+    assert few["high"] - few["low"] > 1
+    assert 0 < many["high"] - many["low"] < 0.02
+
+
+def test_a_game_that_failed_says_nothing():
+    table = PayoffTable()
+    table.add_failure(0, ("a", "b"))
+    row = table.rows()[0]
+    assert (row["mean"], row["variance"], row["low"], row["high"]) == (None, None, None, None)
+
+
+def test_a_table_from_before_the_range_was_kept_is_read():
+    table = table_of([(0, ("a", "b"), (1.0, -1.0), None)])
+    state = table.state_dict()
+    del state["range"]
+    table.load_state_dict(state)
+    assert table.reward_range == (0.0, 0.0)
+    table.add(1, ("a", "b"), (0.5, -0.5))
+    assert table.reward_range == (-0.5, 0.5)
 
 
 def test_the_gain_over_a_mixture_by_hand():
@@ -186,7 +217,9 @@ def test_the_gain_over_a_mixture_by_hand():
     # Against a it earns 2 and -1, on average 0.5; against b 1 and 3, on average 2.
     gain = gain_over_mixture(table.matrix(["a", "b", "x"]), "x", {"a": 0.75, "b": 0.25})
     assert gain.mid == pytest.approx(2 * (0.75 * 0.5 + 0.25 * 2))
-    errors = [0.5 * math.sqrt(2 / 2 + 2 / 2), 0.5 * math.sqrt(0 / 2 + 2 / 2)]
+    seats = ((1, 3), (0, -2)), ((1, 1), (4, 2))
+    variances = [[statistics.variance([*two, -4, 4]) / 2 for two in pair] for pair in seats]
+    errors = [0.5 * math.sqrt(sum(pair)) for pair in variances]
     spread = 1.959964 * 2 * math.hypot(0.75 * errors[0], 0.25 * errors[1])
     assert gain.high - gain.mid == pytest.approx(spread, rel=1e-5)
     assert gain.mid - gain.low == pytest.approx(spread, rel=1e-5)

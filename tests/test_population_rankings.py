@@ -12,6 +12,7 @@ from selfplay.population import PayoffTable
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import rank
+from selfplay.population.resampled_shares import ResampledShare
 from selfplay.population.response_graph import beats, cycles, dominated
 
 ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())
@@ -109,6 +110,24 @@ def test_a_difference_within_noise_dominates_nobody():
     assert dominated(matrix_of([[0, 0.02], [-0.02, 0]], error=0.1)) == {}
 
 
+def test_nobody_beats_or_dominates_anybody_in_a_few_games_that_ended_alike():
+    games = pair("a", "b", 9, 0) + pair("c", "d", 10, 0)
+    matrix = table_of(games).matrix(["a", "b"])
+    assert matrix.mean_MM[0, 1] == 1
+    assert not beats(matrix).any()
+    assert dominated(matrix) == {}
+    matrix = table_of(games).matrix(["c", "d"])
+    assert beats(matrix).tolist() == [[False, True], [False, False]]
+    assert dominated(matrix) == {"d": "c"}
+
+
+def test_a_difference_against_a_third_in_few_games_dominates_nobody():
+    matrix = matrix_of([[0, 0, 0.5], [0, 0, -0.5], [-0.5, 0.5, 0]])
+    assert dominated(matrix)["b"] == "a"
+    matrix.games_MM[1, 2] = matrix.games_MM[2, 1] = 19
+    assert "b" not in dominated(matrix)
+
+
 def test_a_pair_that_did_not_meet_is_not_dominated():
     matrix = matrix_of([[0, 0.5, math.nan], [-0.5, 0, 0.5], [math.nan, -0.5, 0]])
     assert dominated(matrix) == {}
@@ -154,20 +173,34 @@ def test_rankings_of_a_cycle_below_a_best_member():
     assert json.loads(json.dumps(rankings.to_dict(), allow_nan=False))["members"][0]["uid"] == "king"
 
 
-def test_the_shares_of_members_that_few_games_tell_apart_have_wide_bounds():
+def test_the_shares_of_members_that_few_games_tell_apart_have_wide_resampled_ranges():
     few, many = (
         {one.uid: one for one in ranked(pair("a", "b", wins, losses), ["a", "b"]).members}
         for wins, losses in ((6, 5), (600, 400))
     )
-    assert few["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
-    assert few["b"].alpharank == pytest.approx((0, 0, 1), abs=1e-4)
-    assert many["a"].nash == pytest.approx((1, 1, 1), abs=1e-4)
-    assert many["b"].alpharank == pytest.approx((0, 0, 0), abs=1e-4)
+    assert few["a"].nash == pytest.approx(ResampledShare(1, low=0, high=1), abs=1e-4)
+    assert few["b"].alpharank == pytest.approx(ResampledShare(0, low=0, high=1), abs=1e-4)
+    assert many["a"].nash == pytest.approx(ResampledShare(1, low=1, high=1), abs=1e-4)
+    assert many["b"].alpharank == pytest.approx(ResampledShare(0, low=0, high=0), abs=1e-4)
+
+
+def test_the_files_call_the_spread_of_resampled_solutions_what_it_is():
+    rankings = json.loads(json.dumps(ranked(pair("a", "b", 6, 5), ["a", "b"]).to_dict(), allow_nan=False))
+    assert rankings["resamples"] == 60
+    best = rankings["members"][0]
+    for name in ("nash", "alpharank"):
+        assert best[name] == {
+            "share": pytest.approx(1, abs=1e-4),
+            "resampled_range": pytest.approx([0, 1], abs=1e-4),
+        }
+    for name in ("score", "bradley_terry"):
+        low, mid, high = best[name]
+        assert low < mid < high
 
 
 def test_one_game_in_each_seat_bounds_no_share():
     by_uid = {one.uid: one for one in ranked(pair("a", "b", 1, 0), ["a", "b"]).members}
-    assert by_uid["a"].nash == pytest.approx((0, 1, 1), abs=1e-4)
+    assert by_uid["a"].nash == pytest.approx(ResampledShare(1, low=0, high=1), abs=1e-4)
     assert json.loads(json.dumps(by_uid["a"].nash, allow_nan=False))
 
 
@@ -184,6 +217,28 @@ def test_a_member_without_a_finished_game_has_no_score():
     by_uid = {one.uid: one for one in ranked(pair("a", "b", 2, 1), ["a", "b", "c"]).members}
     assert by_uid["c"].score is None
     assert by_uid["c"].games == 0
+
+
+def test_in_a_game_for_three_every_seating_of_different_members_has_the_same_weight():
+    table = PayoffTable()
+    games = [
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("a", "b", "c"), (2.0, -1.0, -1.0)),
+        (("b", "a", "c"), (1.0, 0.0, -1.0)),
+        (("a", "a", "b"), (-9.0, -9.0, 18.0)),
+        (("a", "b", "x"), (-9.0, -9.0, 18.0)),
+    ]
+    for number, game in enumerate(games):
+        table.add(number, *game, invalid_seat=2)
+    rankings = rank(table, ["a", "b", "c"], games)
+    assert rankings.matrix is None
+    assert [one.uid for one in rankings.members] == ["a", "b", "c"]
+    assert [one.score.mid for one in rankings.members] == [1.0, 0.0, -1.0]
+    assert [one.games for one in rankings.members] == [4, 4, 4]
+    assert [one.invalid for one in rankings.members] == [0, 0, 4]
+    assert rankings.members[0].trueskill > rankings.members[2].trueskill
+    json.dumps(rankings.to_dict(), allow_nan=False)
 
 
 def test_trueskill_rates_the_games_in_their_order():

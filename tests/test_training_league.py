@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from league_kills import train_and_kill
+from selfplay.cli.main import main
 from selfplay.config import load_config
 from selfplay.config.loading import dump_config
 from selfplay.core import InputError
@@ -214,6 +215,14 @@ def test_an_impossible_league_is_one_line(changes, line):
 
 def test_a_league_passes_the_checks_of_a_dry_run(config):
     assert any("kuhn_poker" in line for line in check_config(config))
+
+
+def test_the_payoffs_of_a_league_are_exported(league, tmp_path):
+    assert main(["export", str(league), str(tmp_path / "out"), "--payoffs"]) == 0
+    found = json.loads((tmp_path / "out" / "payoffs.json").read_text())
+    played = Counter(tuple(rollout.meta["uids"]) for _, rollout in RolloutLog(league / "rollouts"))
+    assert {tuple(row["seating"]): row["games"] for row in found["payoffs"]} == played
+    assert {"default", "attacker", "finder", "ckpt-0"} <= {*found["members"]}
 
 
 def test_the_report_shows_shares_win_rates_and_who_beats_whom(league):

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from selfplay.core import InputError
+
 
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path, or an adapter.")],
@@ -19,12 +21,23 @@ def export(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="N|best|last", help="The checkpoint; by default the last.")
     ] = None,
+    payoffs: Annotated[
+        bool,
+        typer.Option("--payoffs", help="Write what the members of the run's pool earned, as JSON and CSV."),
+    ] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
+    from selfplay.commands.export_payoffs import export_payoffs
     from selfplay.commands.model_source import find_model
     from selfplay.training.progress_views import working
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
+    if payoffs:
+        if merge or policy is not None:
+            raise InputError("--payoffs", "payoffs are no model", "Leave out --merge and --policy")
+        export_payoffs(name, out)
+        print(f"wrote {out}")
+        return
     find_model(name)
     console = Console()
     with working(console, "importing torch"):

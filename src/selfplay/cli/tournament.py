@@ -17,23 +17,27 @@ _MEMBER_HELP = (
     "model@http://host/v1)."
 )
 _GAMES_HELP = (
-    "Games of each pair, half of them in each seat; with --budget the first ones. By default 200, or 20."
+    "Games of each pair or group, the same number in each order of seats; with --budget the first ones. By "
+    "default 200, or 20."
 )
-_BUDGET_HELP = "Games in total. After the first games, the pair with the widest interval plays next."
+_BUDGET_HELP = "Games in total. After the first games, who has the widest intervals plays next."
 _OUT_HELP = "The tournament's directory. If it holds an unfinished one, that goes on."
 
 
 def tournament(
     members: Annotated[list[str], typer.Argument(metavar="MEMBER MEMBER ...", help=_MEMBER_HELP)],
-    env: Annotated[str, typer.Option(metavar="ID", help="The game for two to play (see: selfplay envs).")],
+    env: Annotated[str, typer.Option(metavar="ID", help="The game to play (see: selfplay envs).")],
     games: Annotated[int | None, typer.Option(min=4, help=_GAMES_HELP)] = None,
     budget: Annotated[int | None, typer.Option(min=4, help=_BUDGET_HELP)] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help=_OUT_HELP)] = Path("tournament"),
+    players: Annotated[
+        int | None, typer.Option(min=2, help="Number of seats; by default two where that is possible.")
+    ] = None,
     template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
 ) -> None:
-    """Play every pair of members, rank them, and write the payoffs and a page into a directory."""
+    """Let all members play each other, rank them, and write the payoffs and a page into a directory."""
     from selfplay.commands.tournament import Tournament, run_tournament
     from selfplay.commands.tournament_files import PAGE
     from selfplay.commands.tournament_members import environment_of, find_members
@@ -42,14 +46,14 @@ def tournament(
     from selfplay.population.meta_strategies import check_installed
 
     env = absolute(env, Path())
-    seats = checked_seats(env, None, template)
-    if seats != 2:
-        raise InputError("--env", f"{env} has {seats} seats", "A tournament needs a game for two players")
+    seats = checked_seats(env, players, template)
+    if seats < 2:
+        raise InputError("--env", f"{env} has 1 seat", "A tournament needs a game for two or more players")
     check_installed("tournament")
     found = find_members(members, env)
-    settings = environment_of(found, env, template)
+    settings = environment_of(found, env, template, seats)
     games = games or (200 if budget is None else 20)
-    schedule = Schedule([one.uid for one in found], games, budget, seed)
+    schedule = Schedule([one.uid for one in found], games, budget, seed, seats)
     agents = {one.uid: one.agents(settings, temperature) for one in found}
     tournament = Tournament(found, settings, schedule, agents, temperature, seed)
     outcome = run_tournament(tournament, out, budget, Console())

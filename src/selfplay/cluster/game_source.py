@@ -172,7 +172,11 @@ class ClusterGames:
         """Nothing to do: adapters that are not in use are deleted after every update."""
 
     async def state(self) -> dict[str, Any]:
-        """Return the pool and the accounts, for readers; the services keep their own state."""
+        """Return the pool and the accounts, for readers; the services keep their own state.
+
+        In lockstep the batch may be complete a moment before the pool knows how its last games ended.
+        """
+        await self.actors.pool.settled.remote()
         summary: dict[str, Any] = await self.actors.pool.checkpoint_summary.remote()
         return summary
 

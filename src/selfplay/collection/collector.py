@@ -167,15 +167,18 @@ class Collector:
         job, spec = played.job, played.job.spec
         result = played.result(self.filter_opponent_invalid)
         self.accounts.end(job, result)
-        if job.is_payoff and result.status == "failed":
-            self.pool.payoffs.add_failure(job.meta.index, job.uids)
+        if result.status == "failed":
+            self.pool.played.append_failure(job.uids)
+            if job.is_payoff:
+                self.pool.payoffs.add_failure(job.meta.index, job.uids)
         if result.status != "finished":
             return
+        self.pool.played.append(job.uids, result.rewards, result.invalid_seat)
         for trajectory in played.trajectories(result):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
             self.tracker.add_trajectory(trajectory, trajectory.pid, trajectory.env_id)
         if job.is_payoff:
-            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         elif not job.is_training:
             rewards, pid = played.rollout.extras["final_rewards"], job.meta.info["eval_pid"]
             self.tracker.add_eval_episode(rewards, pid, spec.env_id)

@@ -13,6 +13,7 @@ class GameResult:
 
     ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
     of error that the game raised on a move. ``failure``: the type of error that made the game fail.
+    ``invalid_seat``: the seat whose invalid move ended the game.
     """
 
     name: str
@@ -22,6 +23,7 @@ class GameResult:
     action_seq: list[str] = field(default_factory=list)
     raised: str | None = None
     failure: str | None = None
+    invalid_seat: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,15 @@ class Played:
             return GameResult(name, "filtered", retried, raised=raised)
         final_rewards = rollout.extras["final_rewards"]
         rewards = [final_rewards[pid] for pid in range(self.job.spec.num_players)]
-        return GameResult(name, "finished", retried, rewards, rollout.extras["action_seq"], raised)
+        return GameResult(
+            name,
+            "finished",
+            retried,
+            rewards,
+            rollout.extras["action_seq"],
+            raised,
+            invalid_seat=rollout.extras.get("invalid_pid"),
+        )
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
         """Return what may be learned: the trajectories of the trained seats of a finished training game."""

@@ -226,7 +226,7 @@ class Psro:
         agents = {one.uid: one.agents(self.env, TEMPERATURE) for one in players}
         tournament = Tournament(players, self.env, schedule, agents, TEMPERATURE, self.config.seed)
         outcome = run_tournament(tournament, self.directory.path / PAYOFFS, None, self.console, self.serve)
-        for pair in schedule.pairs:
+        for pair in schedule.groups:
             names = [members[place] for place in pair]
             if min(outcome.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
                 reason = next(iter(outcome.failures), "")

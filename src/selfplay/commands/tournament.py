@@ -1,7 +1,6 @@
 """``selfplay tournament``: everybody against everybody, and what is read off the payoffs."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,14 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.cluster.engines.api_models import api_client
+from selfplay.commands.payoff_files import write_payoffs
 from selfplay.commands.tournament_clients import MembersClient
-from selfplay.commands.tournament_files import (
-    PAGE,
-    PAYOFFS_CSV,
-    PAYOFFS_JSON,
-    PlayedGame,
-    TournamentFiles,
-)
+from selfplay.commands.tournament_files import PAGE, PlayedGame, TournamentFiles
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
@@ -39,8 +33,8 @@ from selfplay.training.progress_views import View, print_line, view_of, working
 
 CONCURRENCY = 256
 """Games in flight. Those of all pairs mix, so that adapters share forward passes."""
-SAMPLES_PER_PAIR = 2
-"""Games of a pair that are kept to read: the first deal, in both seat orders."""
+SAMPLES_PER_GROUP = 2
+"""Games of a group that are kept to read: the first deal in two orders of seats, of a pair in both."""
 RETRIES = 1
 
 Serve = Callable[[Mapping[str, Path]], AbstractAsyncContextManager[InferenceClient]]
@@ -53,7 +47,7 @@ class Tournament:
 
     Attributes:
         members: the players.
-        env: the environment, a game for two.
+        env: the environment, a game for two or more.
         schedule: the games.
         agents: who answers for each member in each seat.
         temperature: the models' sampling temperature.
@@ -71,6 +65,7 @@ class Tournament:
         """Return what a tournament that goes on must share with its beginning."""
         return {
             "env_id": self.env.name,
+            "players": self.env.num_players,
             "template": self.env.template,
             "max_turns": self.env.max_turns,
             "error_allowance": self.env.error_allowance,
@@ -195,7 +190,9 @@ async def _play_games(
     """Play and record games; return the reasons of those that failed, by number."""
     env = tournament.env
     template = get_template(env.template)
-    episode = GameEpisode(env.id, 2, template, max_turns=env.max_turns, error_allowance=env.error_allowance)
+    episode = GameEpisode(
+        env.id, env.num_players, template, max_turns=env.max_turns, error_allowance=env.error_allowance
+    )
     reasons: dict[int, str] = {}
     waiting, done = iter(games), 0
 
@@ -205,14 +202,14 @@ async def _play_games(
             seats = tuple(
                 drawn(tournament.agents[uid][seat], game.seed, seat) for seat, uid in enumerate(game.seating)
             )
-            spec = PlaySpec(episode.name, 2, seats, game.seed)
+            spec = PlaySpec(episode.name, env.num_players, seats, game.seed)
             played = await play_game(arena, episode, spec, f"game-{game.number:010d}", RETRIES)
             if isinstance(played, str):
                 reasons[game.number] = played
             else:
-                if game.index < SAMPLES_PER_PAIR:
+                if game.index < SAMPLES_PER_GROUP:
                     files.add_sample(game, played)
-                rewards = [played.extras["final_rewards"][seat] for seat in (0, 1)]
+                rewards = [played.extras["final_rewards"][seat] for seat in range(env.num_players)]
                 invalid = played.extras["invalid_pid"]
                 files.add(PlayedGame(game.number, list(game.seating), rewards, invalid))
             done += 1
@@ -280,29 +277,15 @@ def _in_order(files: TournamentFiles, table: PayoffTable) -> list[tuple[tuple[st
 
 def _write(tournament: Tournament, files: TournamentFiles, outcome: Outcome) -> None:
     """Write the payoffs and the page."""
-    matrix = outcome.rankings.matrix
-    content = {
+    about = {
         "env_id": tournament.env.name,
-        "members": list(matrix.members),
-        "payoffs": outcome.table.rows(),
-        "matrix": {
-            "mean": _finite(matrix.mean_MM.tolist()),
-            "standard_error": _finite(matrix.error_MM.tolist()),
-            "games": matrix.games_MM.tolist(),
-        },
         "rankings": outcome.rankings.to_dict(),
         "failures": outcome.failures,
     }
-    write_file(files.path / PAYOFFS_JSON, f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode())
-    write_file(files.path / PAYOFFS_CSV, outcome.table.to_csv().encode())
-    pairs = [
-        [files.sample_path(tournament.schedule.game(pair, index)) for index in range(SAMPLES_PER_PAIR)]
-        for pair in range(len(tournament.schedule.pairs))
+    write_payoffs(files.path, about, outcome.table, [member.uid for member in tournament.members])
+    samples = [
+        [files.sample_path(tournament.schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)]
+        for group in range(len(tournament.schedule.groups))
     ]
-    page = tournament_html(tournament.env.name, tournament.seed, outcome.table, outcome.rankings, pairs)
+    page = tournament_html(tournament.env.name, tournament.seed, outcome.table, outcome.rankings, samples)
     write_file(files.path / PAGE, page.encode())
-
-
-def _finite(rows: list[list[float]]) -> list[list[float | None]]:
-    """Return numbers as JSON has them: unknown ones are ``None``."""
-    return [[value if abs(value) < float("inf") else None for value in row] for row in rows]

@@ -15,13 +15,7 @@ from selfplay.core import InputError, Rollout
 from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
 from selfplay.replay.rollout_log import write_rollouts
 
-SETTINGS, GAMES, PAYOFFS_JSON, PAYOFFS_CSV, PAGE = (
-    "tournament.json",
-    "games.jsonl",
-    "payoffs.json",
-    "payoffs.csv",
-    "tournament.html",
-)
+SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
 SAMPLES = "games"
 """The directory of the games to read."""
 _MAY_GROW = ("members", "games", "budget")
@@ -125,7 +119,8 @@ def _locked(path: Path) -> int:
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
+        # Before games for three or more, the number of players was not written down.
+        earlier = {"players": 2} | json.loads(file.read_text(encoding="utf-8"))
         old = list(earlier["members"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(file), "is damaged", "Name another directory with --out") from error

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,8 @@ class Member:
     """One player of a tournament.
 
     Attributes:
-        uid: its name in every result: as the user wrote it, a path without its directories if that is clear.
+        uid: its name in every result: as the user wrote it, a path without its directories unless an earlier
+            member has that name.
         kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
         name: as the user wrote it.
         source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
@@ -93,11 +95,7 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
             raise InputError("MEMBER", f"{name} is named twice", "Name each member once")
     if len(written) < 2:
         raise InputError("MEMBER", f"{len(written)} member plays against nobody", "Name two or more")
-    short = [_short(name) for name in written]
-    scripted = {*PLAYER_NAMES, BASE}
-    clear = len({*short}) == len(short) and {*short} & scripted == {*written} & scripted
-    uids = short if clear else written
-    members = [_find(name, uid, env_id) for name, uid in zip(written, uids, strict=True)]
+    members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
     base = base_of(members)
     for member in members:
         if member.source is not None and member.source.model.name != base:
@@ -114,21 +112,39 @@ def base_of(members: Sequence[Member]) -> str:
     return next((one.source.model.name for one in members if one.source is not None), BUNDLED_MODEL)
 
 
-def environment_of(members: Sequence[Member], env_id: str, template: str | None) -> EnvSettings:
+def environment_of(
+    members: Sequence[Member], env_id: str, template: str | None, players: int = 2
+) -> EnvSettings:
     """Return how ``env_id`` is played: as the runs among the members trained in it.
 
     Raises:
-        InputError: the runs trained with different templates, and ``template`` does not choose one.
+        InputError: the runs trained with different templates, and ``template`` does not choose one, or under
+            different rules.
     """
-    sources = [one.source for one in members if one.source is not None]
-    trained = [env for source in sources for env in source.envs if env.id == env_id and env.num_players == 2]
-    templates = list(dict.fromkeys(env.template for env in trained))
+    trained = [(one, env) for one in members for env in _trained(one, env_id, players)]
+    templates = list(dict.fromkeys(env.template for _, env in trained))
     if template is None and len(templates) > 1:
         raise InputError(
             "--template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
         )
-    source = next((one for one in sources if any(env in trained for env in one.envs)), None)
-    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, 2)
+    for one, env in trained[1:]:
+        _check_same_rules(*trained[0], one, env)
+    source = trained[0][0].source if trained else None
+    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, players)
+
+
+def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
+    envs = () if member.source is None else member.source.envs
+    return [env for env in envs if env.id == env_id and env.num_players == players]
+
+
+def _check_same_rules(first: Member, first_env: EnvSettings, other: Member, other_env: EnvSettings) -> None:
+    """Raise an InputError if two members trained under rules that a tournament cannot both have."""
+    for name in ("max_turns", "error_allowance"):
+        mine, theirs = getattr(first_env, name), getattr(other_env, name)
+        if mine != theirs:
+            problem = f"{first.name} trained with {name} = {mine}, and {other.name} with {theirs}"
+            raise InputError("MEMBER", problem, "Leave one of them out: all games have the same rules")
 
 
 def _expanded(name: str) -> list[str]:
@@ -154,6 +170,20 @@ def _find(name: str, uid: str, env_id: str) -> Member:
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "MEMBER"}):
         return Member(uid, "model", name, find_player(name))
+
+
+def _uids(names: Sequence[str]) -> list[str]:
+    """Return a name in results for each member: short, or else as written, or else with a number.
+
+    It depends on the members before it alone, so that a tournament with one more knows its games again.
+    """
+    uids: list[str] = []
+    scripted = {*PLAYER_NAMES, BASE}
+    for name in names:
+        choices = chain((_short(name), name), (f"{name}-{number}" for number in count(2)))
+        taken = {*uids} if name in scripted else {*uids, *scripted}
+        uids.append(next(choice for choice in choices if choice not in taken))
+    return uids
 
 
 def _short(name: str) -> str:

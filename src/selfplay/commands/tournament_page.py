@@ -7,15 +7,22 @@ from html import escape
 from pathlib import Path
 
 from selfplay.commands.tournament_tables import (
+    INTERVALS,
+    MANY_PLAYERS,
+    RESAMPLED_RANGE,
+    Column,
     cycle_text,
     invalid_text,
     rating_text,
     score_text,
     share_text,
+    shown,
 )
 from selfplay.core.confidence_intervals import Interval
 from selfplay.population import PayoffTable
+from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import MemberRank, Rankings
+from selfplay.population.resampled_shares import ResampledShare
 from selfplay.read.charts import COLOURS
 from selfplay.read.episodes import LoggedEpisode, first_episodes
 from selfplay.read.numbers import counted
@@ -30,7 +37,6 @@ _NUMBERS_IN_CELLS = 14
 """Up to this many members, the cells of the heat map show their numbers."""
 _GREY = "#8a94a3"
 """A colour of intervals that is visible on a light and on a dark background."""
-_SEATS = ["seat 0", "seat 1"]
 
 
 def tournament_html(
@@ -45,24 +51,29 @@ def tournament_html(
         rankings: what is read off them.
         samples: for each pair, the logs of the games to read; those that do not exist are left out.
     """
-    sections = {
-        "Who beats whom": [_heat_map(rankings)],
-        "Rankings side by side": [
-            _dots("Mean reward", _SCORE, "mean reward", rankings, lambda one: one.score),
-            _dots("Bradley-Terry", _BRADLEY_TERRY, "rating", rankings, lambda one: one.bradley_terry),
-            _dots("TrueSkill", _TRUESKILL, "rating", rankings, _trueskill),
-            _shares(rankings),
-        ],
-    }
-    charts, figures = charts_html(sections, 0)
+    charts, figures = charts_html(_sections(rankings), 0)
+    members, matrix = counted(len(rankings.members), "member"), rankings.matrix
+    who = "every pair in both seats" if matrix is not None else "every group in every order of seats"
     return page_html(
         figures,
         title=escape(f"Tournament of {env_id}"),
-        subtitle=escape(f"{counted(len(rankings.members), 'member')}, every pair in both seats, seed {seed}"),
+        subtitle=escape(f"{members}, {who}, seed {seed}"),
         tiles=_tiles_html(table, rankings),
-        headline=_ranking_html(rankings) + _cycles_html(rankings) + charts,
-        games=_games_html(samples),
+        headline=_ranking_html(rankings) + ("" if matrix is None else _cycles_html(rankings)) + charts,
+        games=_games_html(samples, table.seats),
     )
+
+
+def _sections(rankings: Rankings) -> dict[str, list[Figure]]:
+    score = _dots("Mean reward", _SCORE, "mean reward", rankings, lambda one: one.score)
+    trueskill = _dots("TrueSkill", _TRUESKILL, "rating", rankings, _trueskill)
+    if rankings.matrix is None:
+        return {"Rankings side by side": [score, trueskill]}
+    bradley_terry = _dots("Bradley-Terry", _BRADLEY_TERRY, "rating", rankings, lambda one: one.bradley_terry)
+    return {
+        "Who beats whom": [_heat_map(rankings, rankings.matrix)],
+        "Rankings side by side": [score, bradley_terry, trueskill, _shares(rankings)],
+    }
 
 
 _SCORE = "Against the field: every other member has the same weight. With 95% intervals."
@@ -70,7 +81,7 @@ _BRADLEY_TERRY = "400 points more are ten times the odds of a win; a draw is hal
 _TRUESKILL = "Plus and minus two standard deviations. Depends on the order of games."
 _SHARES = (
     "Nash averaging: the share of each member in the equilibrium of maximum entropy. "
-    "α-rank: how long evolution stays with it, by who beats whom alone. With 95% intervals."
+    f"α-rank: how long evolution stays with it, by who beats whom alone. With the {RESAMPLED_RANGE}."
 )
 _MATRIX = "Mean reward of the row against the column over both seats, best member first."
 
@@ -80,13 +91,17 @@ def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
     failed = sum(payoff.failed for _, payoff in table.items())
     invalid = sum(sum(payoff.invalid) for _, payoff in table.items())
     best = rankings.members[0]
-    tiles = (
+    tiles = [
         ("Games", f"{games:,}", f"{failed:,} failed" if failed else ""),
         ("Ended by an invalid move", f"{invalid / games:.1%}", ""),
         ("Highest mean reward", best.uid, score_text(best.score)),
-        ("Dominated members", str(sum(one.dominated_by is not None for one in rankings.members)), ""),
-        ("Groups with cycles", str(len(rankings.cycles)), ""),
-    )
+    ]
+    if rankings.matrix is not None:
+        dominated = sum(one.dominated_by is not None for one in rankings.members)
+        tiles += [
+            ("Dominated members", str(dominated), ""),
+            ("Groups with cycles", str(len(rankings.cycles)), ""),
+        ]
     return "".join(
         f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
         f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
@@ -95,35 +110,36 @@ def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
 
 
 def _ranking_html(rankings: Rankings) -> str:
-    heads = ("", "Mean reward", "Against Nash", "Bradley-Terry", "TrueSkill", "Nash", "α-rank", "Invalid", "")
+    columns = shown(_COLUMNS, rankings)
     rows = []
     for number, one in enumerate(rankings.members, start=1):
-        cells = (
-            f"{number} {one.uid}",
-            score_text(one.score),
-            score_text(one.nash_score),
-            score_text(one.bradley_terry, ".0f"),
-            rating_text(one),
-            share_text(one.nash),
-            share_text(one.alpharank),
-            invalid_text(one),
-        )
+        cells = (f"{number} {one.uid}", *(column.text(one) for column in columns))
         mark = ""
         if one.dominated_by is not None:
             mark = f'<span class="badge warn">dominated by {escape(one.dominated_by)}</span>'
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f"<td>{mark}</td></tr>")
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
+    head = "".join(f"<th>{escape(one)}</th>" for one in ("", *(column.head for column in columns), ""))
+    note = _RANKING_NOTE if rankings.matrix is not None else f"{INTERVALS} {MANY_PLAYERS} {_INVALID_NOTE}"
     return (
         '<section><h2>Ranking</h2><div class="card scroll"><table class="headline">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        f'<p class="muted">{escape(_RANKING_NOTE)}</p></div></section>'
+        f'<p class="muted">{escape(note)}</p></div></section>'
     )
 
 
+_COLUMNS = (
+    Column("Mean reward", lambda one: score_text(one.score)),
+    Column("Against Nash", lambda one: score_text(one.nash_score), of_pairs=True),
+    Column("Bradley-Terry", lambda one: score_text(one.bradley_terry, ".0f"), of_pairs=True),
+    Column("TrueSkill", rating_text),
+    Column("Nash", lambda one: share_text(one.nash), of_pairs=True),
+    Column("α-rank", lambda one: share_text(one.alpharank), of_pairs=True),
+    Column("Invalid", invalid_text),
+)
+_INVALID_NOTE = "Invalid: games that it lost by an invalid move."
 _RANKING_NOTE = (
-    "After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations. A member is dominated "
-    "if another one is nowhere worse, and somewhere better beyond noise. Invalid: games that it lost by an "
-    "invalid move."
+    f"{INTERVALS} In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}. A member is dominated if "
+    f"another one is nowhere worse, and somewhere better beyond noise. {_INVALID_NOTE}"
 )
 
 
@@ -136,13 +152,12 @@ def _cycles_html(rankings: Rankings) -> str:
     return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
 
 
-def _heat_map(rankings: Rankings) -> Figure:
-    matrix = rankings.matrix
+def _heat_map(rankings: Rankings, matrix: PayoffMatrix) -> Figure:
     place = {uid: row for row, uid in enumerate(matrix.members)}
     order = [place[one.uid] for one in rankings.members]
     means = [[_known(matrix.mean_MM[row, column], row != column) for column in order] for row in order]
     largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
-    about = [[_about(rankings, row, column) for column in order] for row in order]
+    about = [[_about(matrix, row, column) for column in order] for row in order]
     names = [matrix.members[row] for row in order]
     cells = heat_cells(names, names, means, about)
     few = len(names) <= _NUMBERS_IN_CELLS
@@ -150,8 +165,7 @@ def _heat_map(rankings: Rankings) -> Figure:
     return Figure("Payoffs", _MATRIX, [trace], heat_layout(len(order)))
 
 
-def _about(rankings: Rankings, row: int, column: int) -> str:
-    matrix = rankings.matrix
+def _about(matrix: PayoffMatrix, row: int, column: int) -> str:
     error = matrix.error_MM[row, column]
     spread = f", standard error {error:.3f}" if math.isfinite(error) else ""
     return f"{matrix.mean_MM[row, column]:+.3f}{spread}, {matrix.games_MM[row, column]} games"
@@ -185,7 +199,7 @@ def _trueskill(one: MemberRank) -> Interval:
 
 
 def _shares(rankings: Rankings) -> Figure:
-    named: list[tuple[str, Callable[[MemberRank], Interval | None]]] = [
+    named: list[tuple[str, Callable[[MemberRank], ResampledShare | None]]] = [
         ("Nash averaging", lambda one: one.nash),
         ("α-rank", lambda one: one.alpharank),
     ]
@@ -195,17 +209,19 @@ def _shares(rankings: Rankings) -> Figure:
     return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
 
 
-def _bars(name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], Interval | None]) -> Json:
+def _bars(
+    name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], ResampledShare | None]
+) -> Json:
     found = [(one.uid, value) for one in rankings.members if (value := share(one)) is not None][::-1]
     spread = {
-        "array": [one.high - one.mid for _, one in found],
-        "arrayminus": [one.mid - one.low for _, one in found],
+        "array": [one.high - one.share for _, one in found],
+        "arrayminus": [one.share - one.low for _, one in found],
     }
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "x": [one.mid for _, one in found],
+        "x": [one.share for _, one in found],
         "y": [plain(uid) for uid, _ in found],
         "error_x": {"type": "data", "symmetric": False, "color": _GREY, "width": 3, "thickness": 1, **spread},
         "marker": {"color": COLOURS[colour]},
@@ -223,8 +239,8 @@ def _rows_layout(axis: str, rows: int) -> Json:
     }
 
 
-def _games_html(samples: Sequence[Sequence[Path]]) -> str:
-    pairs = [
+def _games_html(samples: Sequence[Sequence[Path]], seats: int) -> str:
+    groups = [
         [
             replace(one, index=number)
             for number, path in enumerate(paths)
@@ -233,21 +249,22 @@ def _games_html(samples: Sequence[Sequence[Path]]) -> str:
         ]
         for paths in samples
     ]
-    shown = [_pair_html(episodes) for episodes in pairs if episodes]
-    if not shown:
+    names = [f"seat {seat}" for seat in range(seats)]
+    listed = [_group_html(episodes, names) for episodes in groups if episodes]
+    if not listed:
         return ""
-    note = "The first deal of every pair, in both seat orders."
+    note = f"The first deal of every {'pair, in both' if seats == 2 else 'group, in two'} seat orders."
     return (
         f'<section><h2>Games</h2><p class="muted">{escape(note)}</p>'
-        f"{filter_html((INVALID, TURN_LIMIT), _SEATS)}{''.join(shown)}</section>"
+        f"{filter_html((INVALID, TURN_LIMIT), names)}{''.join(listed)}</section>"
     )
 
 
-def _pair_html(episodes: Sequence[LoggedEpisode]) -> str:
-    """Return the games of a pair, the members named as in the first one."""
+def _group_html(episodes: Sequence[LoggedEpisode], seats: list[str]) -> str:
+    """Return the games of a group, the members named as in the first one."""
     agents = episodes[0].rollout.artifact
     names = [str(agent.get("model", "")) for agent in agents["agents"]] if isinstance(agents, dict) else []
-    shared = Shared({}, {}, _SEATS, is_evaluation=True)
+    shared = Shared({}, {}, seats, is_evaluation=True)
     shown = "".join(game_html(one, shared, unfolded=False) for one in episodes)
     return f'<div class="group"><h3>{escape(" and ".join(names))}</h3>{shown}</div>'
 

@@ -1,32 +1,36 @@
-"""Which games a tournament plays: every pair in both seat orders, the same deal in both."""
+"""Which games a tournament plays: every group of members in every order of seats, the same deal in all.
+
+In a game for two the groups are pairs. Elsewhere a group has as many members as the game has seats.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 
 from selfplay.core import InputError, derive_seed
 from selfplay.population import PayoffTable
 
 MAX_GAMES = 10**6
-"""The largest number of games of a pair."""
+"""The largest number of games of a group."""
 GAMES_PER_CHOICE = 256
-"""With a budget, this many games are given to pairs before the payoffs are looked at again."""
+"""With a budget, this many games are given to groups before the payoffs are looked at again."""
 
 
 @dataclass(frozen=True)
 class ScheduledGame:
-    """Game ``index`` of a pair of members, who exchange seats from game to game.
+    """Game ``index`` of a group of members, who exchange seats from game to game.
 
     Attributes:
         number: its number in the tournament; more members or more games change no number.
         seating: the member in each seat.
-        index: counts the games of the pair, from 0.
-        seed: determines the deal and every draw; games 2k and 2k + 1 have the same.
+        index: counts the games of the group, from 0.
+        seed: determines the deal and every draw. It is the same in all orders of seats, so in a game for two
+            games 2k and 2k + 1 have the same.
     """
 
     number: int
-    seating: tuple[str, str]
+    seating: tuple[str, ...]
     index: int
     seed: int
 
@@ -36,62 +40,79 @@ class Schedule:
 
     Args:
         uids: the members.
-        games: the number for each pair, with a budget the first ones; rounded up to a multiple of two.
-        budget: the total number; after the first games, the rest go to pairs whose payoff is least certain.
+        games: the number for each group, with a budget the first ones; rounded up to whole rounds of all
+            orders of seats.
+        budget: the total number; after the first games, the rest go to groups whose payoff is least certain.
         seed: root of the seeds.
+        players: the number of seats.
 
     Raises:
-        InputError: a number is too large, or the budget is less than the first games.
+        InputError: a number is too large, there are fewer members than seats, or the budget is less than the
+            first games.
     """
 
-    def __init__(self, uids: Sequence[str], games: int, budget: int | None, seed: int) -> None:
-        self.pairs = sorted(combinations(range(len(uids)), 2), key=lambda pair: (pair[1], pair[0]))
+    def __init__(
+        self, uids: Sequence[str], games: int, budget: int | None, seed: int, players: int = 2
+    ) -> None:
+        if len(uids) < players:
+            problem = f"{len(uids)} members cannot take {players} seats"
+            raise InputError("MEMBER", problem, f"Name {players} or more")
+        # In this order further members change the number of no group.
+        self.groups = sorted(combinations(range(len(uids)), players), key=lambda group: group[::-1])
         self.uids = list(uids)
-        self.games = games + games % 2
+        self.round = math.factorial(players)
+        self.games = math.ceil(games / self.round) * self.round
+        self.most_games = MAX_GAMES - MAX_GAMES % self.round
         self.seed = seed
-        least = len(self.pairs) * self.games
-        if self.games > MAX_GAMES:
-            raise InputError("--games", f"{games} games of a pair are too many", f"At most {MAX_GAMES}")
+        least, most = len(self.groups) * self.games, len(self.groups) * self.most_games
+        called = "pair" if players == 2 else "group"
+        if self.games > self.most_games:
+            raise InputError("--games", f"{games} games of a {called} are too many", f"At most {MAX_GAMES}")
         if budget is not None and budget < least:
-            problem = f"{budget} is less than {self.games} games for each of {len(self.pairs)} pairs"
+            problem = f"{budget} is less than {self.games} games for each of {len(self.groups)} {called}s"
             raise InputError("--budget", problem, f"Give at least {least}, or fewer --games")
-        self.total = least if budget is None else budget - budget % 2
+        if budget is not None and budget > most:
+            problem = f"{budget} games are too many for {len(self.groups)} {called}s"
+            raise InputError("--budget", problem, f"Give at most {most}")
+        self.total = least if budget is None else budget - budget % self.round
 
     def batches(self, table: PayoffTable) -> Iterator[list[ScheduledGame]]:
         """Yield the games, in batches; ``table`` must have a batch before the next one is asked for.
 
-        The first batch has the first games of every pair, in turns. What follows depends on the table alone.
+        The first batch has the first games of every group, in turns. What follows depends on the table alone.
         """
-        yield [self.game(pair, index) for index in range(self.games) for pair in range(len(self.pairs))]
-        scheduled = [self.games] * len(self.pairs)
+        yield [self.game(group, index) for index in range(self.games) for group in range(len(self.groups))]
+        scheduled = [self.games] * len(self.groups)
         while (left := self.total - sum(scheduled)) > 0:
             batch = []
             spreads = self._spreads(table)
-            for _ in range(0, min(left, GAMES_PER_CHOICE), 2):
-                open_pairs = [pair for pair, count in enumerate(scheduled) if count < MAX_GAMES]
-                widest = max(open_pairs, key=lambda pair: spreads[pair] / math.sqrt(scheduled[pair]))
-                batch += [self.game(widest, scheduled[widest] + order) for order in (0, 1)]
-                scheduled[widest] += 2
+            for _ in range(0, min(left, GAMES_PER_CHOICE), self.round):
+                open_groups = [group for group, count in enumerate(scheduled) if count < self.most_games]
+                widest = max(open_groups, key=lambda group: spreads[group] / math.sqrt(scheduled[group]))
+                batch += [self.game(widest, scheduled[widest] + order) for order in range(self.round)]
+                scheduled[widest] += self.round
             yield batch
 
-    def game(self, pair: int, index: int) -> ScheduledGame:
-        """Return one game of a pair."""
-        first, second = (self.uids[member] for member in self.pairs[pair])
-        seating = (first, second) if index % 2 == 0 else (second, first)
-        seed = derive_seed(self.seed, "tournament", first, second, index // 2)
-        return ScheduledGame(pair * MAX_GAMES + index, seating, index, seed)
+    def game(self, group: int, index: int) -> ScheduledGame:
+        """Return one game of a group."""
+        names = [self.uids[member] for member in self.groups[group]]
+        deal, order = divmod(index, self.round)
+        seating = list(permutations(names))[order]
+        seed = derive_seed(self.seed, "tournament", *names, deal)
+        return ScheduledGame(group * MAX_GAMES + index, seating, index, seed)
 
     def _spreads(self, table: PayoffTable) -> list[float]:
-        """Return the standard deviation of a game of each pair, with two games of the average pair added.
+        """Return the standard deviation of a game of each group, as :meth:`Payoff.deviation` has it.
 
-        Without these, a pair whose few games ended alike would never be played again.
+        So a group whose few games ended alike may be played again.
         """
         found = []
-        for first, second in self.pairs:
-            a, b = self.uids[first], self.uids[second]
-            sides = [table.payoff(a, b), table.payoff(b, a)]
-            known = [(one.games, one.variance(0)) for one in sides if one.games > 1]
-            games = sum(count for count, _ in known)
-            found.append((games, sum(count * variance for count, variance in known)))
-        average = sum(total for _, total in found) / max(1, sum(games for games, _ in found))
-        return [math.sqrt((total + 2 * average) / (games + 2)) for games, total in found]
+        for group in self.groups:
+            names = [self.uids[member] for member in group]
+            squares = [
+                table.payoff(*seating).deviation(seat, table.reward_range) ** 2
+                for seating in permutations(names)
+                for seat in range(len(seating))
+            ]
+            found.append(math.sqrt(sum(squares) / len(squares)))
+        return found

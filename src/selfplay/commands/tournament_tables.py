@@ -1,7 +1,8 @@
 """The tables of ``selfplay tournament`` in the terminal."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -9,23 +10,36 @@ from rich.text import Text
 
 from selfplay.core.confidence_intervals import Interval
 from selfplay.core.text import one_line
+from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import Cycle, MemberRank, Rankings
+from selfplay.population.resampled_shares import RESAMPLES, ResampledShare
 
 NOTHING = "-"
+INTERVALS = "After ±: 95% intervals; of TrueSkill, two standard deviations."
+MANY_PLAYERS = (
+    "Bradley-Terry, Nash averaging, α-rank, dominated members and cycles are left out: they are defined by "
+    "games of two."
+)
+RESAMPLED_RANGE = (
+    f"resampled range, in which the shares of 95% of {RESAMPLES} resampled matrices lie; "
+    "it is not a confidence interval"
+)
 _NAME_WIDTH = 24
 _CELL_WIDTH = 7
 
 
+class Column(NamedTuple):
+    """A column of the ranking: its head, a member's text, and whether only games for two have it."""
+
+    head: str
+    text: Callable[[MemberRank], str]
+    of_pairs: bool = False
+
+
 def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: Console) -> None:
     """Print the matrix, if the terminal is wide enough for it, the ranking, and what it leaves out."""
-    members = len(rankings.members)
-    longest = max(len(one.uid) for one in rankings.members) + len(f"{members} ")
-    if min(longest, _NAME_WIDTH) + _CELL_WIDTH * members <= console.width:
-        console.print(_matrix_table(rankings))
-    else:
-        note = f"The matrix of {members} members is wider than this terminal; it is on the page."
-        console.print(Text(note))
-    console.print()
+    if rankings.matrix is not None:
+        _print_matrix(rankings, rankings.matrix, console)
     console.print(_ranking_table(rankings))
     console.print()
     for line in [*notes(rankings), *failure_lines(failures)]:
@@ -33,8 +47,13 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
 
 
 def notes(rankings: Rankings) -> list[str]:
-    """Return sentences on the intervals, the dominated members and the cycles."""
-    lines = ["After ± or in parentheses: 95% intervals; of TrueSkill, two standard deviations."]
+    """Return sentences on intervals and ranges, the dominated members and the cycles."""
+    if rankings.matrix is None:
+        return [INTERVALS, MANY_PLAYERS]
+    lines = [
+        INTERVALS,
+        f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.",
+    ]
     below: dict[str, list[str]] = {}
     for one in rankings.members:
         if one.dominated_by is not None:
@@ -70,11 +89,11 @@ def score_text(score: Interval | None, form: str = "+.2f") -> str:
     return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+')}}" if math.isfinite(spread) else "")
 
 
-def share_text(share: Interval | None, unit: str = "%") -> str:
-    """Return a share in percent, with its interval where that is not the share alone."""
+def share_text(share: ResampledShare | None, unit: str = "%") -> str:
+    """Return a share in percent, with its resampled range where that is not the share alone."""
     if share is None:
         return NOTHING
-    low, mid, high = (f"{100 * value:.0f}" for value in share)
+    mid, low, high = (f"{100 * value:.0f}" for value in share)
     return f"{mid}{unit}" + (f" ({low}-{high})" if low != high else "")
 
 
@@ -89,9 +108,19 @@ def rating_text(member: MemberRank) -> str:
     return f"{mu:.1f} ±{2 * sigma:.1f}"
 
 
-def _matrix_table(rankings: Rankings) -> Table:
+def _print_matrix(rankings: Rankings, matrix: PayoffMatrix, console: Console) -> None:
+    members = len(rankings.members)
+    longest = max(len(one.uid) for one in rankings.members) + len(f"{members} ")
+    if min(longest, _NAME_WIDTH) + _CELL_WIDTH * members <= console.width:
+        console.print(_matrix_table(rankings, matrix))
+    else:
+        note = f"The matrix of {members} members is wider than this terminal; it is on the page."
+        console.print(Text(note))
+    console.print()
+
+
+def _matrix_table(rankings: Rankings, matrix: PayoffMatrix) -> Table:
     """Return the mean reward of each row against each column, best member first."""
-    matrix = rankings.matrix
     place = {uid: row for row, uid in enumerate(matrix.members)}
     order = [place[one.uid] for one in rankings.members]
     table = Table(box=None, pad_edge=False)
@@ -112,21 +141,29 @@ def _cell(mean: float) -> Text:
     return Text(f"{mean:+.2f}", style="green" if mean > 0 else "red" if mean < 0 else "")
 
 
+def shown(columns: Sequence[Column], rankings: Rankings) -> list[Column]:
+    """Return the columns that the game has."""
+    return [one for one in columns if rankings.matrix is not None or not one.of_pairs]
+
+
+_COLUMNS = (
+    Column("Mean\nreward", lambda one: score_text(one.score)),
+    Column("Bradley-\nTerry", lambda one: score_text(one.bradley_terry, ".0f"), of_pairs=True),
+    Column("TrueSkill", rating_text),
+    Column("Nash, %", lambda one: share_text(one.nash, ""), of_pairs=True),
+    Column("α-rank, %", lambda one: share_text(one.alpharank, ""), of_pairs=True),
+    Column("Invalid", invalid_text),
+)
+
+
 def _ranking_table(rankings: Rankings) -> Table:
+    columns = shown(_COLUMNS, rankings)
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
-    heads = ("Mean\nreward", "Bradley-\nTerry", "TrueSkill", "Nash, %", "α-rank, %", "Invalid")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
     for number, one in enumerate(rankings.members, start=1):
         mark = " †" if one.dominated_by is not None else ""
-        table.add_row(
-            Text(f"{number} {one_line(one.uid)}{mark}"),
-            score_text(one.score),
-            score_text(one.bradley_terry, ".0f"),
-            rating_text(one),
-            share_text(one.nash, ""),
-            share_text(one.alpharank, ""),
-            invalid_text(one),
-        )
+        name = Text(f"{number} {one_line(one.uid)}{mark}")
+        table.add_row(name, *(column.text(one) for column in columns))
     return table

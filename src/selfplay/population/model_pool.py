@@ -13,6 +13,7 @@ from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchTable
 from selfplay.population.opponent_choice import Evidence, OpponentChoice
 from selfplay.population.payoff_games import PayoffGames
+from selfplay.population.payoffs import PayoffTable
 from selfplay.population.pool_members import ENVIRONMENT_UID, POLICY_UID, PoolMembers, checkpoint_uid
 from selfplay.population.ratings import TrueSkillRatings
 from selfplay.population.recent_results import RecentResults
@@ -90,6 +91,7 @@ class ModelPool:
         self.matches = MatchTable()
         self.recent = RecentResults()
         self.payoffs = PayoffGames(self.rule.payoff_games)
+        self.played = PayoffTable()  # every game of the run but those of matches: who sat where
         self._members = PoolMembers(self.ratings.default)
         evidence = Evidence(self.ratings, self.exploration, self.recent, self.payoffs)
         self._choice = OpponentChoice(sample_mode, self.lag_range, self.rule, self._members, evidence)
@@ -152,6 +154,7 @@ class ModelPool:
         self.matches.forget(removed)
         self.recent.forget(removed)
         self.payoffs.forget(removed)
+        self.played.forget(removed)
         return removed
 
     def add_fixed(
@@ -346,6 +349,7 @@ class ModelPool:
             **self._members.state_dict(),
             "matches": self.matches.state_dict(),
             "payoffs": self.payoffs.state_dict(),
+            "played": self.played.state_dict(),
             "recent": self.recent.state_dict(),
             "exploration": self.exploration.state_dict(),
             "draws": self._draws,
@@ -369,6 +373,8 @@ class ModelPool:
         # Runs from before mode pfsp have no payoffs, recent results and counts of draws.
         if "payoffs" in state:
             self.payoffs.load_state_dict(state["payoffs"])
+        if "played" in state:
+            self.played.load_state_dict(state["played"])
         self.recent.load_state_dict(state.get("recent", {}))
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]

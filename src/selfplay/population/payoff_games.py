@@ -65,9 +65,11 @@ class PayoffGames:
         taken, self.waiting = self.waiting[:most], self.waiting[most:]
         return taken
 
-    def add(self, number: int, seating: Sequence[str], rewards: Sequence[float]) -> None:
-        """Count a game that was played."""
-        self.table.add(number, seating, rewards)
+    def add(
+        self, number: int, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+    ) -> None:
+        """Count a game that was played; see :meth:`PayoffTable.add`."""
+        self.table.add(number, seating, rewards, invalid_seat)
         self._mixtures.clear()
 
     def add_failure(self, number: int, seating: Sequence[str]) -> None:

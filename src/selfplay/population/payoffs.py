@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.core.confidence_intervals import Interval, mean_interval
+from selfplay.core.confidence_intervals import Interval
 from selfplay.population.number_ranges import NumberRanges
 
 Seating = tuple[str, ...]
 """The uid of the member in each seat."""
+RewardRange = tuple[float, float]
+"""The lowest and the highest reward of any seat."""
 
 
 @dataclass
@@ -68,9 +70,23 @@ class Payoff:
         spread = self.squares[seat] - self.sums[seat] ** 2 / self.games
         return max(0.0, spread) / (self.games - 1)
 
-    def interval(self, seat: int) -> Interval:
-        """Return the seat's mean reward with its 95% interval."""
-        return mean_interval(self.games, self.sums[seat], self.squares[seat])
+    def deviation(self, seat: int, reward_range: RewardRange) -> float:
+        """Return the standard deviation of the seat's rewards and of two more, one at each end of a range.
+
+        s^2 = (sum r^2 + a^2 + b^2 - (sum r + a + b)^2 / (n + 2)) / (n + 1), for n rewards r and the range
+        from a to b. Without the two, a few games that ended alike would count as certain. Their weight
+        vanishes as games become many. If a = b, nothing is known of the spread, and s is 0. Source of the
+        idea, for shares: A. Agresti and B. Caffo, "Simple and effective confidence intervals for
+        proportions", The American Statistician 54 (2000) 280-288.
+        """
+        low, high = reward_range
+        count, total = self.games + 2, self.sums[seat] + low + high
+        spread = self.squares[seat] + low * low + high * high - total * total / count
+        return math.sqrt(max(0.0, spread) / (count - 1))
+
+    def error(self, seat: int, reward_range: RewardRange) -> float:
+        """Return the standard error of the mean reward, :meth:`deviation` / sqrt(n); infinite for n = 0."""
+        return self.deviation(seat, reward_range) / math.sqrt(self.games) if self.games else math.inf
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,7 @@ class PayoffMatrix:
     Attributes:
         members: the uids of rows and columns (M of them).
         mean_MM: the row's mean reward, the average over both seats; NaN for pairs that did not meet.
-        error_MM: its standard error; infinite if a seat that was played has fewer than two games.
+        error_MM: its standard error, see :meth:`Payoff.error`; infinite for pairs that did not meet.
         games_MM: the number of games, in both seats together.
     """
 
@@ -102,6 +118,12 @@ class PayoffTable:
     def __init__(self) -> None:
         self._payoffs: dict[Seating, Payoff] = {}
         self._numbers = NumberRanges()
+        self._range: RewardRange | None = None
+
+    @property
+    def reward_range(self) -> RewardRange:
+        """The lowest and the highest reward of any seat in any game; (0, 0) without games."""
+        return self._range or (0.0, 0.0)
 
     def add(
         self, number: int, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
@@ -122,6 +144,8 @@ class PayoffTable:
             raise ValueError(f"rewards {list(rewards)} of the seating {list(seating)}")
         if new := self._numbers.add(number):
             self._entry(seating).add(rewards, invalid_seat)
+            known = self._range or ()
+            self._range = min(*known, *rewards), max(*known, *rewards)
         return new
 
     def add_failure(self, number: int, seating: Sequence[str]) -> bool:
@@ -129,6 +153,19 @@ class PayoffTable:
         if new := self._numbers.add(number):
             self._entry(seating).failed += 1
         return new
+
+    def append(
+        self, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+    ) -> None:
+        """Count a finished game that is known to be new, under the next number.
+
+        A table whose games have numbers of their own has no use for it.
+        """
+        self.add(len(self._numbers), seating, rewards, invalid_seat)
+
+    def append_failure(self, seating: Sequence[str]) -> None:
+        """Count a game that could not be finished and is known to be new, as :meth:`append` does."""
+        self.add_failure(len(self._numbers), seating)
 
     def __contains__(self, number: object) -> bool:
         """Whether the table has the game of this number."""
@@ -162,10 +199,31 @@ class PayoffTable:
                 played = [(payoff, seat) for payoff, seat in sides if payoff.games]
                 if not played and row == column:
                     continue
-                mean_MM[row, column], error_MM[row, column] = _mean_of_seats(played)
+                mean_MM[row, column], error_MM[row, column] = self._mean_of_seats(played)
                 games = sum(payoff.games for payoff, _ in played)
                 games_MM[row, column] = games // 2 if row == column else games
         return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
+
+    @property
+    def seats(self) -> int:
+        """The number of seats of the largest game; 2 without games."""
+        return max((len(seating) for seating in self._payoffs), default=2)
+
+    def score(self, uid: str, members: Collection[str]) -> Interval | None:
+        """Return a member's mean reward with its 95% interval; ``None`` if it did not play.
+
+        Every seating with different members, all of them among ``members``, has the same weight, however many
+        games it has.
+        """
+        played = [
+            (payoff, seating.index(uid))
+            for seating, payoff in self.items()
+            if uid in seating and len({*seating} & {*members}) == len(seating) and payoff.games
+        ]
+        if not played:
+            return None
+        mean, error = self._mean_of_seats(played)
+        return Interval(mean - _QUANTILE * error, mean, mean + _QUANTILE * error)
 
     def forget(self, uids: Collection[str]) -> None:
         """Delete every seating with one of these members. The numbers of their games stay known."""
@@ -174,30 +232,37 @@ class PayoffTable:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each seating and seat, with means, intervals and counts; unknown is ``None``."""
+        """Return one row for each seating and seat, with means, 95% intervals and counts.
+
+        The variance is that of the rewards; the interval takes two more into account (:meth:`Payoff.error`).
+        Unknown is ``None``.
+        """
         return [
-            {
-                "seat": seat,
-                "member": uid,
-                "seating": list(seating),
-                "games": payoff.games,
-                "mean": _known(payoff.mean(seat)),
-                "variance": _known(payoff.variance(seat)),
-                "low": payoff.interval(seat).low if payoff.games > 1 else None,
-                "high": payoff.interval(seat).high if payoff.games > 1 else None,
-                "wins": payoff.wins[seat],
-                "draws": payoff.draws,
-                "invalid": payoff.invalid[seat],
-                "failed": payoff.failed,
-            }
+            self._row(seat, uid, seating, payoff)
             for seating, payoff in self.items()
             for seat, uid in enumerate(seating)
         ]
 
+    def _row(self, seat: int, uid: str, seating: Seating, payoff: Payoff) -> dict[str, Any]:
+        mean, spread = payoff.mean(seat), _QUANTILE * payoff.error(seat, self.reward_range)
+        return {
+            "seat": seat,
+            "member": uid,
+            "seating": list(seating),
+            "games": payoff.games,
+            "mean": _known(mean),
+            "variance": _known(payoff.variance(seat)),
+            "low": _known(mean - spread),
+            "high": _known(mean + spread),
+            "wins": payoff.wins[seat],
+            "draws": payoff.draws,
+            "invalid": payoff.invalid[seat],
+            "failed": payoff.failed,
+        }
+
     def to_csv(self) -> str:
         """Return :meth:`rows` as comma-separated values, the seating in ``player_0``, ``player_1``, ..."""
-        seats = max((len(seating) for seating in self._payoffs), default=2)
-        players = [f"player_{seat}" for seat in range(seats)]
+        players = [f"player_{seat}" for seat in range(self.seats)]
         text = io.StringIO()
         writer = csv.DictWriter(text, ["seat", "member", *players, *_FIGURES], lineterminator="\n")
         writer.writeheader()
@@ -210,12 +275,15 @@ class PayoffTable:
         """Return the table as JSON-able values."""
         return {
             "numbers": self._numbers.state(),
+            "range": None if self._range is None else list(self._range),
             "payoffs": [{"seating": list(seating), **asdict(payoff)} for seating, payoff in self.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that ``state_dict`` returned, replacing the current one."""
         self._numbers = NumberRanges.from_state(state["numbers"])
+        known = state.get("range")  # tables from before intervals took it into account have none
+        self._range = None if known is None else (known[0], known[1])
         self._payoffs = {
             tuple(entry["seating"]): Payoff(
                 entry["games"],
@@ -231,6 +299,14 @@ class PayoffTable:
 
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
+
+    def _mean_of_seats(self, played: list[tuple[Payoff, int]]) -> tuple[float, float]:
+        """Return the mean over seatings of a member's mean rewards, and its standard error."""
+        if not played:
+            return math.nan, math.inf
+        mean = sum(payoff.mean(seat) for payoff, seat in played) / len(played)
+        errors = [payoff.error(seat, self.reward_range) for payoff, seat in played]
+        return mean, math.hypot(*errors) / len(played)
 
 
 def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:
@@ -248,22 +324,12 @@ def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, floa
         error = (matrix.error_MM[row, column] + matrix.error_MM[column, row]) / 2
         mean += 2 * weight * float(matrix.advantage_MM[row, column])
         variance += (2 * weight * float(error)) ** 2
-    spread = NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+    spread = _QUANTILE * math.sqrt(variance)
     return Interval(mean - spread, mean, mean + spread)
 
 
+_QUANTILE = NormalDist().inv_cdf(0.975)
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]
-
-
-def _mean_of_seats(played: list[tuple[Payoff, int]]) -> tuple[float, float]:
-    """Return the mean over seats of a member's mean rewards, and its standard error."""
-    if not played:
-        return math.nan, math.inf
-    mean = sum(payoff.mean(seat) for payoff, seat in played) / len(played)
-    if any(payoff.games < 2 for payoff, _ in played):
-        return mean, math.inf
-    variance = sum(payoff.variance(seat) / payoff.games for payoff, seat in played)
-    return mean, math.sqrt(variance) / len(played)
 
 
 def _known(value: float) -> float | None:

@@ -9,32 +9,28 @@ from typing import Any
 import numpy as np
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.core.play import MetaStrategy
 from selfplay.population.bradley_terry import Results, bradley_terry
-from selfplay.population.meta_strategies import meta_strategy
 from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
 from selfplay.population.ratings import Rating, TrueSkillRatings
+from selfplay.population.resampled_shares import RESAMPLES, ResampledShare, resampled_shares
 from selfplay.population.response_graph import beats, cycles, dominated
-
-RESAMPLES = 60
-"""The number of matrices that are drawn for the bounds of probabilities."""
 
 
 @dataclass(frozen=True)
 class MemberRank:
-    """How one member does by each measure. Bounds are 95% intervals; unknown is ``None``.
+    """How one member does by each measure. An :class:`Interval` is a 95% interval; unknown is ``None``.
 
     Attributes:
         uid: the member.
         games: its finished games.
         invalid: those that an invalid move of its own ended.
-        score: its mean reward against the field: every other member it met has the same weight.
+        score: its mean reward against the field: every other member it met has the same weight; in a game for
+            three or more, every order of seats of every group.
         bradley_terry: its Bradley-Terry rating.
         trueskill: its TrueSkill rating, mean and standard deviation.
-        nash: its probability in the Nash equilibrium of maximum entropy.
+        nash: its share in the Nash equilibrium of maximum entropy, with its resampled range.
         nash_score: its mean reward against that equilibrium, taken as given.
-        alpharank: its probability in alpha-rank's stationary distribution. The bounds of both probabilities
-            hold 95% of those of matrices that are drawn around the payoffs with their standard errors.
+        alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
     """
 
@@ -42,11 +38,11 @@ class MemberRank:
     games: int
     invalid: int
     score: Interval | None
-    bradley_terry: Interval
+    bradley_terry: Interval | None
     trueskill: Rating
-    nash: Interval | None
+    nash: ResampledShare | None
     nash_score: Interval | None
-    alpharank: Interval | None
+    alpharank: ResampledShare | None
     dominated_by: str | None
 
 
@@ -60,28 +56,30 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Rankings:
-    """The rankings of a game for two.
+    """The rankings of a game. In one for three or more, they are mean rewards and TrueSkill alone.
 
     Attributes:
-        matrix: the payoffs that they are read off, members in the order they were given.
+        matrix: the payoffs that they are read off, members in the order they were given; ``None`` in a game
+            for three or more.
         members: best expected score first.
         cycles: games that go in circles.
     """
 
-    matrix: PayoffMatrix
+    matrix: PayoffMatrix | None
     members: list[MemberRank]
     cycles: list[Cycle]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values; an interval is [low, mid, high]."""
+        """Return everything as JSON-able values.
+
+        An interval is [low, mid, high], a TrueSkill rating [mean, standard deviation], and a share has its
+        resampled range beside it, which is that of so many ``resamples``.
+        """
         return {
             "members": [
-                {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name, value in vars(member).items()
-                }
-                for member in self.members
+                {name: _json_able(value) for name, value in vars(member).items()} for member in self.members
             ],
+            "resamples": RESAMPLES,
             "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
         }
 
@@ -91,7 +89,9 @@ def rank(
 ) -> Rankings:
     """Rank members by every measure.
 
-    Nash averaging and alpha-rank need the payoff of every pair, and are ``None`` without it.
+    Nash averaging and alpha-rank need the payoff of every pair, and are ``None`` without it. In a game for
+    three or more, they and Bradley-Terry ratings are left out: they are defined by who beats whom in pairs,
+    and alpha-rank over several populations would need games in which members meet themselves.
 
     Args:
         table: the payoffs.
@@ -102,11 +102,13 @@ def rank(
     Raises:
         InputError: the extra ``populations`` is not installed.
     """
+    if table.seats > 2:
+        return _rank_groups(table, members, games)
     matrix = table.matrix(members)
     rated = _trueskill(members, games)
     bradley_terry_M = bradley_terry(Results.of(table, list(members)))
-    nash_M = _weights("nash", matrix)
-    alpharank_M = _weights("alpharank", matrix)
+    nash_M = resampled_shares("nash", matrix)
+    alpharank_M = resampled_shares("alpharank", matrix)
     below = dominated(matrix)
     ranks = [
         MemberRank(
@@ -123,34 +125,43 @@ def rank(
         )
         for row, uid in enumerate(members)
     ]
-    ranks.sort(key=lambda one: -math.inf if one.score is None else one.score.mid, reverse=True)
     found = [
         Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
     ]
-    return Rankings(matrix, ranks, found)
+    return Rankings(matrix, _best_first(ranks), found)
 
 
-def _weights(name: MetaStrategy, matrix: PayoffMatrix) -> list[Interval] | None:
-    """Return each member's probability; ``None`` if a pair did not meet.
+def _rank_groups(
+    table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
+) -> Rankings:
+    """Rank the members of a game for three or more."""
+    rated = _trueskill(members, games)
+    ranks = []
+    for uid in members:
+        mine = [
+            (payoff, seating.index(uid))
+            for seating, payoff in table.items()
+            if uid in seating and len({*seating} & {*members}) == len(seating)
+        ]
+        ranks.append(
+            MemberRank(
+                uid=uid,
+                games=sum(payoff.games for payoff, _ in mine),
+                invalid=sum(payoff.invalid[seat] for payoff, seat in mine),
+                score=table.score(uid, members),
+                bradley_terry=None,
+                trueskill=rated[uid],
+                nash=None,
+                nash_score=None,
+                alpharank=None,
+                dominated_by=None,
+            )
+        )
+    return Rankings(None, _best_first(ranks), [])
 
-    A pair whose standard error is not known tells nothing about the bounds, which are then 0 and 1.
-    """
-    if not np.isfinite(matrix.mean_MM).all():
-        return None
-    weights_M = meta_strategy(name, matrix.mean_MM)
-    if not np.isfinite(matrix.error_MM).all():
-        return [Interval(0.0, float(weight), 1.0) for weight in weights_M]
-    draw = np.random.default_rng(0)
-    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
-    drawn_DM = []
-    for _ in range(RESAMPLES):
-        noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)
-        drawn_DM.append(meta_strategy(name, matrix.advantage_MM + noise_MM - noise_MM.T))
-    low_M, high_M = np.quantile(drawn_DM, (0.025, 0.975), axis=0)
-    return [
-        Interval(float(min(low, mid)), float(mid), float(max(mid, high)))
-        for low, mid, high in zip(low_M, weights_M, high_M, strict=True)
-    ]
+
+def _best_first(ranks: list[MemberRank]) -> list[MemberRank]:
+    return sorted(ranks, key=lambda one: -math.inf if one.score is None else one.score.mid, reverse=True)
 
 
 def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]) -> dict[str, Rating]:
@@ -175,9 +186,9 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
     )
 
 
-def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[Interval]) -> Interval:
+def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledShare]) -> Interval:
     """Return a member's mean reward against members drawn with these probabilities."""
-    weights_M = np.array([one.mid for one in mixture])
+    weights_M = np.array([one.share for one in mixture])
     used_M = weights_M > 0
     errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
     return _normal(float(matrix.mean_MM[row] @ weights_M), float(np.sqrt((errors_M**2).sum())))
@@ -196,3 +207,9 @@ def _invalid(table: PayoffTable, members: Sequence[str], uid: str) -> int:
 
 def _in_order(group: set[str], members: Sequence[str]) -> tuple[str, ...]:
     return tuple(uid for uid in members if uid in group)
+
+
+def _json_able(value: Any) -> Any:
+    if isinstance(value, ResampledShare):
+        return {"share": value.share, "resampled_range": [value.low, value.high]}
+    return list(value) if isinstance(value, tuple) else value

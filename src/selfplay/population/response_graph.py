@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from selfplay.population.payoffs import PayoffMatrix
 
+LEAST_GAMES = 20
+"""A pair with fewer games says nothing beyond noise: normal intervals of so few games are too narrow."""
 _ROUNDING = 1e-12
 
 
@@ -15,10 +17,12 @@ def beats(matrix: PayoffMatrix) -> NDArray[np.bool_]:
     """Return for each row and column whether the row's mean reward is above 0 beyond noise.
 
     That is, the lower bound of its 95% interval is above 0; for a game that is not zero-sum, of half of what
-    the row earns more than the column. A pair that did not meet has no edge.
+    the row earns more than the column. The standard error takes two more games into account, one at each end
+    of the range of rewards (:meth:`Payoff.deviation`). A pair with fewer than 20 games has no edge.
     """
     error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
-    beats_MM: NDArray[np.bool_] = np.nan_to_num(matrix.advantage_MM - _quantile() * error_MM, nan=-1.0) > 0
+    low_MM = np.nan_to_num(matrix.advantage_MM - _quantile() * error_MM, nan=-1.0)
+    beats_MM: NDArray[np.bool_] = (low_MM > 0) & (matrix.games_MM >= LEAST_GAMES)
     return beats_MM
 
 
@@ -27,8 +31,11 @@ def dominated(matrix: PayoffMatrix) -> dict[str, str]:
 
     A member dominates another if its mean reward is at least as high against every member, the two
     themselves included, and against at least one of them higher beyond noise: the lower bound of the 95%
-    interval of the difference is above 0. A pair that did not meet says nothing, so neither is dominated.
+    interval of the difference is above 0, and neither has played fewer than 20 games against it. A pair that
+    did not meet says nothing, so neither is dominated.
     """
+    # What a member earns against itself is known without games.
+    certain_MM = (matrix.games_MM >= LEAST_GAMES) | np.eye(len(matrix.members), dtype=bool)
     found: dict[str, str] = {}
     for row, uid in enumerate(matrix.members):
         clearest = 0.0
@@ -38,6 +45,7 @@ def dominated(matrix: PayoffMatrix) -> dict[str, str]:
             gain_M = matrix.mean_MM[other] - matrix.mean_MM[row]
             error_M = np.hypot(matrix.error_MM[other], matrix.error_MM[row])
             beyond_M = np.nan_to_num(gain_M - _quantile() * error_M, nan=-1.0, neginf=-1.0)
+            beyond_M[~(certain_MM[other] & certain_MM[row])] = -1.0
             if (gain_M >= -_ROUNDING).all() and beyond_M.max() > clearest:
                 found[uid], clearest = better, float(beyond_M.max())
     return found

@@ -220,8 +220,13 @@ class PoolService(PoolMembers):
         return accounts.figures() | more
 
     def checkpoint_summary(self) -> dict[str, Any]:
-        """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process."""
-        return {"pool": self.pool.state_dict(), "accounts": self.accounts()}
+        """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process.
+
+        In lockstep the games of the last update are rated when it is published, which is later; their payoffs
+        count already.
+        """
+        pool = self.pool.state_dict() | {"played": self.state.played().state_dict()}
+        return {"pool": pool, "accounts": self.accounts()}
 
     def _is_settled(self) -> bool:
         return not self.state.in_lockstep or not self.ledger.accounts.in_flight

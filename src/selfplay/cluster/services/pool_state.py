@@ -16,6 +16,7 @@ from selfplay.cluster.services.league_turns import LeagueTurn, freeze_exploiters
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
 from selfplay.core.adapters import BASE
+from selfplay.population import PayoffTable
 from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool
 from selfplay.population.pool_members import iteration_of
@@ -133,6 +134,14 @@ class PoolState:
             "turn": self.turn,
         }
 
+    def played(self) -> PayoffTable:
+        """Return the payoffs of every game that has ended, also of those that are not rated yet."""
+        table = PayoffTable()
+        table.load_state_dict(self.pool.played.state_dict())
+        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].name):
+            table.append(job.uids, result.rewards, result.invalid_seat)
+        return table
+
     def games(self) -> dict[str, list[Any]]:
         """Return the games that have not ended or are not rated."""
         ledger = self.ledger
@@ -206,8 +215,10 @@ class PoolState:
             if job is None:
                 continue
             payoffs |= job.is_payoff
-            if job.is_payoff and result.status == "failed":
-                self.pool.payoffs.add_failure(job.meta.index, job.uids)
+            if result.status == "failed":
+                self.pool.played.append_failure(job.uids)
+                if job.is_payoff:
+                    self.pool.payoffs.add_failure(job.meta.index, job.uids)
             if result.status != "finished":
                 continue
             if job.is_payoff or (self.in_lockstep and job.is_training):
@@ -229,6 +240,7 @@ class PoolState:
             self._rate(job, result)
 
     def _rate(self, job: Job, result: GameResult) -> None:
+        self.pool.played.append(job.uids, result.rewards, result.invalid_seat)
         if job.is_payoff:
-            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards)
+            self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
