@@ -73,6 +73,16 @@ def test_leduc_poker_has_its_own_wording():
     )
 
 
+def test_leduc_poker_of_three_has_a_fourth_rank():
+    game = game_at("leduc_poker(players=3)", (7, 0, 2))
+    assert "Cards T, J, Q, K, two of each" in game.rules(0)
+    assert game.observation(0).endswith("Your card: K.")
+
+
+def test_leduc_poker_whose_suits_make_no_difference_numbers_ranks():
+    assert game_at("leduc_poker(suit_isomorphism=true)", (2, 1)).observation(0).endswith("Your card: K.")
+
+
 def test_tic_tac_toe_shows_free_cells_by_number():
     game = OpenSpielGame("tic_tac_toe", 0)
     game.apply("4")

@@ -97,11 +97,13 @@ class LeducWording(Wording):
     """Leduc poker: fold, call (which is also the check), raise."""
 
     _FIELD = re.compile(r"\[(\w+): ?([^\]]*)\]")
+    _SUITS = 2
 
     def rules(self, game: Any, pid: int) -> str:
         """Give the rules; they are the same for every seat."""
+        cards = ", ".join(self._ranks(game))
         return (
-            f"Leduc poker, {game.num_players()} players. Cards J, Q, K, two of each. Everyone pays 1 chip "
+            f"Leduc poker, {game.num_players()} players. Cards {cards}, two of each. Everyone pays 1 chip "
             "and gets one card. Two rounds of betting, a raise is 2 chips in the first and 4 in the second, "
             "at most two raises a round. Before the second a public card is shown. A pair with it wins, else "
             "the highest card. Answer with your move only."
@@ -112,10 +114,11 @@ class LeducWording(Wording):
         fields = dict(self._FIELD.findall(state.information_state_string(pid)))
         first = self._betting(fields["Round1"])
         second = self._betting(fields["Round2"])
-        public = self._card(fields["Public"]) if "Public" in fields else "none"
+        game = state.get_game()
+        public = self._card(game, fields["Public"]) if "Public" in fields else "none"
         return (
             f"Round 1: {first}. Round 2: {second}. {_legal_line(self.moves(state))} "
-            f"Public card: {public}. Your card: {self._card(fields['Private'])}."
+            f"Public card: {public}. Your card: {self._card(game, fields['Private'])}."
         )
 
     def moves(self, state: Any) -> list[str]:
@@ -125,9 +128,14 @@ class LeducWording(Wording):
     def _betting(self, actions: str) -> str:
         return " ".join(("fold", "call", "raise")[int(action)] for action in actions.split()) or "none"
 
-    def _card(self, card: str) -> str:
-        """Return the rank of a card; OpenSpiel numbers the cards 0 to 5, with two suits for each rank."""
-        return "JQK"[int(card) // 2]
+    def _ranks(self, game: Any) -> str:
+        """Return the ranks from low to high, one more than there are players."""
+        return "A23456789TJQK"[-1 - game.num_players() :]
+
+    def _card(self, game: Any, card: str) -> str:
+        """Return the rank of a card. OpenSpiel numbers ranks if suits make no difference, else cards."""
+        suits = 1 if game.get_parameters().get("suit_isomorphism") else self._SUITS
+        return self._ranks(game)[int(card) // suits]
 
 
 class TicTacToeWording(Wording):
