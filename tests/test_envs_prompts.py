@@ -237,9 +237,9 @@ def test_the_examples_of_other_games_are_up_to_four_turns_spread_over_one_game(e
         (
             "leduc_poker(players=3)",
             (2, 0, 4, 2, 0),
-            LEDUC_RULES.replace("2 players", "3 players"),
+            LEDUC_RULES.replace("2 players. Cards", "3 players. Cards T,"),
             "Round 1: raise fold. Round 2: none. Legal moves: fold, call, raise. Public card: none. "
-            "Your card: K.",
+            "Your card: Q.",
         ),
         (
             "tic_tac_toe",
