@@ -5,6 +5,11 @@ one thread, with equally many games. Copies of the policy join the pool every fe
 opponents trains one seat of a game, ``mirror`` both: the table gives the answers that were trained on.
 NashConv is that of the running average of the weights, as in any run of this preset.
 
+``league`` has a main player, with half of the games, and an exploiter of each kind; NashConv is the main
+player's. ``psro`` is ``selfplay psro kuhn`` with best responses of a tenth of the updates each, which begin
+as the documentation of PSRO says for this game; NashConv is the mixture's, at the end of each. The games of
+its payoffs come on top, ``PAYOFF_GAMES`` for each pair of members.
+
 The table gives the mean over the evaluations of the last third and, over seeds, Student's 95% interval; the
 plot has a line for each rule, the mean over seeds. Runs that are in the directory are not repeated, and
 unfinished ones are continued.
@@ -20,7 +25,7 @@ from statistics import mean
 
 from line_chart import Line, line_chart
 from measuring import print_table
-from training_runs import Curve, add_run_options, over_runs, train
+from training_runs import Curve, add_run_options, over_runs, selfplay, train
 
 RULES = {
     "mirror": [],
@@ -33,11 +38,23 @@ RULES = {
     "pfsp-variance": ["--population.sample_mode=pfsp", "--population.pfsp=variance"],
     "pfsp-linear": ["--population.sample_mode=pfsp", "--population.pfsp=linear"],
     "meta-nash": ["--population.sample_mode=meta-nash"],
+    "league": [
+        "--league.snapshot_updates=10",
+        "--league.players.default.role=main",
+        "--league.players.default.share=2",
+        "--league.players.attacker.role=main_exploiter",
+        "--league.players.finder.role=league_exploiter",
+    ],
+    "psro": [],
 }
+BEST_RESPONSES, PAYOFF_GAMES = 10, 1000
+"""Best responses of ``psro``, and the games of each pair of its members."""
 
 
 def curve_of(rule: str, seed: int, options: argparse.Namespace) -> Curve:
     """Return the curve of one rule with one seed."""
+    if rule == "psro":
+        return psro_curve(seed, options)
     return train(
         rule,
         "kuhn",
@@ -51,6 +68,21 @@ def curve_of(rule: str, seed: int, options: argparse.Namespace) -> Curve:
         every=options.every,
         settings=options.set,
     )
+
+
+def psro_curve(seed: int, options: argparse.Namespace) -> Curve:
+    """Return the curve of PSRO with one seed, after as many updates as the others have."""
+    updates = options.updates // BEST_RESPONSES
+    name = f"psro-seed-{seed}"
+    selfplay(
+        *("psro", "kuhn", "--seed", str(seed), "--name", name, f"--run.directory={options.out}"),
+        *(f"--psro.iterations={BEST_RESPONSES}", f"--psro.payoff_games={PAYOFF_GAMES}"),
+        *(f"--learning.steps={updates}", f"--evaluation.every={updates}", "--evaluation.games=100"),
+        *("--model.threads=1", f"--collection.games_per_step={options.games}", "--run.keep_checkpoints=1"),
+        *("--learning.algorithm.alpha=0.3", "--learning.average_decay=0.8"),
+        *(f"--{one}" for one in options.set),
+    )
+    return Curve.of_psro(options.out / name)
 
 
 def print_rules(runs: dict[str, list[Curve]], options: argparse.Namespace) -> None:
@@ -76,7 +108,7 @@ def lines_of(runs: dict[str, list[Curve]]) -> list[Line]:
     """Return a line for each rule, from the first evaluation after an update; every second one is dashed."""
     lines = []
     for number, (rule, of_rule) in enumerate(runs.items()):
-        steps = sorted(step for step in of_rule[0].nash_conv if step)
+        steps = sorted(set.intersection(*({*curve.nash_conv} for curve in of_rule)) - {0})
         points = [(float(step), mean(curve.nash_conv[step] for curve in of_rule)) for step in steps]
         lines.append(Line(rule, points, dashed=number % 2 == 1))
     return lines

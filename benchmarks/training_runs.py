@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 
+from selfplay.commands.psro_files import PsroDirectory
 from selfplay.core.confidence_intervals import interval_over_runs
 from selfplay.evaluation import NashConvResult
 from selfplay.evaluation.result_files import read_evaluation
@@ -41,7 +42,26 @@ class Curve:
             {step: one.nash_conv for step, one in results.items()},
             {step: 1 - one.legal_mass for step, one in results.items()},
             list(accumulate(each, initial=0.0)),
-            sum(int(line["learner/records"]) for line in lines),
+            sum(int(value) for line in lines for key, value in line.items() if _counts_answers(key)),
+        )
+
+    @classmethod
+    def of_psro(cls, psro: Path) -> "Curve":
+        """Read a PSRO: NashConv of its mixtures, by the updates of all best responses so far.
+
+        The seconds are those of the best responses' training, without the payoff games.
+        """
+        found = PsroDirectory(psro, -1).state()
+        assert found is not None, f"{psro} has not begun"
+        members = [cls.of(psro / one.member) for one in found.iterations[1:]]
+        updates = accumulate(one.updates for one in found.iterations)
+        of_iterations = dict(zip(updates, found.iterations, strict=True))
+        gone = accumulate((one.seconds[-1] for one in members), initial=0.0)
+        return cls(
+            {update: one.nash_conv for update, one in of_iterations.items() if one.nash_conv is not None},
+            {},
+            [before + second for before, one in zip(gone, members, strict=False) for second in one.seconds],
+            sum(one.answers for one in members),
         )
 
     def nash_conv_within(self, seconds: float) -> float:
@@ -52,6 +72,11 @@ class Curve:
         """Return NashConv at the evaluations of the last third."""
         last = max(self.nash_conv)
         return [value for step, value in self.nash_conv.items() if step > last * 2 / 3]
+
+
+def _counts_answers(metric: str) -> bool:
+    """Return whether a metric is the number of answers from which a policy has learned in an update."""
+    return metric.startswith("learner/") and metric.endswith("/records")
 
 
 def add_run_options(parser: ArgumentParser, *, updates: int, games: int, every: int) -> None:
@@ -93,9 +118,17 @@ def train(
             *(f"--{one}" for one in settings),
         ]
         begun = (directory.path / "config.toml").exists()
-        arguments = ["train", "--resume", str(directory.path)] if begun else begin
-        subprocess.run([*SELFPLAY, *arguments], stdout=subprocess.DEVNULL, check=True)
+        selfplay(*(["train", "--resume", str(directory.path)] if begun else begin))
     return Curve.of(directory.path)
+
+
+def selfplay(*arguments: str) -> None:
+    """Run the command in a process of its own.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    subprocess.run([*SELFPLAY, *arguments], stdout=subprocess.DEVNULL, check=True)
 
 
 def over_runs(values: Sequence[float]) -> str:
