@@ -88,6 +88,13 @@ def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, see
             assert len(played) == (0 if first == second else (games + 1) // 2)
 
 
+def test_a_game_for_more_seats_than_their_orders_can_be_played_in_is_refused():
+    uids = [f"m{number}" for number in range(8)]
+    assert Schedule(uids, 5040, None, 0, players=7).game(0, 5039).seating == tuple(reversed(uids[:7]))
+    with pytest.raises(InputError, match="8 seats have 40,320 orders"):
+        Schedule(uids, 2, None, 0, players=8)
+
+
 def test_pairs_have_deals_of_their_own():
     (batch,) = Schedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
     assert len({game.seed for game in batch}) == 15

@@ -86,6 +86,16 @@ def test_the_matrix_has_scores_intervals_and_games_of_every_moment(circle):
     assert second["args"][0]["z"] == [cells["z"]]
 
 
+def test_a_circle_of_a_few_games_is_no_cycle():
+    pool = pool_of()
+    for pair in AROUND:
+        play(pool, *pair, wins=19, games=19)
+    assert standings(pool).cycles == []
+    for pair in AROUND:
+        play(pool, *pair, wins=1, games=1)
+    assert len(standings(pool).cycles) == 1
+
+
 def test_cycles_are_told_with_their_intervals(circle):
     said = "".join(Page(build_report(circle).read_text()).text)
     beats = [f"{one} beats {other} 70% (63 to 76, 200 games)" for one, other in AROUND]

@@ -82,6 +82,14 @@ def test_a_loaded_table_shares_nothing_with_the_state():
     assert table.payoff("a", "b").sums == [1.0, -1.0]
 
 
+def test_a_game_for_one_has_payoffs_too():
+    table = PayoffTable()
+    table.add(0, ("a",), (0.5,))
+    table.append(("a",), (-0.25,))
+    assert table.reward_range == (-0.25, 0.5)
+    assert table.payoff("a").mean(0) == pytest.approx(0.125)
+
+
 def test_a_seating_has_its_own_payoff_and_draws_invalid_moves_and_failures_are_counted():
     table = PayoffTable()
     table.add(0, ("a", "b", "c"), (2.0, -1.0, -1.0), invalid_seat=1)

@@ -6,13 +6,15 @@ In a game for two the groups are pairs. Elsewhere a group has as many members as
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, islice, permutations
 
 from selfplay.core import InputError, derive_seed
 from selfplay.population import PayoffTable
 
 MAX_GAMES = 10**6
 """The largest number of games of a group."""
+MAX_SEATS = 7
+"""The largest number of seats: every group plays all n! orders of n of them."""
 GAMES_PER_CHOICE = 256
 """With a budget, this many games are given to groups before the payoffs are looked at again."""
 
@@ -47,8 +49,8 @@ class Schedule:
         players: the number of seats.
 
     Raises:
-        InputError: a number is too large, there are fewer members than seats, or the budget is less than the
-            first games.
+        InputError: a number is too large, there are fewer members than seats or too many seats, or the budget
+            is less than the first games.
     """
 
     def __init__(
@@ -57,6 +59,9 @@ class Schedule:
         if len(uids) < players:
             problem = f"{len(uids)} members cannot take {players} seats"
             raise InputError("MEMBER", problem, f"Name {players} or more")
+        if players > MAX_SEATS:
+            problem = f"{players} seats have {math.factorial(players):,} orders, of which a group plays all"
+            raise InputError("--players", problem, f"Play a game for at most {MAX_SEATS}")
         # In this order further members change the number of no group.
         self.groups = sorted(combinations(range(len(uids)), players), key=lambda group: group[::-1])
         self.uids = list(uids)
@@ -97,7 +102,7 @@ class Schedule:
         """Return one game of a group."""
         names = [self.uids[member] for member in self.groups[group]]
         deal, order = divmod(index, self.round)
-        seating = list(permutations(names))[order]
+        seating = next(islice(permutations(names), order, None))
         seed = derive_seed(self.seed, "tournament", *names, deal)
         return ScheduledGame(group * MAX_GAMES + index, seating, index, seed)
 

@@ -75,9 +75,8 @@ class Payoff:
 
         s^2 = (sum r^2 + a^2 + b^2 - (sum r + a + b)^2 / (n + 2)) / (n + 1), for n rewards r and the range
         from a to b. Without the two, a few games that ended alike would count as certain. Their weight
-        vanishes as games become many. If a = b, nothing is known of the spread, and s is 0. Source of the
-        idea, for shares: A. Agresti and B. Caffo, "Simple and effective confidence intervals for
-        proportions", The American Statistician 54 (2000) 280-288.
+        vanishes as games become many. Source of the idea, for shares: A. Agresti and B. Caffo, "Simple and
+        effective confidence intervals for proportions", The American Statistician 54 (2000) 280-288.
         """
         low, high = reward_range
         count, total = self.games + 2, self.sums[seat] + low + high
@@ -144,8 +143,8 @@ class PayoffTable:
             raise ValueError(f"rewards {list(rewards)} of the seating {list(seating)}")
         if new := self._numbers.add(number):
             self._entry(seating).add(rewards, invalid_seat)
-            known = self._range or ()
-            self._range = min(*known, *rewards), max(*known, *rewards)
+            seen = (*(self._range or ()), *rewards)
+            self._range = min(seen), max(seen)
         return new
 
     def add_failure(self, number: int, seating: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from selfplay.core.confidence_intervals import Interval, wilson_interval
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.model_pool import ModelPool
-from selfplay.population.response_graph import cycles
+from selfplay.population.response_graph import LEAST_GAMES, cycles
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Standings:
             They compare only members that games connect, so if there are several groups, only the members of
             the largest one have ratings.
         cycles: members that each beat the next, and the last the first, beyond their 95% intervals: the
-            shortest cycle of each group of members that are connected by such.
+            shortest cycle of each group of members that are connected by such. Fewer than ``LEAST_GAMES``
+            games of two say nothing.
     """
 
     policies: tuple[str, ...]
@@ -119,10 +120,12 @@ def _results(members: Sequence[str], pairs: dict[tuple[str, str], Standing]) -> 
 
 
 def _beats(members: Sequence[str], pairs: dict[tuple[str, str], Standing]) -> NDArray[np.bool_]:
-    """Return whether the row's interval against the column is above one half."""
+    """Return whether the row's interval against the column is above one half, in enough games."""
     beats_MM = np.zeros((len(members), len(members)), dtype=np.bool_)
     place = {uid: row for row, uid in enumerate(members)}
     for (uid, other), one in pairs.items():
+        if one.games < LEAST_GAMES:
+            continue
         beats_MM[place[uid], place[other]] = one.score.low > 0.5
         beats_MM[place[other], place[uid]] = one.score.high < 0.5
     return beats_MM

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from selfplay.read.charts import COLOURS
-from selfplay.read.numbers import counted
 from selfplay.read.population import Population, Standing
 from selfplay.read.whole_run import WholeRun
 from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
@@ -89,9 +88,9 @@ def _caption(newest: Population) -> str:
         )
     else:
         told.append("All games since the start of the run count, though policies in training change.")
-    if left_out := len(newest.members) - MAX_MEMBERS:
-        told.append(f"{counted(left_out, 'older copy')} left out." if left_out > 0 else "")
-    return " ".join(filter(None, told))
+    if (left_out := len(newest.members) - MAX_MEMBERS) > 0:
+        told.append(f"{left_out} older {'copy' if left_out == 1 else 'copies'} left out.")
+    return " ".join(told)
 
 
 def _cycle_lines(newest: Population) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def _cycles(population: Population, width: int) -> Rows:
     return [
         [(line, "")]
         for one in found or ["No cycle: nobody beats anybody in a circle."]
-        for line in wrap(one, width)
+        for line in wrap(one, max(1, width))
     ]
 
 
