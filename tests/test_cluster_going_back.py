@@ -69,7 +69,7 @@ class MadeUpGames(ClusterGames):
     async def evaluate(self, step, *, full, progress):
         await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
-        await self.actors.pool.push_match.remote(step, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        await self.actors.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
 
 

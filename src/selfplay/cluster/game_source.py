@@ -164,7 +164,7 @@ class ClusterGames:
         games = settings.games if full else settings.games_during
         summary = await self.evaluations.run(step, games, progress)
         self.serving.check()
-        await self.actors.pool.push_match.remote(step, self.ratings.games)
+        await self.actors.pool.push_match.remote(step, games, self.ratings.games)
         self.ratings.games = []
         return summary
 
