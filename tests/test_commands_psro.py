@@ -420,7 +420,7 @@ def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short
     options = ["--updates", 2, "--games-per-step", 16, "--games", 20, "--out", out]
     assert main([*map(str, ["exploit", short, "--env", "kuhn_poker", *options])]) == 0
     config = tomllib.loads((out / "config.toml").read_text())
-    assert config["population"]["fixed_opponents"] == ["base", "member-001", "member-002"]
+    assert config["population"]["fixed_opponents"] == ["base", "policy-member-001", "policy-member-002"]
     mixture = state_of(short)["iterations"][-1]
     assert config["population"]["weights"] == pytest.approx([*mixture["mixture"].values()])
     turns = [
@@ -429,9 +429,25 @@ def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short
         for line in file.read_text().splitlines()
         for turn in json.loads(line)["rollout"]["extras"]["turns"]
     ]
-    assert {turn["model"] for turn in turns} == {"default", "base", "member-001", "member-002"}
+    models = {"default", "base", "policy-member-001", "policy-member-002"}
+    assert {turn["model"] for turn in turns} == models
     result = json.loads((out / "exploitability.json").read_text())
     assert result["exact"]["nash_conv"] == pytest.approx(mixture["nash_conv"], abs=1e-5)
+
+
+def test_a_best_response_meets_members_called_like_a_scripted_player_or_what_is_trained(short, tmp_path):
+    names = ("random", "optimal", "default", "mixture")
+    adapter = str(next((short / "member-001" / "checkpoints").iterdir()))
+    content = json.loads((short / "mixture.json").read_text())
+    content["members"] = [{"name": name, "adapter": adapter, "weight": 1.0} for name in names]
+    (tmp_path / "mixture.json").write_text(json.dumps(content))
+    out = tmp_path / "answer"
+    options = ["--updates", 2, "--games-per-step", 32, "--games", 2, "--out", out]
+    assert main([*map(str, ["exploit", tmp_path, "--env", "kuhn_poker", *options])]) == 0
+    lines = [line for file in (out / "rollouts").iterdir() for line in file.read_text().splitlines()]
+    turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
+    met = {(turn["kind"], turn["model"]) for turn in turns}
+    assert met == {("policy", "default"), *(("model", f"policy-{name}") for name in names)}
 
 
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
