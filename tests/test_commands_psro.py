@@ -11,14 +11,19 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
+from selfplay.commands.best_response_run import train_to_the_end
 from selfplay.commands.psro_config import best_response_config
 from selfplay.config import Config
+from selfplay.config.loading import dump_config
 from selfplay.config.psro import PsroSettings
+from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
+from selfplay.training.run_directory import RunDirectory
 from test_commands_play import EndedInput
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -375,6 +380,47 @@ def test_a_best_response_finds_its_adapters_wherever_its_configuration_is(tmp_pa
 def test_a_best_response_may_start_from_the_first_member():
     mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
     assert best_response_config(config_of(start="first"), 3, MEMBERS, mixture).start == {}
+
+
+# On a cluster
+
+
+@pytest.fixture
+def joined(monkeypatch) -> list[tuple[str | None, str]]:
+    """The address and the namespace of each cluster that was to be joined; none of them is there."""
+    clusters = []
+
+    def join(settings, namespace):
+        clusters.append((settings.address, namespace))
+        raise SelfplayError("no cluster is joined in this test")
+
+    monkeypatch.setattr("selfplay.cluster.train.connected", join)
+    return clusters
+
+
+def test_best_responses_of_two_psros_may_be_trained_on_one_cluster(tmp_path, joined):
+    model = save_playing_model(tmp_path / "model")
+    file = configuration(tmp_path, SHORT.replace("nash_conv = true", ""), model)
+    there = ["--runtime", "ray", "--ray.address", "127.0.0.1:1", "--run.directory", str(tmp_path)]
+    for name in ("one", "other"):
+        assert main(["psro", str(file), *there, "--name", name]) == 1
+    assert [namespace for _, namespace in joined] == ["selfplay-one-member-001", "selfplay-other-member-001"]
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:2"])
+def test_a_best_response_is_continued_at_the_cluster_that_is_named_now(tmp_path, joined, address):
+    config = config_of().model_copy(update={"psro": None})
+    config = config.model_copy(update={"run": config.run.model_copy(update={"runtime": "ray"})})
+    before, now = (
+        config.model_copy(update={"ray": config.ray.model_copy(update={"address": one})})
+        for one in ("127.0.0.1:1", address)
+    )
+    begun = RunDirectory.create(tmp_path / "run")
+    begun.write_config(dump_config(before))
+    begun.unlock()
+    with pytest.raises(SelfplayError, match="no cluster is joined"):
+        train_to_the_end(now, tmp_path / "run", Console(quiet=True), "--name")
+    assert joined == [(address, "selfplay-run")]
 
 
 def test_a_configuration_without_the_section_has_its_defaults():
