@@ -14,8 +14,8 @@ from typing import Any
 from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
-from selfplay.cluster.services.pool_members import PoolMembers
 from selfplay.cluster.services.pool_state import Jobs
+from selfplay.cluster.services.rated_pool import RatedPool
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
@@ -29,7 +29,7 @@ SNAPSHOT_EVERY = 500
 """Entries of the journal after which a snapshot may replace them."""
 
 
-class PoolService(PoolMembers):
+class PoolService(RatedPool):
     """See the module. Its methods run one at a time on one event loop, except those that wait.
 
     Args:

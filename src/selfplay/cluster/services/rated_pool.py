@@ -1,4 +1,4 @@
-"""PoolMembers: the members of a cluster's pool and their ratings, kept in a journal."""
+"""RatedPool: the pool of a cluster, whose members and ratings are kept in a journal."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 
 
-class PoolMembers:
+class RatedPool:
     """The part of :class:`PoolService` for members and ratings.
 
     Args:
