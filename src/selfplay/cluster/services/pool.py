@@ -21,6 +21,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
+from selfplay.population.standings import Standings, standings
 from selfplay.training.single_writer import Epoch
 
 __all__ = ["Jobs", "PoolService"]
@@ -82,19 +83,21 @@ class PoolService(RatedPool):
 
     # Weights
 
-    def publish(self, weights: Weights, consumed: int = 0) -> None:
+    def publish(self, weights: Weights, consumed: int = 0) -> Standings:
         """Announce the newest weights: from now on they answer, also in games in flight.
+
+        Returns who of the pool beats whom by the games before them.
 
         ``consumed`` games of the run were learned or too old: as many others may start. The weights go back
         if the newest update that was saved is damaged.
         """
         consumed = max(consumed, self.ledger.consumed)
-        if (weights, consumed) == (self.weights, self.ledger.consumed):
-            return
-        self._kept.do(entries.Publish(weights, consumed))
-        self._changed.set()
-        self._tell_tracker()
-        self._snapshot_if_long()
+        if (weights, consumed) != (self.weights, self.ledger.consumed):
+            self._kept.do(entries.Publish(weights, consumed))
+            self._changed.set()
+            self._tell_tracker()
+            self._snapshot_if_long()
+        return standings(self.pool)
 
     def latest_step(self) -> int:
         """Return the newest update of the weights, the checkpoints and the league."""
