@@ -17,9 +17,14 @@ from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
 from selfplay.commands.best_response_run import train_to_the_end
+from selfplay.commands.exploited_policy import exploited_policy
+from selfplay.commands.mixture_file import MixtureMember
+from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config
 from selfplay.config import Config
 from selfplay.config.loading import dump_config
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import EnvSettings
 from selfplay.config.psro import PsroSettings
 from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
@@ -494,6 +499,17 @@ def test_a_best_response_meets_members_called_like_a_scripted_player_or_what_is_
     turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
     met = {(turn["kind"], turn["model"]) for turn in turns}
     assert met == {("policy", "default"), *(("model", f"policy-{name}") for name in names)}
+
+
+def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights():
+    members = (
+        MixtureMember("a", None, 1.0),
+        MixtureMember("b", None, 2.0),
+        MixtureMember("c", Path("/c"), 4.0),
+    )
+    source = ModelSource(ModelSettings(name="m"), members=members)
+    policy = exploited_policy(source, EnvSettings(id="kuhn_poker"))
+    assert policy.opponents == {"base": 3.0, "policy-c": 4.0}
 
 
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
