@@ -65,6 +65,7 @@ def test_adapters_of_earlier_runs_are_found_and_may_be_opponents(tmp_path):
         ({"start.default": "/nowhere"}, "start.default: /nowhere is neither an adapter nor a run"),
         ({"frozen.teacher": "/nowhere"}, "frozen.teacher: /nowhere is neither an adapter nor a run"),
         ({"frozen.default": "/nowhere"}, "envs.policies: default is in .frozen., but every seat is trained"),
+        ({"frozen.random": "/nowhere"}, "frozen.random: is the name of a scripted player"),
     ],
 )
 def test_impossible_adapters_of_earlier_runs_are_one_line(changes, line):

@@ -69,7 +69,7 @@ class MadeUpGames(ClusterGames):
     async def evaluate(self, step, *, full, progress):
         await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
-        await self.actors.pool.push_match.remote(step, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        await self.actors.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
 
 
@@ -210,7 +210,8 @@ async def test_nothing_of_a_lost_update_remains(config, tmp_path):
         assert steps(path / kind) == [0, 1, 2], kind
     assert steps(path / "best") == [1, 2]
     assert steps(path / "batches") == steps(path / "rollouts") == [1, 2]
-    assert [line["step"] for line in read_metrics(path / "metrics.jsonl")] == [1, 2]
+    for name in ("metrics.jsonl", "standings.jsonl"):
+        assert [line["step"] for line in read_metrics(path / name)] == [1, 2], name
     assert again.copies() == ["ckpt-0", "ckpt-1", "ckpt-2"]
     assert again.pool.current_uid() == "ckpt-2"
     assert again.pool.weights.adapters["default"].path == str(path / "versions" / "000002")
@@ -239,6 +240,23 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
     for place in ("best", "checkpoints"):
         found = load_file(path / place / "step-000003" / "adapter_model.safetensors")
         assert all(torch.equal(found[name], average[name]) for name in average), place
+
+
+async def test_the_standings_of_an_update_are_logged_before_the_games_that_follow_it(config, tmp_path):
+    run = Services(config, tmp_path / "run")
+
+    async def play(version: int) -> None:
+        await run.play(version)
+        for _ in range(version + 1):
+            run.pool.push_game_outcome("default", f"ckpt-{version}", 1.0, [], "kuhn_poker")
+
+    run.before_play = play
+    await run.train(3)
+    lines = read_metrics(tmp_path / "run" / "standings.jsonl")
+    found = [[(*pair[:2], pair[-1]) for pair in line["pairs"] if pair[0] == "default"] for line in lines]
+    assert found == [[("default", f"ckpt-{version}", version + 1)] for version in range(3)]
+    evaluated = [pair[-1] for line in lines for pair in line["pairs"] if pair[0] == "average"]
+    assert evaluated == [1, 2, 3], "an evaluation is in the line of the next update"
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])

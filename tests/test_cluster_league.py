@@ -10,6 +10,7 @@ from selfplay.cluster.game_feed import GameFeed
 from selfplay.cluster.train import resume, train
 from selfplay.core import SelfplayError
 from selfplay.learning.checkpoints import load_adapter
+from selfplay.record import read_metrics
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_league import LEAGUE, copy_of, games, learner_of, same
@@ -43,7 +44,7 @@ def there(model, tmp_path_factory):  # noqa: F811
     async def fail(self, saved):
         if saved.step == 2:
             raise SelfplayError("stopped by the test")
-        await publish(self, saved)
+        return await publish(self, saved)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
@@ -71,6 +72,11 @@ def test_the_same_players_meet_in_every_game(here, there):
     assert len(met[0]) == STEPS * GAMES
     assert met[0] == met[1]
     assert {"attacker-ckpt-2", "finder-ckpt-2", "ckpt-2"} < {uid for uids in met[1] for uid in uids}
+
+
+def test_who_beats_whom_is_logged_as_in_one_process(here, there):
+    assert len(read_metrics(here / "standings.jsonl")) == STEPS
+    assert (here / "standings.jsonl").read_bytes() == (there / "standings.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("player", PLAYERS)

@@ -371,14 +371,27 @@ def test_in_lockstep_draws_do_not_depend_on_which_game_ended_first():
 
 
 def test_a_match_is_rated_once(tmp_path):
+    game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
     service = pool(tmp_path)
     for _ in range(2):
-        service.push_match(1, [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")] * 3)
+        service.push_match(1, 3, [game] * 3)
         service = PoolService("mirror", 2, directory=str(tmp_path))
     assert service.pool.matches.record("ckpt-0", "fixed-random").games == 3
     service.forget_after(0)
-    service.push_match(1, [("ckpt-0", "fixed-random", 1.0, "kuhn_poker")])
+    service.push_match(1, 3, [game])
     assert service.pool.matches.record("ckpt-0", "fixed-random").games == 4
+
+
+def test_games_that_a_longer_match_of_the_same_update_adds_are_rated_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay.cluster.services.pool.SNAPSHOT_EVERY", 1)
+    game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
+    service = pool(tmp_path)
+    for _ in range(2):
+        service.push_match(1, 4, [game] * 4)
+        service.push_match(1, 24, [game] * 20)
+        service.publish(weights(1))
+        service = PoolService("mirror", 2, directory=str(tmp_path))
+    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 24
 
 
 def test_a_journal_with_an_entry_of_no_known_kind_makes_every_call_fail_with_the_file(tmp_path):

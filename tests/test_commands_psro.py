@@ -11,14 +11,24 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
+from selfplay.commands.best_response_run import train_to_the_end
+from selfplay.commands.exploited_policy import exploited_policy
+from selfplay.commands.mixture_file import MixtureMember
+from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config
 from selfplay.config import Config
+from selfplay.config.loading import dump_config
+from selfplay.config.model import ModelSettings
+from selfplay.config.play import EnvSettings
 from selfplay.config.psro import PsroSettings
+from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
+from selfplay.training.run_directory import RunDirectory
 from test_commands_play import EndedInput
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -377,6 +387,47 @@ def test_a_best_response_may_start_from_the_first_member():
     assert best_response_config(config_of(start="first"), 3, MEMBERS, mixture).start == {}
 
 
+# On a cluster
+
+
+@pytest.fixture
+def joined(monkeypatch) -> list[tuple[str | None, str]]:
+    """The address and the namespace of each cluster that was to be joined; none of them is there."""
+    clusters = []
+
+    def join(settings, namespace):
+        clusters.append((settings.address, namespace))
+        raise SelfplayError("no cluster is joined in this test")
+
+    monkeypatch.setattr("selfplay.cluster.train.connected", join)
+    return clusters
+
+
+def test_best_responses_of_two_psros_may_be_trained_on_one_cluster(tmp_path, joined):
+    model = save_playing_model(tmp_path / "model")
+    file = configuration(tmp_path, SHORT.replace("nash_conv = true", ""), model)
+    there = ["--runtime", "ray", "--ray.address", "127.0.0.1:1", "--run.directory", str(tmp_path)]
+    for name in ("one", "other"):
+        assert main(["psro", str(file), *there, "--name", name]) == 1
+    assert [namespace for _, namespace in joined] == ["selfplay-one-member-001", "selfplay-other-member-001"]
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:2"])
+def test_a_best_response_is_continued_at_the_cluster_that_is_named_now(tmp_path, joined, address):
+    config = config_of().model_copy(update={"psro": None})
+    config = config.model_copy(update={"run": config.run.model_copy(update={"runtime": "ray"})})
+    before, now = (
+        config.model_copy(update={"ray": config.ray.model_copy(update={"address": one})})
+        for one in ("127.0.0.1:1", address)
+    )
+    begun = RunDirectory.create(tmp_path / "run")
+    begun.write_config(dump_config(before))
+    begun.unlock()
+    with pytest.raises(SelfplayError, match="no cluster is joined"):
+        train_to_the_end(now, tmp_path / "run", Console(quiet=True), "--name")
+    assert joined == [(address, "selfplay-run")]
+
+
 def test_a_configuration_without_the_section_has_its_defaults():
     assert PsroSettings().solver == "nash"
     config = config_of().model_copy(update={"psro": None})
@@ -420,7 +471,7 @@ def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short
     options = ["--updates", 2, "--games-per-step", 16, "--games", 20, "--out", out]
     assert main([*map(str, ["exploit", short, "--env", "kuhn_poker", *options])]) == 0
     config = tomllib.loads((out / "config.toml").read_text())
-    assert config["population"]["fixed_opponents"] == ["base", "member-001", "member-002"]
+    assert config["population"]["fixed_opponents"] == ["base", "policy-member-001", "policy-member-002"]
     mixture = state_of(short)["iterations"][-1]
     assert config["population"]["weights"] == pytest.approx([*mixture["mixture"].values()])
     turns = [
@@ -429,9 +480,36 @@ def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short
         for line in file.read_text().splitlines()
         for turn in json.loads(line)["rollout"]["extras"]["turns"]
     ]
-    assert {turn["model"] for turn in turns} == {"default", "base", "member-001", "member-002"}
+    models = {"default", "base", "policy-member-001", "policy-member-002"}
+    assert {turn["model"] for turn in turns} == models
     result = json.loads((out / "exploitability.json").read_text())
     assert result["exact"]["nash_conv"] == pytest.approx(mixture["nash_conv"], abs=1e-5)
+
+
+def test_a_best_response_meets_members_called_like_a_scripted_player_or_what_is_trained(short, tmp_path):
+    names = ("random", "optimal", "default", "mixture")
+    adapter = str(next((short / "member-001" / "checkpoints").iterdir()))
+    content = json.loads((short / "mixture.json").read_text())
+    content["members"] = [{"name": name, "adapter": adapter, "weight": 1.0} for name in names]
+    (tmp_path / "mixture.json").write_text(json.dumps(content))
+    out = tmp_path / "answer"
+    options = ["--updates", 2, "--games-per-step", 32, "--games", 2, "--out", out]
+    assert main([*map(str, ["exploit", tmp_path, "--env", "kuhn_poker", *options])]) == 0
+    lines = [line for file in (out / "rollouts").iterdir() for line in file.read_text().splitlines()]
+    turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
+    met = {(turn["kind"], turn["model"]) for turn in turns}
+    assert met == {("policy", "default"), *(("model", f"policy-{name}") for name in names)}
+
+
+def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights():
+    members = (
+        MixtureMember("a", None, 1.0),
+        MixtureMember("b", None, 2.0),
+        MixtureMember("c", Path("/c"), 4.0),
+    )
+    source = ModelSource(ModelSettings(name="m"), members=members)
+    policy = exploited_policy(source, EnvSettings(id="kuhn_poker"))
+    assert policy.opponents == {"base": 3.0, "policy-c": 4.0}
 
 
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):

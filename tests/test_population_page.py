@@ -43,10 +43,10 @@ def play(pool: ModelPool, uid: str, other: str, wins: int, games: int) -> None:
 
 
 def logged(path: Path, pool: ModelPool, *steps: int) -> StandingsLog:
-    log = StandingsLog(path / "standings.jsonl", pool)
+    log = StandingsLog(path / "standings.jsonl")
     log.continue_after(0)
     for step in steps:
-        log.write(step)
+        log.write(step, standings(pool))
     return log
 
 
@@ -59,7 +59,7 @@ def circle(tmp_path):
     log = logged(run, pool, 1)
     for pair in AROUND:
         play(pool, *pair, wins=140, games=200)
-    log.write(2)
+    log.write(2, standings(pool))
     return run
 
 
@@ -187,14 +187,14 @@ def test_retired_copies_and_earlier_games_of_a_policy_that_starts_again_are_left
         play(pool, "default", uid, wins=20, games=40)
     log = logged(run, pool, 1)
     pool.add_checkpoint(None, 3)
-    log.write(2)
+    log.write(2, standings(pool))
     (retired,) = [one.uid for one in pool.opponents() if one.retired is not None]
     before, after = PopulationTail(run / "standings.jsonl", whole=True), load_run(run).moments
     before.read()
     assert retired in after[0].members
     assert retired not in after[1].members
     pool.start_again("default")
-    log.write(3)
+    log.write(3, standings(pool))
     assert load_run(run).moments[-1].pairs == {}
 
 
@@ -207,14 +207,14 @@ def test_the_log_of_a_resumed_run_is_that_of_one_that_was_left_alone(tmp_path):
         if resumed:
             state = json.loads(json.dumps(pool.state_dict()))
             play(pool, "default", "ckpt-1", wins=9, games=9)
-            log.write(2)
+            log.write(2, standings(pool))
             pool = pool_of(0)
             pool.load_state_dict(state)
-            log = StandingsLog(log.path, pool)
+            log = StandingsLog(log.path)
             log.continue_after(1)
         play(pool, "ckpt-0", "ckpt-1", wins=1, games=3)
-        log.write(2)
-        log.write(2)
+        log.write(2, standings(pool))
+        log.write(2, standings(pool))
     alone, resumed = ((tmp_path / name / "standings.jsonl").read_bytes() for name in ("alone", "resumed"))
     assert alone == resumed
     assert alone.count(b"\n") == 2, "an update has one line"
@@ -236,7 +236,7 @@ def test_damaged_lines_are_skipped_and_moments_are_spread_over_a_long_run(tmp_pa
     assert len({later - earlier for earlier, later in pairwise(steps[:-1])}) == 1
     view = read_all(run)
     assert [bool(one.pairs) for one in view.moments] == [False] * (len(steps) - 1) + [True]
-    StandingsLog(run / "standings.jsonl", pool).continue_after(50)
+    StandingsLog(run / "standings.jsonl").continue_after(50)
     assert load_run(run).moments[-1].step == 50
 
 

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from selfplay.core import InputError
+from selfplay.record import read_metrics
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.run_directory import RunDirectory
 from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
@@ -76,6 +77,15 @@ def test_copies_join_the_pool_and_are_rated_by_their_own_games(finished):
     assert copy.exists()
 
 
+def test_who_beats_whom_is_logged_after_each_update(finished):
+    path, _ = finished
+    lines = read_metrics(path / "standings.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    first = lines[0]["pairs"]
+    assert {(one[0], one[1]) for one in first} <= {("hider", "seeker-ckpt-0"), ("seeker", "hider-ckpt-0")}
+    assert sum(one[-1] for one in first) == 2 * 4, "two meetings in each of four episodes"
+
+
 def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
     path, _ = finished
     shutil.copytree(path, tmp_path / "run")
@@ -85,6 +95,8 @@ def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
         once, again = adapter(path, 4, policy), adapter(tmp_path / "run", 4, policy)
         assert all((once[name] == again[name]).all() for name in once)
     assert uids_of(path) == uids_of(tmp_path / "run")
+    alone, again = ((one / "standings.jsonl").read_bytes() for one in (path, tmp_path / "run"))
+    assert alone == again
 
 
 def test_episodes_of_a_group_have_the_same_opponents(model, tmp_path):  # noqa: F811

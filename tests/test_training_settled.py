@@ -1,5 +1,7 @@
 """A run ends early when its evaluations no longer find a better policy."""
 
+import json
+
 import pytest
 from rich.console import Console
 
@@ -90,6 +92,9 @@ def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path
     ]
     assert played == [24, *[4] * (len(steps) - 2), 24]
     assert len(steps) < 10
+    state = json.loads((path / "checkpoints" / f"step-{steps[-1]:06d}" / "state.json").read_text())
+    rated = state["source"]["pool"]["matches"]["average"]["fixed-random"]["games"]
+    assert rated == sum(played), "the last 24 games begin with the 4 that found the run settled"
 
 
 def test_patience_without_evaluations_is_refused(model):  # noqa: F811

@@ -11,6 +11,7 @@ from selfplay.cluster.handles import found
 from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.cluster.services.batches import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
+from selfplay.population.standings import Standings
 from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.training.learners import Records, Saved, by_policy
 
@@ -90,8 +91,10 @@ class GameFeed:
                 await self._publish(saved)
         raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
 
-    async def announce(self, saved: Saved, *, playing: bool = True) -> None:
+    async def announce(self, saved: Saved, *, playing: bool = True) -> Standings:
         """Announce the saved weights to all services. Repeating it after a kill changes nothing.
+
+        Returns who of the pool beats whom by the games before these weights.
 
         Policies join the pool before their new weights start games, because these must meet the new pool.
         In lockstep, games in flight end first if collectors are ``playing``.
@@ -106,7 +109,7 @@ class GameFeed:
                 await self.add_checkpoints(saved.step)
             if self.exploiters is not None:
                 saved = await self.exploiters.learned(saved)
-        await self._publish(saved)
+        return await self._publish(saved)
 
     async def add_checkpoints(self, step: int) -> None:
         """Add what training has produced by now of each policy to the pool."""
@@ -134,6 +137,7 @@ class GameFeed:
             unended = f"games that began before update {step} have not ended in {self.patience:g} s"
             raise SelfplayError(f"{unended}; look at the collectors") from None
 
-    async def _publish(self, saved: Saved) -> None:
+    async def _publish(self, saved: Saved) -> Standings:
         consumed = await self.buffer.learned_batch.remote(saved.step)
-        await self.pool.publish.remote(Weights.of(saved), consumed)
+        found: Standings = await self.pool.publish.remote(Weights.of(saved), consumed)
+        return found

@@ -20,12 +20,15 @@ from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.accounts import failure_lines, payoff_lines, raised_lines
 from selfplay.config import Config
+from selfplay.population.standings import Standings
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.metrics import RunMetrics
+from selfplay.training.opponents import MODES_WITHOUT_COPIES
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory, delete_after
+from selfplay.training.standings_log import StandingsLog
 
 Result = TypeVar("Result")
 
@@ -88,6 +91,9 @@ class ClusterGames:
         self.serving = ClusterServing(self.client, results, learners)
         self.ratings = HeldRatings()
         self.evaluations = self._evaluations()
+        keeps_copies = config.sample_mode not in MODES_WITHOUT_COPIES
+        self.standings_log = StandingsLog(directory.standings_file) if keeps_copies else None
+        self._standings: Standings | None = None
         self._collecting: list[asyncio.Task[Any]] = []
         self._consumed = 0
 
@@ -95,7 +101,7 @@ class ClusterGames:
         """Nothing to do."""
 
     async def shutdown(self) -> None:
-        """End play; collectors report their last results."""
+        """End play, in which collectors report their last results, and close the files."""
         if self._collecting:
             # An actor that is lost has ended the run, and its error is told.
             with suppress(RayError, TimeoutError):
@@ -105,6 +111,8 @@ class ClusterGames:
             for task in self._collecting:
                 task.cancel()
             await asyncio.gather(*self._collecting, return_exceptions=True)
+        if self.standings_log is not None:
+            self.standings_log.close()
         await self.serving.close()
 
     async def begin(self) -> None:
@@ -142,13 +150,18 @@ class ClusterGames:
         """Announce these weights to pool and collectors; after the last update, end play first."""
         if saved.step >= self.config.learning.steps:
             await self.feed.stop()
-        await self._unless_collectors_fail(self.feed.announce(saved, playing=bool(self._collecting)))
+        announced = self.feed.announce(saved, playing=bool(self._collecting))
+        self._standings = await self._unless_collectors_fail(announced)
         if not self._collecting:
             await self._begin_to_play(saved.step)
         await self.learners.tidy(await self.actors.pool.paths_in_use.remote())
 
     async def learned(self, step: int) -> None:
-        """Nothing to do."""
+        """Log who of the pool beats whom; the rest is done before the update's weights are announced."""
+        if self.standings_log is not None:
+            assert self._standings is not None, "publish comes first"
+            self.directory.check_epoch()
+            self.standings_log.write(step, self._standings)
 
     async def log(self, play_seconds: float) -> None:
         """Log the accounts of games and steps."""
@@ -164,7 +177,7 @@ class ClusterGames:
         games = settings.games if full else settings.games_during
         summary = await self.evaluations.run(step, games, progress)
         self.serving.check()
-        await self.actors.pool.push_match.remote(step, self.ratings.games)
+        await self.actors.pool.push_match.remote(step, games, self.ratings.games)
         self.ratings.games = []
         return summary
 
@@ -221,6 +234,8 @@ class ClusterGames:
         The pool comes last, because it tells whether this is done. If the buffer still holds the batch of the
         next update, that one's files stay.
         """
+        if self.standings_log is not None:
+            self.standings_log.continue_after(step)
         if await self.actors.pool.latest_step.remote() <= step:
             return
         self.directory.check_epoch()

@@ -87,7 +87,7 @@ class ClusterRun:
             placement.remove()
             raise InputError(
                 "--name",
-                f"the cluster already has actors of a run {self.directory.path.name}",
+                f"the cluster already has actors of a run {self.directory.name}",
                 "Wait until they have ended, or choose another name",
             ) from error
         settings, engines = self.config.ray, engine_names(self.config)

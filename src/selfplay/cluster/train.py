@@ -32,7 +32,7 @@ class Cluster:
     def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:
         """Join the cluster, or start one; see ``Runtime``."""
         where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
-        namespace = f"{NAMESPACE}{directory.path.name}"
+        namespace = f"{NAMESPACE}{directory.name}"
         with ExitStack() as stack:
             with working(console, f"joining Ray {where}"):
                 stack.enter_context(connected(config.ray, namespace))

@@ -43,8 +43,8 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
     if run.config_file.is_file():
         _check_same(config, directory, field)
         if not _is_trained(run, config):
-            address = config.ray.address
-            moved = {} if address is None else {"ray.address": address}
+            on_ray = config.run.runtime == "ray"
+            moved = {"ray.address": config.ray.address} if on_ray else {}
             resume_run(directory, console, runtime_of(config), moved)
     elif directory.exists() and not run.never_began():
         raise InputError(field, f"{directory} exists and is not a run", "Name another directory")

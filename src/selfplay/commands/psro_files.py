@@ -13,9 +13,9 @@ from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
-from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_directory import PSRO_FILE, RunDirectory
 
-CONFIG, STATE, PAYOFFS = "psro.toml", "psro.json", "payoffs"
+CONFIG, STATE, PAYOFFS = PSRO_FILE, "psro.json", "payoffs"
 
 
 class Iteration(msgspec.Struct):

@@ -22,7 +22,7 @@ from selfplay.core.own_classes import absolute
 PRESETS = "presets"
 
 
-def load_config(source: str, overrides: Mapping[str, str], recipe: str | None = None) -> Config:
+def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | None = None) -> Config:
     """Read a configuration and make its paths absolute, so that a run can be resumed from any directory.
 
     A path in a file is relative to the file, one in ``overrides`` to the working directory.
@@ -31,7 +31,7 @@ def load_config(source: str, overrides: Mapping[str, str], recipe: str | None = 
         source: path of a TOML file, or the name of a bundled preset.
         recipe: name or path of a recipe, which is laid over the source and under ``overrides``.
         overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
-            is not valid TOML is taken as text.
+            is not valid TOML is taken as text; ``None`` leaves a field out.
 
     Raises:
         InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
@@ -43,7 +43,7 @@ def load_config(source: str, overrides: Mapping[str, str], recipe: str | None = 
         _make_paths_absolute(changes, Path(recipe).parent)
         apply_recipe(data, changes)
     for name, text in overrides.items():
-        _override(data, name, _toml_value(text))
+        _override(data, name, None if text is None else _toml_value(text))
     _make_paths_absolute(data, Path())
     try:
         return Config.model_validate(data)

@@ -13,6 +13,7 @@ from selfplay.core import Arena, InputError
 from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check_quantization
 from selfplay.population.meta_strategies import check_installed
@@ -43,6 +44,7 @@ def check_config(config: Config) -> list[str]:
 
         choose_device(config.model.device)
     found = [_model_line(config.model.name)]
+    _check_frozen(config)
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
     given = find_given(config, config.policies if program is None else policies_of(program))
@@ -81,6 +83,13 @@ def _check_games(config: Config) -> list[str]:
 def _check_program(program: Arena) -> list[str]:
     check_first_batch(program)
     return [f"program with the policies {', '.join(policies_of(program))}"]
+
+
+def _check_frozen(config: Config) -> None:
+    """Raise an InputError if an adapter has the name of a scripted player, which would play in its place."""
+    for name in PLAYER_NAMES:
+        if name in config.frozen:
+            raise InputError(f"frozen.{name}", "is the name of a scripted player", "Rename it")
 
 
 def _check_algorithm(algorithm: Algorithm, field: str) -> list[str]:

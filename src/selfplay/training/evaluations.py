@@ -62,9 +62,15 @@ class Evaluations:
         self.pool = pool
         self.results = results
         self.directory = directory
+        self._rated_step = -1
+        self._rated: set[tuple[str, int]] = set()
+        """The games of that update which are rated: the match and the number of each."""
 
     async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
         """Measure after update ``step``; return the headline figures by name.
+
+        If an update is measured again with more games, the first of them are played again as they were. Each
+        game is rated once.
 
         Raises:
             InputError: NashConv cannot be computed, or takes too long in the first evaluation.
@@ -84,7 +90,7 @@ class Evaluations:
                 shown = [rollouts[index] for index in sorted(rollouts)]
                 if shown:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
-                self._rate(env, result, opponent, sorted(finished))
+                self._rate(step, name, env, result, opponent, sorted(finished))
                 won = f"win against {opponent}" if opponent else "solved"
                 invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
@@ -179,11 +185,24 @@ class Evaluations:
         """Return the served model of each seat."""
         return [self.results[policy] for policy in env.seats]
 
-    def _rate(self, env: EnvSettings, result: MatchResult, opponent: str | None, finished: list[int]) -> None:
-        """Rate the players of a match, game by game."""
+    def _rate(
+        self,
+        step: int,
+        name: str,
+        env: EnvSettings,
+        result: MatchResult,
+        opponent: str | None,
+        finished: list[int],
+    ) -> None:
+        """Rate the players of the match ``name``, game by game, except games that are rated already."""
         if opponent is None or result.num_players != 2:
             return
+        if step != self._rated_step:
+            self._rated_step, self._rated = step, set()
         for number, outcome in zip(finished, result.outcomes, strict=True):
+            if (name, number) in self._rated:
+                continue
+            self._rated.add((name, number))
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
             uid = evaluated_uid(self.config, env.seats[number % env.num_players])
             self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)

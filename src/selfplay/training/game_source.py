@@ -10,6 +10,7 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, InferenceClient, Role, SelfplayError
 from selfplay.core.play import seat_role
+from selfplay.population.standings import standings
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.records import records_from_steps
@@ -52,9 +53,7 @@ class GameSource:
         self.buffer = build_buffer(config, tracker, batch_log)
         self.pool = assembly.build_pool(config, config.policies, tracker)
         self.opponents = FrozenOpponents(config, self.pool, config.copied_policies, serving, directory)
-        self.standings_log = (
-            StandingsLog(directory.standings_file, self.pool) if self.opponents.keeps_copies else None
-        )
+        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
         self.scheduler = assembly.build_scheduler(config, self.pool)
         self.league = self.scheduler.league
         self.exploiters = (
@@ -196,7 +195,7 @@ class GameSource:
             await self.exploiters.learned(step)
         if self.standings_log is not None:
             self.directory.check_epoch()
-            self.standings_log.write(step)
+            self.standings_log.write(step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
         """Log the engine's statistics, the accounts of games and steps, and the pool's ratings."""

@@ -30,6 +30,7 @@ from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.population.standings import standings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.credit_transform import trajectories_of_roles
 from selfplay.replay.records import records_from_steps
@@ -46,6 +47,7 @@ from selfplay.training.progress_views import print_line
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
+from selfplay.training.standings_log import StandingsLog
 
 PlayedStep = tuple[int, list[GenerateResult], int]
 """A step of the arena: its number, its results, and how many episodes were started for it."""
@@ -79,6 +81,7 @@ class ProgramSource:
         self.policies = policies_of(arena)
         self.pool = assembly.build_pool(config, self.policies)
         self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
+        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
@@ -101,10 +104,12 @@ class ProgramSource:
             await self.arena.startup()
 
     async def shutdown(self) -> None:
-        """End play, and call the arena's own ``shutdown``."""
+        """End play, close the files, and call the arena's own ``shutdown``."""
         if self._playing is not None:
             self._playing.cancel()
             await asyncio.gather(self._playing, return_exceptions=True)
+        if self.standings_log is not None:
+            self.standings_log.close()
         try:
             with program_errors("the program's shutdown failed"):
                 await self.arena.shutdown()
@@ -131,6 +136,8 @@ class ProgramSource:
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
+        if self.standings_log is not None:
+            self.standings_log.continue_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> Batch:
         """Play one step of the arena; if play overlaps with learning, begin the next one."""
@@ -252,10 +259,13 @@ class ProgramSource:
         await self.serving.publish(saved)
 
     async def learned(self, step: int) -> None:
-        """Freeze copies of the policies if they are due."""
+        """Freeze copies of the policies if they are due, and log who of the pool beats whom."""
         if self.opponents.is_due(step):
             self.directory.check_epoch()
             await self.opponents.freeze(step, self._in_play)
+        if self.standings_log is not None:
+            self.directory.check_epoch()
+            self.standings_log.write(step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""

@@ -19,6 +19,8 @@ from selfplay.training.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
+PSRO_FILE = "psro.toml"
+"""The configuration of a PSRO, in whose directory best responses are runs."""
 BEFORE_START = ("given", "wandb", "tensorboard")
 """The folders that may be filled before the configuration is written; what is in others is a result."""
 
@@ -42,6 +44,13 @@ class RunDirectory:
         self._made = False
         self._lock: int | None = None
         self.epoch: Epoch | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name; that of a best response begins with its PSRO's, as all have a member-001."""
+        path = self.path.absolute()
+        of_psro = (path.parent / PSRO_FILE).is_file()
+        return f"{path.parent.name}-{path.name}" if of_psro else path.name
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.population.model_pool import ModelPool
-from selfplay.population.standings import Standing, standings
+from selfplay.population.standings import Standing, Standings
 from selfplay.record.sinks import JsonlSink
 
 SCORE_DIGITS, RATING_DIGITS = 4, 1
@@ -22,7 +21,7 @@ class _Line(msgspec.Struct):
 
 
 class StandingsLog:
-    """Appends a line for each update, with :func:`standings`. Of the pairs, it has those that changed.
+    """Appends a line of the standings after each update. Of the pairs, it has those that changed.
 
     The fields of a line:
 
@@ -35,12 +34,10 @@ class StandingsLog:
 
     Args:
         path: the file.
-        pool: what the lines are about.
     """
 
-    def __init__(self, path: Path, pool: ModelPool) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.pool = pool
         self._lines: JsonlSink | None = None
         self._step = -1
         self._known: dict[tuple[str, str], list[float]] = {}
@@ -59,8 +56,8 @@ class StandingsLog:
                 self._known |= {(uid, other): list(figures) for uid, other, *figures in line.pairs}
         self._lines.truncate(end)
 
-    def write(self, step: int) -> None:
-        """Write the line of an update. One that has its line gets no second one.
+    def write(self, step: int, found: Standings) -> None:
+        """Write the line of an update, with the standings after it. One that has its line gets no second one.
 
         Raises:
             OSError: the line cannot be written.
@@ -68,7 +65,6 @@ class StandingsLog:
         assert self._lines is not None, "continue_after comes first"
         if step <= self._step:
             return
-        found = standings(self.pool)
         pairs = {pair: _figures(one) for pair, one in found.pairs.items()}
         members = {*found.policies, *found.frozen}
         gone = {

@@ -1,7 +1,7 @@
 """Start or resume a run: its directory and lock, its number of threads, and its errors in one line."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -47,14 +47,17 @@ def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime)
     _run(config, RunDirectory.create(run_dir), console, runtime)
 
 
-def resume_run(run_dir: Path, console: Console, runtime: Runtime, overrides: dict[str, str]) -> None:
+def resume_run(
+    run_dir: Path, console: Console, runtime: Runtime, overrides: Mapping[str, str | None]
+) -> None:
     """Continue a run from what was saved last; from its beginning if nothing was.
 
     Args:
         run_dir: the run's directory.
         console: the console to print on.
         runtime: where the run takes place.
-        overrides: fields of the configuration that change, such as the address of a cluster that has moved.
+        overrides: fields of the configuration that change, such as the address of a cluster that has moved;
+            ``None`` leaves a field out.
 
     Raises:
         InputError: the run does not exist, is in use, is finished or is damaged.

@@ -56,8 +56,8 @@ class GamesInFlight:
     """Games in flight by name with the collector that plays them, games to replay, and accounts.
 
     ``consumed`` training games were learned or were too old to be learned. ``evaluated`` counts evaluation
-    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the steps
-    whose evaluations are already rated.
+    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the
+    evaluations that are already rated: the update, and how many games its matches have.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
@@ -67,7 +67,7 @@ class GamesInFlight:
     again: list[Job] = field(default_factory=list)
     evaluated: dict[str, int] = field(default_factory=dict)
     unrated: list[tuple[Job, GameResult]] = field(default_factory=list)
-    matches: set[int] = field(default_factory=set)
+    matches: set[tuple[int, int]] = field(default_factory=set)
 
     def hand_out(self, collector: str, job: Job) -> None:
         """Record that a new game goes to a collector."""

@@ -14,13 +14,14 @@ from typing import Any
 from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.services import pool_entries as entries
 from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
-from selfplay.cluster.services.pool_members import PoolMembers
 from selfplay.cluster.services.pool_state import Jobs
+from selfplay.cluster.services.rated_pool import RatedPool
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
+from selfplay.population.standings import Standings, standings
 from selfplay.training.single_writer import Epoch
 
 __all__ = ["Jobs", "PoolService"]
@@ -29,7 +30,7 @@ SNAPSHOT_EVERY = 500
 """Entries of the journal after which a snapshot may replace them."""
 
 
-class PoolService(PoolMembers):
+class PoolService(RatedPool):
     """See the module. Its methods run one at a time on one event loop, except those that wait.
 
     Args:
@@ -82,19 +83,21 @@ class PoolService(PoolMembers):
 
     # Weights
 
-    def publish(self, weights: Weights, consumed: int = 0) -> None:
+    def publish(self, weights: Weights, consumed: int = 0) -> Standings:
         """Announce the newest weights: from now on they answer, also in games in flight.
+
+        Returns who of the pool beats whom by the games before them.
 
         ``consumed`` games of the run were learned or too old: as many others may start. The weights go back
         if the newest update that was saved is damaged.
         """
         consumed = max(consumed, self.ledger.consumed)
-        if (weights, consumed) == (self.weights, self.ledger.consumed):
-            return
-        self._kept.do(entries.Publish(weights, consumed))
-        self._changed.set()
-        self._tell_tracker()
-        self._snapshot_if_long()
+        if (weights, consumed) != (self.weights, self.ledger.consumed):
+            self._kept.do(entries.Publish(weights, consumed))
+            self._changed.set()
+            self._tell_tracker()
+            self._snapshot_if_long()
+        return standings(self.pool)
 
     def latest_step(self) -> int:
         """Return the newest update of the weights, the checkpoints and the league."""

@@ -53,9 +53,13 @@ class RateGame(_Entry, frozen=True):
 
 
 class RateMatch(_Entry, frozen=True):
-    """The games of an evaluation are rated: (uid, other uid, reward, environment) each."""
+    """Games of an evaluation are rated: (uid, other uid, reward, environment) each.
+
+    Each of its matches has ``size`` games.
+    """
 
     step: int
+    size: int
     games: list[tuple[str, str, float, str]]
 
 

@@ -84,8 +84,8 @@ class PoolState:
                 return self.pool.sample(uid_me)
             case entries.RateGame(uid_me, uid_opp, final_reward, action_seq, env_id):
                 return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
-            case entries.RateMatch(step, games):
-                return self._rate_match(step, games)
+            case entries.RateMatch(step, size, games):
+                return self._rate_match(step, size, games)
             case entries.FreezeExploiters(step, paths):
                 self._freeze_exploiters(step, paths)
             case entries.Publish(weights, consumed):
@@ -173,8 +173,8 @@ class PoolState:
         self._rate_held_games()
         self.turn = freeze_exploiters(self.league, step, paths)
 
-    def _rate_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
-        self.ledger.matches.add(step)
+    def _rate_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
+        self.ledger.matches.add((step, size))
         for uid_me, uid_opp, reward, env_id in games:
             self.pool.push_game_outcome(uid_me, uid_opp, reward, [], env_id)
 
@@ -182,7 +182,7 @@ class PoolState:
         self._rate_held_games()
         self._rate_held_games(payoffs=True)
         removed = self.pool.forget_after(step)
-        self.ledger.matches = {match for match in self.ledger.matches if match <= step}
+        self.ledger.matches = {match for match in self.ledger.matches if match[0] <= step}
         if self.turn.step > step:
             self.turn = LeagueTurn(step)
         if self.queue is not None:

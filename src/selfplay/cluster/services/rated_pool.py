@@ -1,4 +1,4 @@
-"""PoolMembers: the members of a cluster's pool and their ratings, kept in a journal."""
+"""RatedPool: the pool of a cluster, whose members and ratings are kept in a journal."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from selfplay.population.sampling_rule import SamplingRule
 from selfplay.training.single_writer import Epoch
 
 
-class PoolMembers:
+class RatedPool:
     """The part of :class:`PoolService` for members and ratings.
 
     Args:
@@ -139,13 +139,18 @@ class PoolMembers:
         """Rate a two-player game that does not come from a collector."""
         self._kept.do(entries.RateGame(uid_me, uid_opp, final_reward, list(action_seq), env_id))
 
-    def push_match(self, step: int, games: list[tuple[str, str, float, str]]) -> None:
+    def push_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
 
-        A match of a known ``step`` changes nothing.
+        An update that is measured again with more games gives only those that are not rated yet.
+
+        Args:
+            step: the update that is measured.
+            size: how many games its matches have; an evaluation of a known step and size changes nothing.
+            games: the games that are to be rated.
         """
-        if step not in self.state.ledger.matches:
-            self._kept.do(entries.RateMatch(step, games))
+        if (step, size) not in self.state.ledger.matches:
+            self._kept.do(entries.RateMatch(step, size, games))
 
     def snapshot(self) -> dict[str, Any]:
         """Return the pool as JSON-able data, for display."""
