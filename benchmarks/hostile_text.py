@@ -48,7 +48,8 @@ from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.panels import run_panel, speed_panel
 from selfplay.watch.plot import draw_chart
-from selfplay.watch.tables import heat_map, ratings_table
+from selfplay.watch.population import population_panel
+from selfplay.watch.tables import ratings_table
 from test_core_text import hostile_game, hostile_view
 from test_report_hostile import hostile_page
 from test_report_page import Page
@@ -236,7 +237,7 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
     text, room = hostile(rng, pieces=4), Size(rng.randrange(20, 140), rng.randrange(5, 50))
     counts[TEXTS] += 1
     view = hostile_view(text)
-    panels = (run_panel, speed_panel, actors_panel, ratings_table, heat_map)
+    panels = (run_panel, speed_panel, actors_panel, ratings_table, population_panel)
     drawn = [panel(view, room) for panel in panels]
     drawn += [header(view, 0.0, room.width), game_text(hostile_game(text), room.width)]
     drawn.append(draw_chart(Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])]), room.width, room.height))
