@@ -72,17 +72,8 @@ def main() -> None:
 
 def curve_of(name: str, seed: int, options: argparse.Namespace) -> Curve:
     """Return the curve of one algorithm with one seed."""
-    return train(
-        name,
-        "quickstart",
-        *([] if name == PRESET else ["--recipe", name]),
-        out=options.out,
-        seed=seed,
-        updates=options.updates,
-        games=options.games,
-        every=options.every,
-        settings=options.set,
-    )
+    recipe = [] if name == PRESET else ["--recipe", name]
+    return train(name, "quickstart", *recipe, seed=seed, options=options)
 
 
 if __name__ == "__main__":

@@ -61,12 +61,8 @@ def curve_of(rule: str, seed: int, options: argparse.Namespace) -> Curve:
         f"--population.add_every={options.every}",
         "--population.max_active_lora=8",
         *RULES[rule],
-        out=options.out,
         seed=seed,
-        updates=options.updates,
-        games=options.games,
-        every=options.every,
-        settings=options.set,
+        options=options,
     )
 
 

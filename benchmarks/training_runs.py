@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -89,33 +89,23 @@ def add_run_options(parser: ArgumentParser, *, updates: int, games: int, every: 
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
 
 
-def train(
-    name: str,
-    preset: str,
-    *given: str,
-    out: Path,
-    seed: int,
-    updates: int,
-    games: int,
-    every: int,
-    settings: Sequence[str],
-) -> Curve:
+def train(name: str, preset: str, *given: str, seed: int, options: Namespace) -> Curve:
     """Train ``preset`` on one thread, as far as the run is not there already, and read it.
 
-    ``given`` are further arguments of ``selfplay train``, and ``settings`` fields with values.
+    ``given`` are further arguments of ``selfplay train``, and ``options`` those of :func:`add_run_options`.
 
     Raises:
         subprocess.CalledProcessError: the run failed.
     """
-    directory = RunDirectory(out / f"{name}-seed-{seed}")
-    if not directory.is_finished(updates):
+    directory = RunDirectory(options.out / f"{name}-seed-{seed}")
+    if not directory.is_finished(options.updates):
         print(directory.path.name, file=sys.stderr, flush=True)
         begin = [
             *("train", preset, "--seed", str(seed), "--name", directory.path.name, *given),
-            *(f"--run.directory={out}", f"--run.save_every={every}", "--model.threads=1"),
-            *(f"--learning.steps={updates}", f"--collection.games_per_step={games}"),
-            *(f"--evaluation.every={every}", "--evaluation.opponents=[]"),
-            *(f"--{one}" for one in settings),
+            *(f"--run.directory={options.out}", f"--run.save_every={options.every}", "--model.threads=1"),
+            *(f"--learning.steps={options.updates}", f"--collection.games_per_step={options.games}"),
+            *(f"--evaluation.every={options.every}", "--evaluation.opponents=[]"),
+            *(f"--{one}" for one in options.set),
         ]
         begun = (directory.path / "config.toml").exists()
         selfplay(*(["train", "--resume", str(directory.path)] if begun else begin))

@@ -35,6 +35,7 @@ def psro(
     from selfplay.population.meta_strategies import check_installed
     from selfplay.training.checks import check_config
     from selfplay.training.progress_views import print_line, working
+    from selfplay.training.run_directory import PSRO_FILE
 
     words, overrides = split_arguments(arguments or [])
     if len(words) != 1:
@@ -50,7 +51,7 @@ def psro(
     check_psro(config)
     check_installed("selfplay psro")
     path = Path(config.run.directory) / (name or f"psro-{Path(words[0]).stem}")
-    if not (path / "psro.toml").exists():
+    if not (path / PSRO_FILE).exists():
         check_config(config)
     console = Console()
     if config.run.runtime == "ray":

@@ -91,10 +91,10 @@ class GameFeed:
                 await self._publish(saved)
         raise SelfplayError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
 
-    async def announce(self, saved: Saved, *, playing: bool = True) -> Standings:
+    async def announce(self, saved: Saved, *, playing: bool = True) -> Standings | None:
         """Announce the saved weights to all services. Repeating it after a kill changes nothing.
 
-        Returns who of the pool beats whom by the games before these weights.
+        Returns who of the pool beats whom by the games before these weights, if the pool's mode draws copies.
 
         Policies join the pool before their new weights start games, because these must meet the new pool.
         In lockstep, games in flight end first if collectors are ``playing``.
@@ -137,7 +137,7 @@ class GameFeed:
             unended = f"games that began before update {step} have not ended in {self.patience:g} s"
             raise SelfplayError(f"{unended}; look at the collectors") from None
 
-    async def _publish(self, saved: Saved) -> Standings:
+    async def _publish(self, saved: Saved) -> Standings | None:
         consumed = await self.buffer.learned_batch.remote(saved.step)
-        found: Standings = await self.pool.publish.remote(Weights.of(saved), consumed)
+        found: Standings | None = await self.pool.publish.remote(Weights.of(saved), consumed)
         return found

@@ -25,7 +25,6 @@ from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.metrics import RunMetrics
-from selfplay.training.opponents import MODES_WITHOUT_COPIES
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory, delete_after
 from selfplay.training.standings_log import StandingsLog
@@ -91,8 +90,7 @@ class ClusterGames:
         self.serving = ClusterServing(self.client, results, learners)
         self.ratings = HeldRatings()
         self.evaluations = self._evaluations()
-        keeps_copies = config.sample_mode not in MODES_WITHOUT_COPIES
-        self.standings_log = StandingsLog(directory.standings_file) if keeps_copies else None
+        self.standings_log = StandingsLog(directory.standings_file) if config.keeps_copies else None
         self._standings: Standings | None = None
         self._collecting: list[asyncio.Task[Any]] = []
         self._consumed = 0

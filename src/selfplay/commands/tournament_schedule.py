@@ -72,7 +72,8 @@ class Schedule:
         least, most = len(self.groups) * self.games, len(self.groups) * self.most_games
         called = "pair" if players == 2 else "group"
         if self.games > self.most_games:
-            raise InputError("--games", f"{games} games of a {called} are too many", f"At most {MAX_GAMES}")
+            problem = f"{games} games of a {called} are too many"
+            raise InputError("--games", problem, f"At most {self.most_games}")
         if budget is not None and budget < least:
             problem = f"{budget} is less than {self.games} games for each of {len(self.groups)} {called}s"
             raise InputError("--budget", problem, f"Give at least {least}, or fewer --games")

@@ -21,7 +21,7 @@ from selfplay.config.rewards import BufferSettings, CreditSettings, GameRange, R
 from selfplay.config.roles import Adapters, RoleSettings
 from selfplay.config.run import RunSettings, TrackingSettings
 from selfplay.core import InputError
-from selfplay.core.play import SampleMode
+from selfplay.core.play import MODES_WITHOUT_COPIES, SampleMode
 
 NOT_FOR_PROGRAMS = (
     *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
@@ -211,6 +211,11 @@ class Config(Settings):
     def sample_mode(self) -> SampleMode:
         """The pool's mode. In a league it only decides which copies stay active: those that are hardest."""
         return self.population.sample_mode if self.league is None else "pfsp"
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether copies of the policies join the pool, because its mode may draw them."""
+        return self.sample_mode not in MODES_WITHOUT_COPIES
 
     @property
     def uses_buffer(self) -> bool:

@@ -19,6 +19,8 @@ SampleMode = Literal[
     "meta-nash",
 ]
 """How a pool chooses opponents; see :class:`selfplay.population.ModelPool`."""
+MODES_WITHOUT_COPIES: tuple[SampleMode, ...] = ("mirror", "fixed")
+"""The modes that draw no earlier versions of the policies."""
 PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]

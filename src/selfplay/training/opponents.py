@@ -9,8 +9,6 @@ from selfplay.population.pool_members import checkpoint_uid
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 
-MODES_WITHOUT_COPIES = ("mirror", "fixed")
-
 
 class FrozenOpponents:
     """Keep a copy of every policy version that the pool may draw, and serve the active ones.
@@ -39,7 +37,7 @@ class FrozenOpponents:
         self.directory = directory
         self.started = config.start.keys()
         self.every = config.population.add_every
-        self.keeps_copies = config.sample_mode not in MODES_WITHOUT_COPIES
+        self.keeps_copies = config.keeps_copies
 
     async def begin(self) -> None:
         """Add what the policies start from to the pool if the sample mode draws checkpoints."""

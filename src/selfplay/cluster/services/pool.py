@@ -19,6 +19,7 @@ from selfplay.cluster.services.rated_pool import RatedPool
 from selfplay.collection.results import GameResult
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import TRAINED
+from selfplay.core.play import MODES_WITHOUT_COPIES
 from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.population.standings import Standings, standings
@@ -83,10 +84,10 @@ class PoolService(RatedPool):
 
     # Weights
 
-    def publish(self, weights: Weights, consumed: int = 0) -> Standings:
+    def publish(self, weights: Weights, consumed: int = 0) -> Standings | None:
         """Announce the newest weights: from now on they answer, also in games in flight.
 
-        Returns who of the pool beats whom by the games before them.
+        Returns who of the pool beats whom by the games before them, if its mode draws copies.
 
         ``consumed`` games of the run were learned or too old: as many others may start. The weights go back
         if the newest update that was saved is damaged.
@@ -97,7 +98,7 @@ class PoolService(RatedPool):
             self._changed.set()
             self._tell_tracker()
             self._snapshot_if_long()
-        return standings(self.pool)
+        return None if self.pool.sample_mode in MODES_WITHOUT_COPIES else standings(self.pool)
 
     def latest_step(self) -> int:
         """Return the newest update of the weights, the checkpoints and the league."""
