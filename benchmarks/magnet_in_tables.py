@@ -123,8 +123,8 @@ def values_of(
     others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
     baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
     advantage_D = reward_D - baseline_D
-    scale = np.sqrt(np.mean(advantage_D**2)) or 1.0  # 0 if all games were the same
-    middle_S = np.bincount(state_D, advantage_D, len(count_S)) / (count_S + 1)
+    centre, scale = advantage_D.mean(), advantage_D.std() or 1.0  # 0 if all games were the same
+    middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + centre) / (count_S + 1)
     count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
     np.add.at(count_SA, (state_D, action_D), 1)
     np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
@@ -163,10 +163,9 @@ def above_mean(number_SA: FloatArray, weight_SA: FloatArray) -> FloatArray:
 
 def neurd(policy: FloatArray, gain_SA: FloatArray, beta: float, legal_SA: BoolArray) -> FloatArray:
     """Return the force on each logarithm; none pushes it further out than ``beta``."""
-    equal_SA = legal_SA / legal_SA.sum(axis=1, keepdims=True)
-    centred_SA = above_mean(policy, equal_SA)
-    outwards_SA = (np.abs(centred_SA) > beta) & (centred_SA * gain_SA > 0)
-    return legal_SA * above_mean(np.where(outwards_SA, 0.0, gain_SA), equal_SA)
+    centred_SA = above_mean(policy, legal_SA / legal_SA.sum(axis=1, keepdims=True))
+    free_SA = legal_SA & ((np.abs(centred_SA) <= beta) | (centred_SA * gain_SA <= 0))
+    return free_SA * above_mean(gain_SA, free_SA / np.maximum(free_SA.sum(axis=1, keepdims=True), 1))
 
 
 def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:

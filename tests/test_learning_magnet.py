@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from selfplay.config import load_config
 from selfplay.config.algorithms import AllActionsSettings, MagnetSettings
 from selfplay.config.learning import LearningSettings, PolicySettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
@@ -30,7 +31,10 @@ RECORDS = [
     make_record([9, 8], [1], -2.0, alternatives=[YES, NO, MAYBE]),  # an illegal answer
     make_record([7], [1], 1.0),  # a position whose answers nobody can list
 ]
-RMS = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
+SCALE = math.sqrt((0.25**2 + 0.25**2 + 1.25**2 + 1.25**2) / 4)
+"""The standard deviation of the advantages of legal answers, whose mean is 0.75."""
+VALUES = {(1, 2, 3): [0.625 / 2.5, -0.9375 / 1.5], (9, 8): [0.0, 0.625 / 1.5, 0.0]}
+"""What the answers of the records are worth, times the scale."""
 
 
 def positions(*given: tuple[list[int], list[list[int]]]) -> LegalAnswers:
@@ -38,19 +42,31 @@ def positions(*given: tuple[list[int], list[list[int]]]) -> LegalAnswers:
 
 
 def test_an_answer_is_worth_its_mean_advantage_above_the_position_drawn_to_zero():
-    # The position [1, 2, 3] is worth (1 + 0.5 - 0.5) / (3 + 1), and [9, 8] is worth 0.
+    # [1, 2, 3] is worth (1 + 0.5 - 0.5 + 0.75) / (3 + 1), and [9, 8] is worth (2 + 0.75) / (1 + 1).
     values = ActionValues.of(RECORDS)
     legal = positions(([1, 2, 3], LEGAL), ([9, 8], [YES, NO, MAYBE]), ([5], LEGAL))
-    assert values.scale == pytest.approx(RMS)
-    expected = [1.0 / 2.5, -0.75 / 1.5, 0.0, 2.0 / 1.5, 0.0, 0.0, 0.0]
-    assert values.of_answers(legal) * RMS == pytest.approx(expected)
+    assert values.scale == pytest.approx(SCALE)
+    expected = [*VALUES[1, 2, 3], *VALUES[9, 8], 0.0, 0.0]
+    assert values.of_answers(legal) * SCALE == pytest.approx(expected)
+
+
+def test_legal_answers_of_equal_worth_have_equal_values_beside_illegal_ones():
+    legal = [YES, NO, MAYBE]
+    given = [(YES, 0.25)] * 8 + [(NO, 0.25)] + [([1], -0.75)] * 3
+    records = [make_record([1], answer, advantage, alternatives=legal) for answer, advantage in given]
+    others = [make_record([2], YES, advantage, alternatives=LEGAL) for advantage in (0.75, -0.25)]
+    values = ActionValues.of([*records, *others])
+    assert values.of_answers(positions(([1], legal))) == pytest.approx([0.0, 0.0, 0.0])
+    assert values.of_answers(positions(([2], LEGAL)))[0] == pytest.approx(0.0)
+    assert values.scale == pytest.approx(math.sqrt(0.5 / 11))
 
 
 def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation():
     later = make_record([1], [2], 0.0)
     later.later = [make_record([3], YES, 3.0, alternatives=LEGAL)]
     later.temperature = 0.5
-    values = ActionValues.of([later])
+    other = make_record([6], NO, -3.0, alternatives=LEGAL)
+    values = ActionValues.of([later, other])
     same = LegalAnswers.collect([Position(bytes_of([1, 2, 3]), LEGAL, 0.5)])
     assert values.of_answers(same) == pytest.approx([1.5 / 1.5 / 3.0, 0.0])
     assert not values.of_answers(positions(([1, 2, 3], LEGAL))).any()
@@ -58,7 +74,9 @@ def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation
 
 def test_a_position_that_is_lost_whatever_is_played_says_little_of_the_answers():
     records = [make_record([1], YES, -1.0, alternatives=LEGAL) for _ in range(99)]
-    assert ActionValues.of(records).of_answers(positions(([1], LEGAL))) == pytest.approx([-0.99 / 99.5, 0.0])
+    won = [make_record([2], YES, 1.0, alternatives=LEGAL) for _ in range(99)]
+    found = ActionValues.of([*records, *won]).of_answers(positions(([1], LEGAL), ([2], LEGAL)))
+    assert found == pytest.approx([-0.01 * 99 / 99.5, 0.0, 0.01 * 99 / 99.5, 0.0])
 
 
 @pytest.mark.parametrize("advantage", [0.0, -1.4e-17, 1e-9])
@@ -113,14 +131,13 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     gradients = [parameter.grad.clone() for parameter in policy.adapter_parameters()]
 
     loss = torch.zeros(())
-    values = {(1, 2, 3): [1.0 / 2.5, -0.75 / 1.5], (9, 8): [0.0, 2.0 / 1.5, 0.0]}
     weight = 5 / 6 / (3**0.5 + 2**0.5)  # of six answers, five have legal ones beside them, at two prompts
     for prompt, legal, visits in (([1, 2, 3], LEGAL, 3), ([9, 8], [YES, NO, MAYBE], 2)):
         share = weight * visits**0.5
         with torch.no_grad():
             average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
         magnet = 0.9 * average + 0.1 / len(legal)
-        target = torch.softmax(torch.log(magnet) + torch.tensor(values[tuple(prompt)]) / RMS / 0.5, dim=0)
+        target = torch.softmax(torch.log(magnet) + torch.tensor(VALUES[tuple(prompt)]) / SCALE / 0.5, dim=0)
         loss = loss - share * (target * answer_logprobs(policy, TRAINED, prompt, legal)).sum()
     with policy.adapter(TRAINED):
         expected = torch.autograd.grad(loss, policy.adapter_parameters())
@@ -129,27 +146,38 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
         torch.testing.assert_close(found, other, rtol=1e-4, atol=5e-6)
 
 
-def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_the_update():
+@pytest.mark.parametrize("several_batches", [False, True])
+def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_the_update(several_batches):
     policy, prompt, legal = magnet_policy(), [9, 8], [YES, NO, MAYBE]
     algorithm = Magnet(alpha=0.5, uniform=0.1, eta=3.0)
     algorithm.initialize(policy, max_generation_len=7)
-    records = [make_record(prompt, NO, 1.0, alternatives=legal), make_record(prompt, YES, -1.0)]
+    records = [
+        make_record(prompt, NO, 1.0, alternatives=legal),
+        make_record([5], YES, -1.0, alternatives=legal),
+    ]
     algorithm.begin(records)
     batch = algorithm.prepare_batch(records)
     with torch.no_grad():
         before = torch.softmax(answer_logprobs(policy, TRAINED, prompt, legal), dim=0)
         average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
     magnet = 0.9 * average + 0.1 / 3
-    # The mean of the one listed step is 1 / 2, so Q of NO is (1 - 1 / 2) / 1.5.
+    # The mean of the prompt's one step, drawn towards that of both, is 1 / 2: Q of NO is (1 - 1 / 2) / 1.5.
     values = torch.tensor([0.0, 0.5 / 1.5, 0.0])
     target = (before * magnet**1.5 * torch.exp(3 * values)) ** (1 / 2.5)
+    if several_batches:  # a later one is met after a step of the others, and has the same target
+        algorithm.keep_logprobs(batch)
+        change(policy)
     for _ in range(2):  # the second epoch has the same target, although the policy has changed
         algorithm.compute_others(batch)
         torch.testing.assert_close(
-            torch.from_numpy(algorithm.pull(batch)).float(), target / target.sum(), rtol=1e-4, atol=1e-6
+            torch.from_numpy(algorithm.pull(batch)[:3]).float(), target / target.sum(), rtol=1e-4, atol=1e-6
         )
-        with torch.no_grad():
-            policy.adapter_parameters()[0].add_(0.1)
+        change(policy)
+
+
+def change(policy: PolicyModel) -> None:
+    with torch.no_grad():
+        policy.adapter_parameters()[0].add_(0.1)
 
 
 def magnet_policy() -> PolicyModel:
@@ -195,7 +223,7 @@ def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
         policy,
         algorithm,
         learning_rate=rate,
-        regulariser_weight=Schedule(1.0, 1.0, 30),
+        regulariser_weight=Schedule(0.0, 0.0, 30),
         momentum=0.8,
         average_decay=0.8,
         max_mismatch=1e6,
@@ -206,7 +234,7 @@ def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
     after = answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
     assert after[0] - after[1] > before[0] - before[1] + 1
     assert np.exp(after).sum() > 0.7 > 0.1 > np.exp(before).sum()
-    assert metrics["value_scale"] == pytest.approx(RMS)
+    assert metrics["value_scale"] == pytest.approx(SCALE)
 
 
 def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():
@@ -224,7 +252,7 @@ def test_a_later_batch_without_legal_answers_teaches_nothing_and_says_so():
     unlisted = [make_record([7], [1], 1.0)]
     for records, share in ((RECORDS, 5 / 6), (unlisted, 0.0)):
         policy.model.zero_grad()
-        algorithm.begin(records)
+        algorithm.begin(records, version=int(records is unlisted))
         metrics = algorithm.update(algorithm.prepare_batch(records))
         assert metrics["listed_share"] == pytest.approx(share)
     assert not any(parameter.grad.any() for parameter in policy.adapter_parameters())
@@ -238,6 +266,13 @@ def test_magnets_see_every_answer(algorithm):
     with pytest.raises(InputError, match=r"is not for learning\.policies\.solver\.algorithm"):
         LearningSettings(policies=own, skip_zero_advantages=True)
     assert LearningSettings(algorithm=algorithm).algorithm == algorithm
+
+
+@pytest.mark.parametrize("algorithm", ["magnet", "all_actions"])
+def test_magnets_see_games_of_the_newest_weights_only(algorithm):
+    changes = {"collection.max_staleness": "1"}
+    with pytest.raises(InputError, match=rf"is not for learning\.algorithm {algorithm}, whose values"):
+        load_config("kuhn", changes | {"learning.algorithm": f'{{type = "{algorithm}"}}'})
 
 
 def test_most_of_an_illegal_answer_is_not_computed_and_changes_nothing():

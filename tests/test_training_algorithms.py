@@ -85,7 +85,7 @@ def test_a_policy_may_have_an_algorithm_and_rates_of_its_own():
     rates = [(one.learning_rate.start, one.learning_rate.end) for one in (first, second)]
     assert rates == [(run.learning_rate, run.learning_rate_end), (1e-3, 1e-4)]
     assert [one.optimizer.param_groups[0]["betas"][0] for one in (first, second)] == [0.8, 0.3]
-    assert first.regulariser_weight.at(0) == 1.0
+    assert first.regulariser_weight.at(0) == 0.0
     assert second.regulariser_weight.at(0) == 0.2
 
 

@@ -148,17 +148,17 @@ class DppoSettings(LossSettings):
     """How far above it for a token to become still likelier."""
 
 
-class MagneticSettings(Settings):
+class OverAnswersSettings(Settings):
     """Base of the algorithms that learn from all legal answers."""
 
     alpha: float = Field(default=0.8, gt=0)
-    """Weight of the divergence from the reference, in units of the root mean square of the batch's
+    """Weight of the divergence from the reference, in units of the standard deviation of the batch's
     advantages in the same game. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
 
 
-class MagnetSettings(MagneticSettings):
+class MagnetSettings(OverAnswersSettings):
     """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
     answers that can be listed."""
 
@@ -169,7 +169,7 @@ class MagnetSettings(MagneticSettings):
     given, an update goes all the way. It costs one more forward pass."""
 
 
-class AllActionsSettings(MagneticSettings):
+class AllActionsSettings(OverAnswersSettings):
     """The expected gradient over all legal answers, less the divergence from the reference that follows the
     policy. It needs answers that can be listed."""
 

@@ -7,6 +7,7 @@ Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``en
 
 from pydantic import Field, model_validator
 
+from selfplay.config.algorithms import OverAnswersSettings
 from selfplay.config.base import Settings
 from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.league import LeagueSettings
@@ -147,6 +148,16 @@ class Config(Settings):
         if self.collection.max_staleness:
             problem = "is not for [league], whose players are reset between updates"
             raise InputError("collection.max_staleness", problem, "Leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _values_are_of_today(self) -> "Config":
+        for field, algorithm in self.learning.algorithms.items():
+            if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:
+                problem = f"is not for {field} {algorithm.type}, whose values of answers are not corrected"
+                raise InputError(
+                    "collection.max_staleness", problem, "Leave it out, or choose another algorithm"
+                )
         return self
 
     @model_validator(mode="after")

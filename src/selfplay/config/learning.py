@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from selfplay.config.algorithms import (
     A2cSettings,
     Algorithm,
-    MagneticSettings,
+    OverAnswersSettings,
     ReinforceSettings,
     with_type,
 )
@@ -105,7 +105,7 @@ class LearningSettings(Settings):
 
     @model_validator(mode="after")
     def _magnets_see_every_answer(self) -> Self:
-        magnetic = [name for name, one in self.algorithms.items() if isinstance(one, MagneticSettings)]
+        magnetic = [name for name, one in self.algorithms.items() if isinstance(one, OverAnswersSettings)]
         if magnetic and self.skip_zero_advantages:
             raise InputError(
                 "learning.skip_zero_advantages",
@@ -123,7 +123,7 @@ class LearningSettings(Settings):
                     f"is missing, but {field} is a2c, which needs it",
                     "Add [learning.critic]",
                 )
-            if isinstance(algorithm, MagneticSettings) and self.critic is not None:
+            if isinstance(algorithm, OverAnswersSettings) and self.critic is not None:
                 raise InputError(
                     "learning.critic",
                     f"is of no use to {field}, which has a value for every legal answer",

@@ -1,16 +1,18 @@
 """Action values: what each legal answer to a prompt was worth in a batch.
 
-Let A_1, ..., A_n be the advantages of the steps at a prompt with legal answers. Their mean, drawn towards 0
-as if by one further step, m = (A_1 + ... + A_n) / (n + 1), is what the position was worth whatever was
-answered. The value of an answer that was given k times is the mean advantage above m, drawn towards 0 as if
-by ``PRIOR`` further steps:
+Let A_1, ..., A_n be the advantages of the steps that gave a legal answer to a prompt, and c the mean over all
+such steps of the batch in the same game. The mean of the former, drawn towards c as if by one further step,
+m = (A_1 + ... + A_n + c) / (n + 1), is what the position was worth whatever legal answer was given. The value
+of an answer that was given k times is the mean advantage above m, drawn towards 0 as if by ``PRIOR`` further
+steps:
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k + PRIOR) / scale
 
-``scale`` is the root mean square of the advantages of the batch's steps in the same game, so the values do
-not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games meet a
-prompt, Q is centred there, whatever baseline the advantages have; where one game does, half of its advantage
-remains, without which nothing could be learned from it.
+``scale`` is the standard deviation of A over the same steps as c, so the values do not depend on whether a
+game pays 1 or 13. An answer that nobody gave has the value 0. Where many games meet a prompt, Q is centred
+there, whatever baseline the advantages have; where one game does, a third of what lies above c remains,
+without which nothing could be learned from it. Illegal answers play no part: if their losses lowered m and
+c, every legal answer that happened to be given would look better than those that were not.
 
 Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
 the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
@@ -45,13 +47,17 @@ Asked = tuple[float, bytes]
 
 
 class _Step(NamedTuple):
-    """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type."""
+    """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type.
+
+    ``legal`` is whether it gave one of them.
+    """
 
     game: str
     temperature: float
     prompt: bytes
     drawn: bytes
     advantage: float
+    legal: bool
 
 
 @dataclass
@@ -70,15 +76,17 @@ class ActionValues:
     def of(cls, records: Iterable[TrainingRecord]) -> "ActionValues":
         """Average the advantages of a whole batch; see the module."""
         steps = list(_steps(records))
-        scale_of = _scales(steps)
+        centre_of, scale_of = _centres_and_scales(steps)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
         values: dict[Given, float] = {}
         for (temperature, prompt), some in at_prompt.items():
-            middle = sum(step.advantage for step in some) / (len(some) + 1)
+            legal = [step for step in some if step.legal]
+            centre = centre_of[some[0].game]
+            middle = (sum(step.advantage for step in legal) + centre) / (len(legal) + 1)
             above: defaultdict[bytes, list[float]] = defaultdict(list)
-            for step in some:
+            for step in legal:
                 above[step.drawn].append((step.advantage - middle) / scale_of[step.game])
             for drawn, those in above.items():
                 values[temperature, prompt, drawn] = sum(those) / (len(those) + PRIOR)
@@ -109,13 +117,17 @@ def _emphasis(at_prompt: Mapping[Asked, list[_Step]]) -> dict[Asked, float]:
     }
 
 
-def _scales(steps: list[_Step]) -> dict[str, float]:
-    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
-    squares: defaultdict[str, list[float]] = defaultdict(list)
+def _centres_and_scales(steps: list[_Step]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return mean and standard deviation of the advantages of each game's legal answers.
+
+    The deviation is 1 where it is 0 but for rounding; without a legal answer, the mean is 0.
+    """
+    of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
-        squares[step.game].append(step.advantage**2)
-    roots = {game: float(np.sqrt(np.mean(some))) for game, some in squares.items()}
-    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
+        of_game[step.game] += [step.advantage] if step.legal else []
+    centres = {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
+    scales = {game: float(np.std(some)) if some else 0.0 for game, some in of_game.items()}
+    return centres, {game: scale if scale > NO_ADVANTAGE else 1.0 for game, scale in scales.items()}
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
@@ -126,7 +138,8 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
             before += bytes_of(answer.prompt_token_ids)
             drawn = bytes_of(answer.completion_token_ids)
             if answer.alternatives:
-                yield _Step(_game_of(answer), record.temperature, before, drawn, answer.advantage)
+                legal = answer.completion_token_ids in answer.alternatives
+                yield _Step(_game_of(answer), record.temperature, before, drawn, answer.advantage, legal)
             before += drawn
 
 

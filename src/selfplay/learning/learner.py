@@ -181,7 +181,7 @@ class Learner:
         self.optimizer.param_groups[0]["lr"] = learning_rate
         if self.skip_zero_advantages:
             records = without_zero_advantages(records)
-        self.algorithm.begin(records)
+        self.algorithm.begin(records, self.version)
         limit = self.algorithm.max_train_len
         minibatches = minibatches_of(records, self.minibatches, self.version, limit)
         several = self.epochs * len(minibatches) > 1
@@ -196,10 +196,11 @@ class Learner:
         self._follow()
         self.samples_seen += trained
         seconds = perf_counter() - started
+        if self.algorithm.regulariser != "none":
+            metrics["regulariser_weight"] = regulariser_weight
         return metrics | {
             "grad_norm": norm,
             "learning_rate": learning_rate,
-            "regulariser_weight": regulariser_weight,
             "records": float(trained),
             "records_too_long": float(sum(len(record.answers) for record in records) - trained),
             "samples_seen": float(self.samples_seen),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
-from selfplay.config.algorithms import MagneticSettings
+from selfplay.config.algorithms import OverAnswersSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
@@ -134,12 +134,12 @@ def _learning_rate(learning: LearningSettings) -> "Schedule":
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":
-    """Return the weight of the regulariser by update; it is the whole loss of algorithms with a magnet."""
+    """Return the weight of the regulariser by update; algorithms over legal answers have none."""
     from selfplay.learning.learner import Schedule
 
     settings = learning.algorithm
-    if isinstance(settings, MagneticSettings):
-        return Schedule(1.0, 1.0, learning.steps)
+    if isinstance(settings, OverAnswersSettings):
+        return Schedule(0.0, 0.0, learning.steps)
     first, last = settings.regulariser_weight, settings.regulariser_weight_end
     return Schedule(first, last, learning.steps, geometric=True)
 

@@ -4,7 +4,7 @@ A policy gradient knows of an answer only what its draw was worth. Where the leg
 listed and the batch holds several games of its position, their values Q are known, and the expectation over
 the policy's draws can be computed (expected policy gradients, Ciosek and Whiteson 2018, arXiv 1706.05374).
 What is maximised is the value less the divergence from a slowly moving policy, the magnet rho, without which
-self-play goes round the equilibrium (see ``magnet``; ``magnetic`` defines Q and rho):
+self-play goes round the equilibrium (see ``magnet``; ``over_answers`` defines Q and rho):
 
     J = E_pi[Q] - alpha KL(pi || rho),    pi = the policy among the legal answers
 
@@ -22,7 +22,8 @@ sg[x] is x without a gradient. There are two gradients:
 Both also lose - log sum_a p(a), the surprise at a legal answer, so that the probability of illegal ones
 falls; p(a) is the probability of a whole answer, among all that the model could say. Since log pi(a) is
 log p(a) less the log of that sum, all is a weighted sum of the log p(a), with the weights pi(a) + pi(a) A(a)
-or pi(a) + A(a) - mean_b A(b), where answers beyond ``beta`` have A = 0.
+or pi(a) + A(a) - mean_b A(b), where the mean is over the answers that are not held back by ``beta``; those
+that are held have pi(a) alone.
 
 The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha. Those
 here depend on the policy's present probabilities, which costs one more forward pass than ``magnet``.
@@ -31,17 +32,17 @@ here depend on the policy's present probabilities, which costs one more forward 
 import numpy as np
 
 from selfplay.core.algorithm_names import AnswerGradient, check_name
-from selfplay.learning.algorithms.magnetic import Magnetic
+from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
 
 
-class AllActions(Magnetic):
+class AllActions(OverAnswers):
     """The algorithm that the module's docstring describes.
 
     Args:
         gradient: ``policy`` or ``neurd``.
-        alpha, uniform: see :class:`Magnetic`.
+        alpha, uniform: see :class:`OverAnswers`.
         beta: the bound of centred log-probabilities in ``neurd``, in nats.
 
     Raises:
@@ -79,6 +80,7 @@ class AllActions(Magnetic):
         uniform_A = legal.uniform_reference()
         centred_A = log_pi_A - legal.totals(uniform_A * log_pi_A)
         outwards_A = (np.abs(centred_A) > self.beta) & (centred_A * gain_A > 0)
-        force_A = np.where(outwards_A, 0.0, gain_A)
-        centred_force_A: FloatArray = force_A - legal.totals(uniform_A * force_A)
-        return centred_force_A
+        free_A = np.where(outwards_A, 0.0, 1.0)
+        mean_A = legal.totals(free_A * gain_A) / np.maximum(legal.totals(free_A), 1.0)
+        force_A: FloatArray = free_A * (gain_A - mean_A)
+        return force_A

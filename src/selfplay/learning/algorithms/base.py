@@ -128,8 +128,20 @@ class BaseAlgo(ABC):
         """
         return terms_S.sum() / self.max_generation_len
 
-    def begin(self, records: list[TrainingRecord]) -> None:
-        """Learn what an update needs to know of all its records, before learners and steps divide them."""
+    @property
+    def needs_legal_answers(self) -> bool:
+        """Whether batches contain the legal answers to their prompts."""
+        return self.regulariser != "none"
+
+    def answers_weight(self, regulariser_weight: float) -> float:
+        """Return the weight of the cross-entropy over legal answers in the loss."""
+        return regulariser_weight / self.max_generation_len
+
+    def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
+        """Learn what an update needs to know of all its records, before learners and steps divide them.
+
+        ``version`` is that of the policy before the update.
+        """
         self.mean_length = mean_answer_length(records, self.max_train_len)
 
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
@@ -138,7 +150,7 @@ class BaseAlgo(ABC):
             records,
             version=version,
             max_train_len=self.max_train_len,
-            with_answers=self.regulariser != "none",
+            with_answers=self.needs_legal_answers,
             cut_illegal=not self.learns_from_draws,
         )
         if self.mean_length is not None:
@@ -232,7 +244,7 @@ class BaseAlgo(ABC):
         if len(batch.answers):
             weight_S = batch.answers.token_weights(plan, pull_A, batch.num_answers)
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
-            loss = loss + regulariser_weight * cross_entropy / self.max_generation_len
+            loss = loss + self.answers_weight(regulariser_weight) * cross_entropy
         if self.kl_weight:
             kl_S = self._kl(drawn_S, other_S, tokens)
             if self.kl_in == "loss":

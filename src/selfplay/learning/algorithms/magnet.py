@@ -15,8 +15,8 @@ Without a limit of the step, eta is infinite, and pi' the reply above. The small
 value that is far from 0 decide, and the more does the gradient resemble that of ``all_actions``.
 
 The loss is the cross-entropy from pi' to the policy over all legal answers: their weights are pi' (see
-``magnetic``, which also defines Q and rho). So answers that were not drawn have a gradient too, and the
-probability of illegal ones falls.
+``over_answers``, which also defines Q and rho). So answers that were not drawn have a gradient too, and
+the probability of illegal ones falls.
 
 Tied to its own past, the policy is always one reply ahead of it: an optimistic step, which converges where a
 plain one circles. alpha and u are constants, and nothing is scheduled.
@@ -24,16 +24,16 @@ plain one circles. alpha and u are constants, and nothing is scheduled.
 
 import numpy as np
 
-from selfplay.learning.algorithms.magnetic import Magnetic
+from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
 from selfplay.learning.legal_answers import FloatArray
 
 
-class Magnet(Magnetic):
+class Magnet(OverAnswers):
     """The algorithm that the module's docstring describes.
 
     Args:
-        alpha, uniform: see :class:`Magnetic`.
+        alpha, uniform: see :class:`OverAnswers`.
         eta: size of a step of mirror descent; ``None`` for no limit. With a limit, an update costs one more
             forward pass.
     """
@@ -48,7 +48,8 @@ class Magnet(Magnetic):
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
         super().compute_others(batch)
         if self.eta is not None and self.adapter not in batch.others:
-            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
+            old = [logprobs_C.double().cpu().numpy() for logprobs_C in batch.old]
+            batch.others[self.adapter] = old or self.logprobs_of(self.adapter, batch)
 
     def answer_weights(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer: the best reply within reach of the magnet."""

@@ -1,8 +1,8 @@
-"""Magnetic: learn from all legal answers of a batch's prompts, tied to a reference that follows the policy.
+"""OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the root mean square of the batch's advantages, and the magnet rho, from which
-the policy is held back:
+``action_values``), in units of the standard deviation of the batch's advantages, and the magnet rho, from
+which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
 
@@ -28,11 +28,11 @@ from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
 
 
-class Magnetic(BaseAlgo):
+class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
     Args:
-        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
+        alpha: weight of the divergence from the magnet, in units of the advantages' standard deviation.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
 
     The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
@@ -44,12 +44,22 @@ class Magnetic(BaseAlgo):
     learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
-        super().__init__(regulariser="reference")
+        super().__init__()
         self.alpha = alpha
         self.uniform = uniform
-        self._values: ActionValues | None = None
+        self._values = ActionValues()
 
-    def begin(self, records: list[TrainingRecord]) -> None:
+    @property
+    def compared_with(self) -> set[str]:
+        """The reference, of which the magnet is made."""
+        return {"reference"}
+
+    @property
+    def needs_legal_answers(self) -> bool:
+        """Always: the loss is over legal answers."""
+        return True
+
+    def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
         """Average the advantages of the whole batch.
 
         Raises:
@@ -57,27 +67,31 @@ class Magnetic(BaseAlgo):
                 learn. In a later batch this may be chance, and is left to ``listed_share``.
         """
         listed = any(answer.alternatives for record in records for answer in record.answers)
-        if self._values is None and not listed:
+        if version == 0 and not listed:
             raise SelfplayError(
                 f"{self.name} learns from legal answers, and this batch has none; "
                 "choose another learning.algorithm, such as reinforce"
             )
-        super().begin(records)
+        super().begin(records, version)
         self._values = ActionValues.of(records)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
         return 0.0 * logprobs_S.sum()
 
-    def update(self, batch: Batch, regulariser_weight: float = 1.0) -> dict[str, float]:
+    def answers_weight(self, regulariser_weight: float) -> float:
+        """Return 1, because there is no other loss."""
+        return 1.0
+
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
-        metrics = super().update(batch, float(self.max_generation_len))
         listed = float(batch.answers.visits_P.sum())
-        return metrics | {"value_scale": self._known_values.scale, "listed_share": listed}
+        metrics = super().update(batch, regulariser_weight)
+        return metrics | {"value_scale": self._values.scale, "listed_share": listed}
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the weight of each legal answer relative to its prompt's share of the batch's answers."""
-        pull_A: FloatArray = self.answer_weights(batch) * self._known_values.emphasis_of(batch.answers)
+        pull_A: FloatArray = self.answer_weights(batch) * self._values.emphasis_of(batch.answers)
         return pull_A
 
     @abstractmethod
@@ -86,12 +100,7 @@ class Magnetic(BaseAlgo):
 
     def values(self, batch: Batch) -> FloatArray:
         """Return Q_A, the value of each legal answer."""
-        return self._known_values.of_answers(batch.answers)
-
-    @property
-    def _known_values(self) -> ActionValues:
-        """The values of the batch with which :meth:`begin` was called; none before."""
-        return self._values or ActionValues()
+        return self._values.of_answers(batch.answers)
 
     def magnet(self, batch: Batch) -> FloatArray:
         """Return rho_A, the magnet's probability of each legal answer."""
