@@ -140,7 +140,7 @@ def binary_kl(one_T: Any, other_T: Any) -> torch.Tensor:
     return p_T * torch.log(p_T / q_T) + (1 - p_T) * torch.log((1 - p_T) / (1 - q_T))
 
 
-def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float) -> torch.Tensor:
+def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any) -> torch.Tensor:
     options, kind = case.options, case.options.get("correction", "tis")
     pi_T = pi_T.detach()
     log_weight_T = (pi_T if case.kind is Reinforce else old_T) - mu_T
@@ -160,9 +160,13 @@ def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float
     elif kind == "kpop":
         divergence_T = torch.maximum(binary_kl(old_T, mu_T), binary_kl(mu_T, old_T))
         weight_T = torch.clip(weight_T, max=maximum) * (divergence_T <= options["kpop_threshold"])
-    if options.get("opsm_threshold") and advantage < 0:
-        weight_T = weight_T * ((mu_T - pi_T).mean() <= options["opsm_threshold"])
     return weight_T
+
+
+def plain_opsm(case: Case, pi_T: Any, mu_T: Any, advantage: float) -> float:
+    threshold = case.options.get("opsm_threshold")
+    left_out = threshold and advantage < 0 and (mu_T - pi_T.detach()).mean() > threshold
+    return 0.0 if left_out else 1.0
 
 
 def plain_divergence(case: Case, pi_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
@@ -187,12 +191,11 @@ def plain_answer_loss(
     if options.get("kl_in") == "reward":
         kl_T = plain_divergence(case, old_T, base_T)
         advantage_T = advantage_T - weight * torch.stack([kl_T[t:].sum() for t in range(len(kl_T))])
-    factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
+    factor_T = plain_factors(case, pi_T, old_T, mu_T)
     loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
+    loss_T = plain_opsm(case, pi_T, mu_T, record.advantage) * loss_T
     if options.get("kl_in") != "reward":
-        maximum = options.get("max_importance_weight", 20.0 if case.kind is Dppo else 2.0)
-        bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=maximum)
-        loss_T = loss_T + weight * bounded_T * plain_divergence(case, pi_T, base_T)
+        loss_T = loss_T + weight * factor_T * plain_divergence(case, pi_T, base_T)
     loss_T = loss_T - options.get("entropy_weight", 0.0) * entropy_T
     default = "seq-mean-token-mean" if case.kind is Gspo else "seq-mean-token-sum-norm"
     divisor = {
@@ -259,7 +262,11 @@ SEVERAL_STEPS = {
     "cispo": Case(Cispo, {"clip_high": 0.2, "aggregation": "token-mean"}, 2, 3),
     "sapo": Case(Sapo, {"correction": "icepop", "regulariser": "uniform"}, 3, 1),
     "dppo": Case(Dppo, {"clip_low": 0.03, "clip_high": 0.03, "kl_weight": 0.1}, 2, 2),
-    "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3}, 2, 2),
+    "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3, "kl_weight": 0.4}, 2, 2),
+    "k3 without a correction": Case(Ppo, {"kl_weight": 0.4, "correction": "none"}, 2, 2),
+    "k3 with icepop": Case(
+        Sapo, {"kl_weight": 0.4, "correction": "icepop", "max_importance_weight": 1.4}, 2, 2
+    ),
     "k1 in the reward": Case(Ppo, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}, 1, 4),
 }
 
