@@ -23,7 +23,8 @@ class AlgorithmSettings(Settings):
     type: str
     """Names the algorithm."""
     regulariser_weight: float = Field(default=0.2, ge=0)
-    """Weight of the regulariser at the first update, in units of reward."""
+    """Weight of the regulariser at the first update, in units of reward; with `learning.critic`, in units of
+    their running deviation."""
     regulariser_weight_end: float = Field(default=0.02, ge=0)
     """Weight of the regulariser at the last update; it changes geometrically in between."""
 
