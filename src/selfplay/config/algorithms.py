@@ -45,8 +45,9 @@ class LossSettings(AlgorithmSettings):
     and each estimate is multiplied by the factor of `correction`, by 1 with `none` and in `dppo`. In `k3`,
     the logarithm of the other model's probability divided by the policy's is at most 2.6."""
     kl_in: KLPlace = "loss"
-    """Whether the KL divergence is added to the loss, or subtracted from the rewards of the tokens: a token's
-    advantage is then less by the divergence from the token to the end of its answer."""
+    """Whether the KL divergence is added to the loss, or subtracted from the advantages, after their baseline
+    and their deviation: a token's advantage is then less by the divergence from the token to the end of its
+    answer."""
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"

@@ -45,8 +45,10 @@ class BaseAlgo(ABC):
         kl_to: ``base`` is the untrained model, ``reference`` the adapter that follows the policy.
         kl_estimator: how the divergence is estimated; see ``divergences``.
         kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts the estimates, times the weight,
-            from the rewards of their tokens, without a gradient. So a token's advantage is less by the sum
-            of the estimates from the token to the end of its answer (verl's ``kl_in_reward`` with gamma 1).
+            from the finished advantages of the tokens, without a gradient: a token's advantage is less by the
+            sum of the estimates from the token to the end of its answer. RLOO, REINFORCE++ and verl's
+            ``use_kl_in_reward`` differ: they subtract from the rewards, before a baseline is subtracted or a
+            deviation is divided by, so there both contain the divergence.
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
 
