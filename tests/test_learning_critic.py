@@ -29,6 +29,7 @@ from selfplay.learning.critic import Critic
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.return_scale import ReturnScale
 from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
@@ -87,6 +88,10 @@ def test_without_discount_and_decay_the_advantage_is_the_reward_less_the_value(p
     rewards, values = zip(*pairs, strict=True)
     found = advantages_of(turns_of(list(rewards), list(values)), 1.0, 1.0)
     assert found == pytest.approx([r - v for r, v in pairs], abs=1e-9)
+
+
+def root_mean_square(numbers: list[float]) -> float:
+    return (sum(one**2 for one in numbers) / len(numbers)) ** 0.5
 
 
 def perturb(critic: Critic) -> None:
@@ -161,7 +166,12 @@ def plain_gradients(records: Records, options: dict[str, Any]) -> tuple[dict, li
         Turn(one.rollout_id, one.role_id, one.turn, one.reward, value)
         for one, value in zip(records, values, strict=True)
     ]
-    advantages = advantages_of(turns, critic.gamma, critic.gae_lambda)
+    scale = root_mean_square([one.reward for one in records])
+    advantages = [one / scale for one in advantages_of(turns, critic.gamma, critic.gae_lambda)]
+    values = [one / scale for one in values]
+    with torch.no_grad():
+        weight /= scale
+        bias /= scale
     loss = torch.zeros(())
     for record, advantage, old in zip(records, advantages, values, strict=True):
         logprobs_T, hidden_D = outputs(record)
@@ -197,8 +207,9 @@ def test_without_a_value_weight_the_adapter_learns_from_the_advantages_alone():
     critic = Critic(tiny_policy(), value_weight=0.0)
     found, _ = gradients_of(learner_of(tiny_policy(), critic), records)
     turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
+    scale = root_mean_square([one.reward for one in records])
     given = [
-        replace(one, advantage=advantage)
+        replace(one, advantage=advantage / scale)
         for one, advantage in zip(records, advantages_of(turns, 1.0, 0.95), strict=True)
     ]
     expected, _ = gradients_of(learner_of(tiny_policy(), None, Reinforce), given)
@@ -242,11 +253,10 @@ def test_the_value_becomes_the_mean_reward_of_each_state(kind):
 
 def test_the_head_learns_at_its_own_rate_and_its_loss_does_not_slow_the_adapter():
     """A gradient of the head that is far above the norm's limit leaves the adapter's gradient as it is."""
-    large = [replace(record, reward=1e6 * record.reward) for record in bandit(0)]
     policy = tiny_policy()
     critic = Critic(policy, value_learning_rate=0.25)
     learner = learner_of(policy, critic, rate=1e-9, grad_clip=1e-3)
-    learner.update(large)
+    learner.update(bandit(0))
     adapter = torch.cat([p.grad.flatten() for p in policy.adapter_parameters()])
     head = torch.cat([p.grad.flatten() for p in critic.parameters()])
     assert float(adapter.norm()) == pytest.approx(1e-3, rel=1e-3)
@@ -273,6 +283,53 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_and_the_targets_stay(
     assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
     assert float(advantages.std(correction=0)) == pytest.approx(1)
     assert [one.target for one in scaled] == [one.target for one in plain]
+
+
+def test_the_deviation_of_returns_forgets_slowly_and_ignores_batches_without_a_reward():
+    scale = ReturnScale()
+    assert scale.value == 1
+    for returns in ([3.0, -1.0], [0.0, 0.0], [5.0, 5.0]):
+        scale.add(returns)
+    assert scale.value == pytest.approx(15**0.5)
+    for _ in range(1000):
+        scale.add([-0.5, 0.5])
+    assert scale.value == pytest.approx(0.5, rel=0.01)
+    with pytest.raises(SelfplayError, match="not finite"):
+        scale.add([1e200])
+
+
+def test_a_game_that_pays_sixteen_times_as_much_makes_the_same_steps():
+    """A factor of 16 changes no rounding."""
+    learners = []
+    for stake in (1.0, 16.0):
+        policy = tiny_policy()
+        learner = learner_of(policy, Critic(policy, value_clip=0.05), Ppo, epochs=2, minibatches=2, rate=0.01)
+        for step in range(3):
+            records = [replace(one, reward=(1 + step) * stake * one.reward) for one in talks(step)]
+            metrics = learner.update(records)
+        learners.append((learner.tensors(), metrics))
+    (small, small_metrics), (large, large_metrics) = learners
+    assert small.keys() == large.keys()
+    for name in small.keys() - {"critic.mean_square"}:
+        assert torch.equal(small[name], large[name]), name
+    assert large["critic.mean_square"] == 256 * small["critic.mean_square"]
+    assert small_metrics["mean_value"] != 0
+    for name, factor in {"mean_value": 16, "value_loss": 256, "reward_scale": 16, "loss": 1}.items():
+        assert large_metrics[name] == factor * small_metrics[name]
+
+
+def test_values_in_units_of_reward_stay_when_the_deviation_changes():
+    policy = tiny_policy()
+    critic = Critic(policy)
+    learner = learner_of(policy, critic)
+    learner.update(talks())
+    batch = learner.algorithm.prepare_batch(talks())
+    learner.algorithm.keep_states(batch)
+    before, scale = critic.values_of(batch.states), critic.returns.value
+    answers = [(record, answer) for record in talks() for answer in record.answers]
+    critic.judge([(record, replace(one, reward=100.0)) for record, one in answers], before.tolist())
+    assert critic.returns.value > 10 * scale
+    assert critic.values_of(batch.states) == pytest.approx(before, rel=1e-4)
 
 
 def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last():

@@ -2,7 +2,7 @@
 
 import functools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -10,13 +10,15 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 
+from plain_critic import PlainCritic
 from selfplay.config import load_config
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
 from selfplay.learning.batch import Tokens
+from selfplay.learning.critic import Critic
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.minibatches import minibatches_of
-from selfplay.learning.policy import ALL_LINEAR, AVERAGE
+from selfplay.learning.policy import ALL_LINEAR, AVERAGE, PolicyModel
 from selfplay.training.algorithms import OF_LEARNER
 from test_training_algorithms import KINDS
 from tiny_models import make_record, tiny_model, tiny_policy
@@ -38,6 +40,21 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     epochs: int = 1
     minibatches: int = 1
+    critic: dict[str, Any] | None = None
+
+
+def new_critic(policy: PolicyModel, options: dict[str, Any]) -> Critic:
+    """Return a critic with random weights."""
+    critic, generator = Critic(policy, **options), torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return critic
+
+
+def reference_weights(policy: PolicyModel) -> dict[str, torch.Tensor]:
+    """Return weights for the reference that differ from the policy's."""
+    return {name: 0.7 * tensor for name, tensor in policy.adapter_state().items()}
 
 
 def new_learner(case: Case, *, sgd: bool = True, average_decay: float = 0.0) -> Learner:
@@ -54,19 +71,25 @@ def new_learner(case: Case, *, sgd: bool = True, average_decay: float = 0.0) -> 
         minibatches=case.minibatches,
         average_decay=average_decay,
         max_mismatch=100.0,
+        critic=None if case.critic is None else new_critic(policy, case.critic),
     )
+    if learner.reference is not None:
+        learner.reference.load(reference_weights(policy))
     if sgd:
-        learner.optimizer = torch.optim.SGD(policy.adapter_parameters(), lr=RATE)
+        groups: list[dict[str, Any]] = [{"params": policy.adapter_parameters()}]
+        if learner.critic is not None:
+            groups.append({"params": learner.critic.parameters(), "lr": learner.critic.value_learning_rate})
+        learner.optimizer = torch.optim.SGD(groups, lr=RATE)
     return learner
 
 
-def new_plain_model() -> Any:
+def new_plain_model(weights: dict[str, torch.Tensor] | None = None) -> Any:
     base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
     model = get_peft_model(
         base,
         LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
     )
-    set_peft_model_state_dict(model, tiny_policy(rank=RANK).adapter_state())
+    set_peft_model_state_dict(model, weights or tiny_policy(rank=RANK).adapter_state())
     return model
 
 
@@ -110,6 +133,15 @@ def some_records() -> tuple[TrainingRecord, ...]:
     return tuple(records)
 
 
+def games() -> Records:
+    """Return the same answers as the turns of four games, of which the second adds to its own reward."""
+    outcomes = [2.0, -1.0, 0.5, -2.0]
+    return [
+        replace(one, rollout_id=str(n // 3), turn=n % 3, reward=outcomes[n // 3] - 0.5 * (n % 3 == 1))
+        for n, one in enumerate(some_records())
+    ]
+
+
 def plain_token_loss(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage_T: Any) -> torch.Tensor:
     """Return the loss of each token of one answer, without its correction, by the papers' formulas."""
     options, ratio_T = case.options, torch.exp(pi_T - old_T)
@@ -140,7 +172,7 @@ def binary_kl(one_T: Any, other_T: Any) -> torch.Tensor:
     return p_T * torch.log(p_T / q_T) + (1 - p_T) * torch.log((1 - p_T) / (1 - q_T))
 
 
-def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float) -> torch.Tensor:
+def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any) -> torch.Tensor:
     options, kind = case.options, case.options.get("correction", "tis")
     pi_T = pi_T.detach()
     log_weight_T = (pi_T if case.kind is Reinforce else old_T) - mu_T
@@ -160,9 +192,13 @@ def plain_factors(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage: float
     elif kind == "kpop":
         divergence_T = torch.maximum(binary_kl(old_T, mu_T), binary_kl(mu_T, old_T))
         weight_T = torch.clip(weight_T, max=maximum) * (divergence_T <= options["kpop_threshold"])
-    if options.get("opsm_threshold") and advantage < 0:
-        weight_T = weight_T * ((mu_T - pi_T).mean() <= options["opsm_threshold"])
     return weight_T
+
+
+def plain_opsm(case: Case, pi_T: Any, mu_T: Any, advantage: float) -> float:
+    threshold = case.options.get("opsm_threshold")
+    left_out = threshold and advantage < 0 and (mu_T - pi_T.detach()).mean() > threshold
+    return 0.0 if left_out else 1.0
 
 
 def plain_divergence(case: Case, pi_T: torch.Tensor, base_T: torch.Tensor) -> torch.Tensor:
@@ -174,25 +210,38 @@ def plain_divergence(case: Case, pi_T: torch.Tensor, base_T: torch.Tensor) -> to
     return estimates[case.options.get("kl_estimator", "k3")]
 
 
+def plain_others(case: Case, model: Any, records: Records) -> dict[int, torch.Tensor]:
+    """Return the log-probabilities by the model with which the divergence compares, of each record."""
+    with torch.no_grad():
+        if case.options.get("kl_to") == "reference":
+            other = new_plain_model(reference_weights(tiny_policy(rank=RANK)))
+            return {id(one): plain_scores(other, one, one.completion_token_ids)[0] for one in records}
+        with model.disable_adapter():
+            return {id(one): plain_scores(model, one, one.completion_token_ids)[0] for one in records}
+
+
 def plain_answer_loss(
-    case: Case, model: Any, record: TrainingRecord, old_T: torch.Tensor, mean_length: float
+    case: Case,
+    model: Any,
+    record: TrainingRecord,
+    advantage: float,
+    old_T: torch.Tensor,
+    base_T: torch.Tensor,
+    mean_length: float,
 ) -> torch.Tensor:
-    """Return one answer's loss before the mean over answers."""
+    """Return one answer's loss before the mean over answers, without that of its value."""
     options = case.options
     pi_T, entropy_T = plain_scores(model, record, record.completion_token_ids)
-    mu_T, advantage_T = torch.tensor(record.logprobs), torch.full((len(pi_T),), record.advantage)
+    mu_T, advantage_T = torch.tensor(record.logprobs), torch.full((len(pi_T),), advantage)
     weight = options.get("kl_weight", 0.0)
-    with torch.no_grad(), model.disable_adapter():
-        base_T, _ = plain_scores(model, record, record.completion_token_ids)
     if options.get("kl_in") == "reward":
         kl_T = plain_divergence(case, old_T, base_T)
         advantage_T = advantage_T - weight * torch.stack([kl_T[t:].sum() for t in range(len(kl_T))])
-    factor_T = plain_factors(case, pi_T, old_T, mu_T, record.advantage)
+    factor_T = plain_factors(case, pi_T, old_T, mu_T)
     loss_T = factor_T * plain_token_loss(case, pi_T, old_T, mu_T, advantage_T)
+    loss_T = plain_opsm(case, pi_T, mu_T, advantage) * loss_T
     if options.get("kl_in") != "reward":
-        maximum = options.get("max_importance_weight", 20.0 if case.kind is Dppo else 2.0)
-        bounded_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=maximum)
-        loss_T = loss_T + weight * bounded_T * plain_divergence(case, pi_T, base_T)
+        loss_T = loss_T + weight * factor_T * plain_divergence(case, pi_T, base_T)
     loss_T = loss_T - options.get("entropy_weight", 0.0) * entropy_T
     default = "seq-mean-token-mean" if case.kind is Gspo else "seq-mean-token-sum-norm"
     divisor = {
@@ -208,25 +257,39 @@ def plain_answer_loss(
     return loss
 
 
-def train_plainly(case: Case, records: Records) -> dict[str, torch.Tensor]:
-    """Return the adapter after one update."""
-    model = new_plain_model()
+def train_plainly(case: Case, records: Records) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """Return the adapter and the critic's head after one update."""
+    model, critic = new_plain_model(), None
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    steps = [(parameters, RATE)]
+    advantages = {id(one): one.advantage for one in records}
+    if case.critic is not None:
+        critic = PlainCritic(new_critic(tiny_policy(rank=RANK), case.critic), case.critic)
+        critic.judge(model, records)
+        advantages = critic.advantages
+        steps.append((critic.head, case.critic.get("value_learning_rate", 0.1)))
     with torch.no_grad():
         old = {id(one): plain_scores(model, one, one.completion_token_ids)[0] for one in records}
+    others = plain_others(case, model, records)
     mean_length = sum(len(one.completion_token_ids) for one in records) / len(records)
     for _ in range(case.epochs):
         for part in minibatches_of(records, case.minibatches, 0, None):
-            for parameter in parameters:
-                parameter.grad = None
             for record in part.records:
-                loss = plain_answer_loss(case, model, record, old[id(record)], mean_length)
+                key = id(record)
+                loss = plain_answer_loss(
+                    case, model, record, advantages[key], old[key], others[key], mean_length
+                )
+                if critic is not None:
+                    loss = loss + critic.loss(model, record)
                 (loss / len(part.records)).backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            with torch.no_grad():
-                for parameter in parameters:
-                    parameter -= RATE * parameter.grad
-    return {name: tensor.detach() for name, tensor in get_peft_model_state_dict(model).items()}
+            for moved, rate in steps:
+                torch.nn.utils.clip_grad_norm_(moved, 1.0)
+                with torch.no_grad():
+                    for parameter in moved:
+                        parameter -= rate * parameter.grad
+                        parameter.grad = None
+    adapter = {name: tensor.detach() for name, tensor in get_peft_model_state_dict(model).items()}
+    return adapter, [] if critic is None else [one.detach() for one in critic.head]
 
 
 ONE_STEP = {
@@ -259,7 +322,11 @@ SEVERAL_STEPS = {
     "cispo": Case(Cispo, {"clip_high": 0.2, "aggregation": "token-mean"}, 2, 3),
     "sapo": Case(Sapo, {"correction": "icepop", "regulariser": "uniform"}, 3, 1),
     "dppo": Case(Dppo, {"clip_low": 0.03, "clip_high": 0.03, "kl_weight": 0.1}, 2, 2),
-    "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3}, 2, 2),
+    "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3, "kl_weight": 0.4}, 2, 2),
+    "k3 without a correction": Case(Ppo, {"kl_weight": 0.4, "correction": "none"}, 2, 2),
+    "k3 with icepop": Case(
+        Sapo, {"kl_weight": 0.4, "correction": "icepop", "max_importance_weight": 1.4}, 2, 2
+    ),
     "k1 in the reward": Case(Ppo, {"kl_weight": 0.4, "kl_estimator": "k1", "kl_in": "reward"}, 1, 4),
 }
 
@@ -276,22 +343,32 @@ RECIPES: dict[str, dict[str, Any]] = {
     "icepop": {"max_importance_weight": 1.4},
     "kpop": {"kpop_threshold": 0.01},
     "dppo": {"clip_low": 0.03, "clip_high": 0.03},
+    "a2c": {},
+    "ppo": {},
+    "nashpg": {},
 }
+CRITICS = {"nashpg": {"value_clip": 0.02}}
+"""Changes of critics, so that bounds act."""
 
 
 def recipe_case(name: str) -> Case:
-    """Return the algorithm and the steps of a recipe; at most 4, because each enlarges rounding."""
+    """Return the algorithm and the steps of a recipe; at most 2 times 4, because each enlarges rounding."""
     learning = load_config("quickstart", {}, name).learning
     options = learning.algorithm.model_dump(exclude=OF_LEARNER) | RECIPES[name]
-    return Case(KINDS[learning.algorithm.type], options, learning.epochs, min(learning.minibatches, 4))
+    critic = None if learning.critic is None else learning.critic.model_dump() | CRITICS.get(name, {})
+    epochs, minibatches = min(learning.epochs, 2), min(learning.minibatches, 4)
+    return Case(KINDS[learning.algorithm.type], options, epochs, minibatches, critic)
 
 
 def assert_same_update(case: Case) -> dict[str, float]:
-    records = list(some_records())
+    records = list(some_records()) if case.critic is None else games()
     learner = new_learner(case)
     before = learner.policy.adapter_state()
     metrics = learner.update(records)
-    expected = train_plainly(case, records)
+    expected, head = train_plainly(case, records)
+    if learner.critic is not None:
+        for found, plain in zip(learner.critic.parameters(), head, strict=True):
+            torch.testing.assert_close(found.detach(), plain, rtol=1e-5, atol=1e-5)
     state = learner.policy.adapter_state()
     assert state.keys() == expected.keys()
     for name, tensor in state.items():
@@ -318,8 +395,15 @@ def test_an_update_of_a_recipe_equals_that_of_a_plain_loop(name):
     metrics = assert_same_update(recipe_case(name))
     if name in ("mis", "icepop", "kpop"):
         assert 0 < metrics["correction_masked"] < 1
-    if name == "dppo":
+    if name in ("dppo", "ppo", "nashpg"):
         assert 0 < metrics["clip_fraction"] < 1
+
+
+def test_the_value_clip_of_nashpg_acts_in_the_update_above():
+    case = recipe_case("nashpg")
+    free = replace(case, critic={**(case.critic or {}), "value_clip": None})
+    (clipped_D, _), (free_D, _) = (train_plainly(one, games())[1] for one in (case, free))
+    assert float((clipped_D - free_D).abs().max()) > 1e-3
 
 
 def test_an_update_of_several_steps_is_one_version_and_counts_each_answer_once():

@@ -23,7 +23,8 @@ class AlgorithmSettings(Settings):
     type: str
     """Names the algorithm."""
     regulariser_weight: float = Field(default=0.2, ge=0)
-    """Weight of the regulariser at the first update, in units of reward."""
+    """Weight of the regulariser at the first update, in units of reward; with `learning.critic`, in units of
+    their running deviation."""
     regulariser_weight_end: float = Field(default=0.02, ge=0)
     """Weight of the regulariser at the last update; it changes geometrically in between."""
 
@@ -40,18 +41,19 @@ class LossSettings(AlgorithmSettings):
     """The other model: the untrained one, or the reference that follows the policy
     (`learning.reference_decay`)."""
     kl_estimator: KLEstimator = "k3"
-    """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean."""
+    """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean,
+    and each estimate is multiplied by the factor of `correction`, by 1 with `none` and in `dppo`. In `k3`,
+    the logarithm of the other model's probability divided by the policy's is at most 2.6."""
     kl_in: KLPlace = "loss"
-    """Whether the KL divergence is added to the loss, or subtracted from the rewards of the tokens: a token's
-    advantage is then less by the divergence from the token to the end of its answer."""
+    """Whether the KL divergence is added to the loss, or subtracted from the advantages, after their baseline
+    and their deviation: a token's advantage is then less by the divergence from the token to the end of its
+    answer."""
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"
     """How the losses of tokens are added up, and the KL divergence and the entropy with them: as a mean over
     all tokens, over answers of the mean over their tokens, of their sum, or of their sum divided by
     `learning.max_generation_len`."""
-    max_importance_weight: float = Field(default=2.0, gt=0)
-    """Upper bound of the importance weights: the learner's probability of a token divided by the engine's."""
     opsm_threshold: float | None = Field(default=None, gt=0)
     """Answers with a negative advantage are left out if the learner gives their tokens, in the mean, a
     log-probability that is lower than the engine's by more than this, in nats."""
@@ -66,6 +68,9 @@ class CorrectedSettings(LossSettings):
     correction_level: Level = "token"
     """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
     product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
+    max_importance_weight: float = Field(default=2.0, gt=0)
+    """Upper bound of the correction's importance weights: the learner's probability of a token divided by the
+    engine's."""
     min_importance_weight: float = Field(default=0.5, ge=0)
     """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
     `max_importance_weight`, 5."""
@@ -141,7 +146,8 @@ class DppoSettings(LossSettings):
     type: Literal["dppo"] = "dppo"
     """Names this algorithm."""
     max_importance_weight: float = Field(default=20.0, gt=0)
-    """As for other algorithms."""
+    """Upper bound of the weight that the loss of a token has: the learner's probability divided by the
+    engine's."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """How far below the engine's probability the learner's may be for a token to become still less likely."""
     clip_high: float = Field(default=0.2, ge=0, le=1)

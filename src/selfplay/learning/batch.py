@@ -90,7 +90,7 @@ class Batch:
     the algorithm fills them as far as it needs them. ``measured`` is whether the mismatch of engine and
     learner has been measured. ``kept`` are the answers themselves. For a critic,
     ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
-    step, and ``target_R`` what these are to become.
+    step, and ``target_R`` what these are to become, both in the critic's own unit.
     """
 
     plans: list[TreePlan]

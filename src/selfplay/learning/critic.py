@@ -3,21 +3,27 @@
 The state before an answer is all that the policy knows: the prompt, as the model has read it. With the hidden
 state h of the prompt's last token after the last norm, of size D,
 
-    V = w . u + b,    u = (h - c) / (s sqrt(D)).
+    V = r (w . u + b),    u = (h - c) / (s sqrt(D)),
+
+where r is the root mean square of the returns so far (:mod:`selfplay.learning.return_scale`). All that is
+learned from is divided by r: values, their targets, and the advantages, so no constant is in units of reward.
+When r changes, w and b are multiplied by the old r and divided by the new one, so that V stays (PopArt, van
+Hasselt et al. 2016, arXiv 1602.07714).
 
 In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
-sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward.
+sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward, divided by r.
 
 c is the mean of the states of the batch, measured before the update's first step. Prompts of one game differ
 in a few tokens, and their states by a few hundredths of their length: without c, a step in w would move all
 values alike and hardly tell the states apart, and so would a step of the adapter, which moves all states
 together. s is the root mean square of the states' distances from c in the first batch. The division by
 s sqrt(D) gives the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves
-each entry of w by about the rate, so a step moves a value by about the rate at most, whatever the model. s
+each entry of w by about the rate, so a step moves V / r by about the rate at most, whatever the model. s
 stays as it is, although the adapter pulls the states apart: mostly by what it will answer, and a greater s
 would make the rest, which the outcome also depends on, small.
 
-The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G,
+The advantages come from :mod:`selfplay.learning.gae`; the value loss is, with the targets G, and with
+values and targets in units of r,
 
     1/N * sum_i 0.5 (V_i - G_i)^2,    or the maximum of it and 0.5 (clip(V_i, old_i - e, old_i + e) - G_i)^2
 
@@ -42,6 +48,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.policy import PolicyModel
+from selfplay.learning.return_scale import ReturnScale
 from selfplay.learning.states import States, StateSums
 
 SMALLEST_SPREAD = 1e-3
@@ -50,9 +57,13 @@ SMALLEST_SPREAD = 1e-3
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an answer is worth: its advantage, and the target of the value of its state."""
+    """What an answer is worth, in units of r: its advantage, the value of its state, and the target of it.
+
+    Normalised advantages have no unit.
+    """
 
     advantage: float
+    value: float
     target: float
 
 
@@ -63,9 +74,9 @@ class Critic:
         policy: the model whose hidden states the head reads.
         gamma: discount of a turn's value and of later rewards.
         gae_lambda: 0 trusts the next turn's value, 1 only the rewards.
-        value_learning_rate: learning rate of the head's AdamW, constant, in units of reward.
+        value_learning_rate: learning rate of the head's AdamW, constant, in units of r.
         value_weight: weight of the value loss in the adapter's gradient.
-        value_clip: how far the loss lets a value move in one update, in units of reward; ``None`` for any
+        value_clip: how far the loss lets a value move in one update, in units of r; ``None`` for any
             distance.
         normalize_advantages: subtract the mean of the batch from the advantages and divide them by its
             standard deviation.
@@ -75,6 +86,7 @@ class Critic:
         bias: b.
         centre_D: c.
         scale: s sqrt(D); 0 before the first batch.
+        returns: r, as ``returns.value``.
     """
 
     def __init__(
@@ -98,24 +110,31 @@ class Critic:
         self.bias = Parameter(torch.zeros((), device=policy.device))
         self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
         self.scale = 0.0
+        self.returns = ReturnScale()
 
     def parameters(self) -> list[Parameter]:
         """Return the head's weights."""
         return [self.weight_D, self.bias]
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of the head's weights, and of the numbers that make u of h, by name."""
+        """Return a copy of the head's weights, and of the numbers that make u of h and r, by name."""
         tensors = {"weight": self.weight_D, "bias": self.bias, "centre": self.centre_D}
         copies = {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
-        return copies | {"scale": torch.tensor(self.scale, dtype=torch.float64)}
+        numbers = {
+            "scale": self.scale,
+            "mean_square": self.returns.mean_square,
+            "batches": self.returns.batches,
+        }
+        return copies | {name: torch.tensor(one, dtype=torch.float64) for name, one in numbers.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`."""
+        """Restore the state of :meth:`state`. A head that was saved without r is in units of reward."""
         with torch.no_grad():
             self.weight_D.copy_(state["weight"])
             self.bias.copy_(state["bias"])
             self.centre_D.copy_(state["centre"])
         self.scale = float(state["scale"])
+        self.returns = ReturnScale(float(state.get("mean_square", 0.0)), int(state.get("batches", 0)))
 
     def centre(self, sums: StateSums) -> None:
         """Take c from the states of the whole batch, and s if it is the first one."""
@@ -125,7 +144,7 @@ class Critic:
             self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
 
     def values(self, hidden_ND: Tensor) -> Tensor:
-        """Return value_N of hidden states after the last norm, in float32."""
+        """Return value_N of hidden states after the last norm, V / r in float32."""
         hidden_ND = hidden_ND.float()
         read_ND = hidden_ND.detach()
         if self.value_weight:
@@ -135,13 +154,13 @@ class Critic:
         return value_N
 
     def values_of(self, states: States) -> NDArray[np.float32]:
-        """Return value_R of the states in which R answers were drawn, without a gradient."""
+        """Return value_R, V of the states in which R answers were drawn, without a gradient."""
         with torch.no_grad():
             value_R: NDArray[np.float32] = self.values(states.hidden_ND).cpu().numpy()[states.state_of_R]
-        return value_R
+        return value_R * np.float32(self.returns.value)
 
     def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
-        """Return the sum of the value losses of R answers."""
+        """Return the sum of the value losses of R answers, all in units of r."""
         error_R = (value_R - target_R) ** 2
         if self.value_clip is not None:
             bounded_R = old_R + (value_R - old_R).clamp(-self.value_clip, self.value_clip)
@@ -151,15 +170,15 @@ class Critic:
     def judge(
         self, answers: Sequence[tuple[TrainingRecord, Answer]], values: Sequence[float]
     ) -> tuple[list[Judgement], dict[str, float]]:
-        """Return what each answer is worth, and metrics.
+        """Return what each answer is worth, and metrics, and let r take the batch into account.
 
-        The metrics are about the values before the update: ``value_loss``, the mean of 0.5 (V - G)^2;
-        ``mean_value``; and ``explained_variance``, 1 - Var(G - V) / Var(G), which is missing where all
-        targets are equal.
+        The metrics are about the values before the update, in units of reward: ``value_loss``, the mean of
+        0.5 (V - G)^2; ``mean_value``; ``explained_variance``, 1 - Var(G - V) / Var(G), which is missing where
+        all targets are equal; and ``reward_scale``, the new r.
 
         Args:
             answers: all answers of an update that are trained on, with their records.
-            values: the value of each one's state.
+            values: V of each one's state.
 
         Raises:
             SelfplayError: a reward or a value is not finite.
@@ -176,7 +195,18 @@ class Critic:
         metrics = {"value_loss": float(0.5 * (advantage_A**2).mean()), "mean_value": float(value_A.mean())}
         if target_A.var() > 0:
             metrics["explained_variance"] = float(1 - advantage_A.var() / target_A.var())
+        self._take_returns([turn.reward for turn in turns])
+        scale = metrics["reward_scale"] = self.returns.value
+        advantage_A, value_A, target_A = advantage_A / scale, value_A / scale, target_A / scale
         if self.normalize_advantages:
             advantage_A = (advantage_A - advantage_A.mean()) / (advantage_A.std() + 1e-8)
-        pairs = zip(advantage_A.tolist(), target_A.tolist(), strict=True)
-        return [Judgement(*pair) for pair in pairs], metrics
+        found = zip(advantage_A.tolist(), value_A.tolist(), target_A.tolist(), strict=True)
+        return [Judgement(*one) for one in found], metrics
+
+    def _take_returns(self, returns: Sequence[float]) -> None:
+        """Let r take a batch into account, and keep V as it is."""
+        before = self.returns.value
+        self.returns.add(returns)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.mul_(before / self.returns.value)

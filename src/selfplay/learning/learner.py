@@ -224,7 +224,7 @@ class Learner:
         return Share(metrics | measured, epoch.counts), norm
 
     def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
-        """Set the advantages and the targets of all answers, and return the critic's metrics.
+        """Set the advantages, the values and the targets of all answers, and return the critic's metrics.
 
         Without a critic, nothing happens.
         """
@@ -243,6 +243,7 @@ class Learner:
         for batch in batches:
             own = [judgement_of[places[id(answer)]] for answer in batch.kept]
             batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
+            batch.value_R = np.array([one.value for one in own], dtype=np.float32)
             batch.target_R = np.array([one.target for one in own], dtype=np.float32)
         return metrics
 
@@ -258,9 +259,8 @@ class Learner:
         critic.centre(StateSums.from_array(self._over_group(sums)))
         values_2A = np.zeros((2, len(places)))
         for batch in batches:
-            batch.value_R = critic.values_of(batch.states)
             own = [places[id(answer)] for answer in batch.kept]
-            values_2A[0, own], values_2A[1, own] = batch.value_R, 1
+            values_2A[0, own], values_2A[1, own] = critic.values_of(batch.states), 1
         return self._over_group(values_2A)
 
     def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:

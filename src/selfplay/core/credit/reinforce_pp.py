@@ -19,8 +19,8 @@ class ReinforcePPCredit(CreditAssigner):
     roles. Equal rewards give exactly 0.
 
     The paper whitens over tokens, so that a longer answer counts more often. Here each role of each rollout
-    counts once, whatever the number of its steps and tokens. The paper also subtracts a penalty for the KL
-    divergence from each token's reward, which is a term of the loss here.
+    counts once, whatever the number of its steps and tokens. The paper also subtracts, before it whitens, the
+    KL divergence from each token to the end of its answer, which is missing here.
     """
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:

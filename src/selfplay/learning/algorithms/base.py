@@ -40,15 +40,15 @@ class BaseAlgo(ABC):
             distribution, or from that of the untrained model or of the reference that follows the policy,
             over legal answers (see ``legal_answers``). An algorithm may have a distribution of its own
             (:meth:`pull`).
-        kl_weight: weight of KL(pi || ``kl_to``) on the sampled tokens.
-        max_importance_weight: upper bound of the importance weights; see ``Tokens.importance_weights``. The
-            terms of the KL divergence carry these weights, because its estimators hold for tokens that pi
-            drew.
+        kl_weight: weight of KL(pi || ``kl_to``) on the sampled tokens. Its estimators hold for tokens that pi
+            drew; what corrects them for others is :meth:`correct`.
         kl_to: ``base`` is the untrained model, ``reference`` the adapter that follows the policy.
         kl_estimator: how the divergence is estimated; see ``divergences``.
         kl_in: ``loss`` adds the divergence to the loss. ``reward`` subtracts the estimates, times the weight,
-            from the rewards of their tokens, without a gradient. So a token's advantage is less by the sum
-            of the estimates from the token to the end of its answer (verl's ``kl_in_reward`` with gamma 1).
+            from the finished advantages of the tokens, without a gradient: a token's advantage is less by the
+            sum of the estimates from the token to the end of its answer. RLOO, REINFORCE++ and verl's
+            ``use_kl_in_reward`` differ: they subtract from the rewards, before a baseline is subtracted or a
+            deviation is divided by, so there both contain the divergence.
         entropy_weight: weight of the entropy over the vocabulary at the sampled tokens, which is subtracted
             from the loss.
 
@@ -66,7 +66,6 @@ class BaseAlgo(ABC):
         self,
         regulariser: Regulariser = "none",
         kl_weight: float = 0.0,
-        max_importance_weight: float = 2.0,
         *,
         kl_to: Reference = "base",
         kl_estimator: KLEstimator = "k3",
@@ -79,7 +78,6 @@ class BaseAlgo(ABC):
         check_name("kl_in", kl_in, KLPlace)
         self.regulariser = regulariser
         self.kl_weight = kl_weight
-        self.max_importance_weight = max_importance_weight
         self.kl_to = kl_to
         self.kl_estimator = kl_estimator
         self.kl_in = kl_in
@@ -127,6 +125,14 @@ class BaseAlgo(ABC):
         1 / M; an algorithm whose loss gives tokens another weight overrides this method.
         """
         return terms_S.sum() / self.max_generation_len
+
+    def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the terms of one plan's tokens, corrected for the difference between engine and learner.
+
+        The terms of the KL divergence pass through it. Here they stay as they are; an algorithm whose loss
+        has a correction overrides this method.
+        """
+        return terms_S
 
     @property
     def needs_legal_answers(self) -> bool:
@@ -246,7 +252,7 @@ class BaseAlgo(ABC):
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
             loss = loss + self.answers_weight(regulariser_weight) * cross_entropy
         if self.kl_weight:
-            kl_S = self._kl(drawn_S, other_S, tokens)
+            kl_S = self.correct(divergence(self.kl_estimator, drawn_S, other_S), drawn_S, tokens)
             if self.kl_in == "loss":
                 loss = loss + self.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
             self.add_metric(f"kl_to_{self.kl_to}", kl_S)
@@ -301,11 +307,6 @@ class BaseAlgo(ABC):
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.policy.device)
-
-    def _kl(self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the estimate of the KL divergence at each token, in nats, times its importance weight."""
-        weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
-        return weight_S * divergence(self.kl_estimator, logprobs_S, other_S)
 
     def _with_kl_in_advantage(
         self, logprobs_S: Tensor, other_S: Tensor, tokens: Tokens, num_answers: int

@@ -9,7 +9,8 @@ shows |pi - mu| (Qi et al. 2026, arXiv 2602.04879, the variant "binary TV"). The
 where sg has no gradient and m is 0 where the last step went too far in the direction of the advantage: A > 0
 and pi - mu > ``clip_high``, or A < 0 and mu - pi > ``clip_low`` (0.2 each). mu is the probability with which
 the engine drew the token, so the mask bounds the distance from the engine too, and the weight pi / mu needs
-no correction besides it. C is ``max_importance_weight``, 20 as in verl.
+no correction besides it. C is ``max_importance_weight``, 20 as in verl. The terms of the KL divergence in the
+loss have no weight.
 """
 
 from typing import Unpack
@@ -40,12 +41,12 @@ class Dppo(TokenLoss):
         super().__init__(
             regulariser,
             kl_weight,
-            max_importance_weight,
             aggregation=aggregation,
             correction="none",
             opsm_threshold=opsm_threshold,
             **options,
         )
+        self.max_importance_weight = max_importance_weight
         self.clip_low = clip_low
         self.clip_high = clip_high
 

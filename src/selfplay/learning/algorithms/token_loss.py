@@ -13,6 +13,11 @@ one step, pi is old and r is 1.
 The KL divergence in the loss and the entropy are aggregated like the loss, as in verl. So their weights are
 relative to the loss of a token, whatever the aggregation. (TRL does this with the divergence only; its
 entropy is always a mean over tokens.)
+
+The terms of the divergence are multiplied by the correction's factor, with its bounds and its zeros, and not
+by that of off-policy sequence masking. So with the correction ``none`` they have no weight, as in TRL with
+``use_bias_correction_kl = False`` and in verl. In later steps of an update, they then estimate the divergence
+from tokens that old drew; only a loss without r corrects for that too.
 """
 
 from abc import abstractmethod
@@ -67,9 +72,10 @@ class TokenLoss(BaseAlgo):
     """The loss that the module's docstring describes; subclasses define the loss of a token.
 
     Args:
-        regulariser, kl_weight, max_importance_weight, options: see :class:`BaseAlgo`.
+        regulariser, kl_weight, options: see :class:`BaseAlgo`.
+        max_importance_weight: C, the upper bound of the correction's factor.
         aggregation: how the losses of tokens are added up, and with them the KL divergence and the entropy.
-        correction: the kind of the correction, whose bound C is ``max_importance_weight``.
+        correction: the kind of the correction.
         correction_level: whether it looks at tokens or at whole answers; see ``corrections``.
         min_importance_weight: the bound c of ``icepop``.
         kpop_threshold: the threshold of ``kpop``, in nats.
@@ -97,7 +103,7 @@ class TokenLoss(BaseAlgo):
         opsm_threshold: float | None = None,
         **options: Unpack[BaseOptions],
     ) -> None:
-        super().__init__(regulariser, kl_weight, max_importance_weight, **options)
+        super().__init__(regulariser, kl_weight, **options)
         check_name("aggregation", aggregation, Aggregation)
         check_name("correction", correction, Correction)
         check_name("correction_level", correction_level, Level)
@@ -124,7 +130,7 @@ class TokenLoss(BaseAlgo):
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the loss of the records in one plan, a scalar."""
         old_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
-        factor_S = self._factors(logprobs_S.detach(), old_S, tokens)
+        factor_S = self._factors(logprobs_S.detach(), tokens)
         loss_S = self.token_loss(logprobs_S, old_S, tokens.advantage_S * factor_S, tokens)
         return self.aggregate(loss_S, tokens)
 
@@ -132,10 +138,19 @@ class TokenLoss(BaseAlgo):
         """Return the sum of the terms of one plan's tokens, with the weights of the loss."""
         return aggregate(self.aggregation, terms_S, tokens, self.max_generation_len)
 
-    def _factors(self, logprobs_S: Tensor, old_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the factor of each token, and add the metrics about it."""
+    def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the terms of one plan's tokens, each times the correction's factor."""
+        return self._correction_factors(logprobs_S.detach(), tokens) * terms_S
+
+    def _correction_factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the correction's factor of each token."""
+        old_S = logprobs_S if tokens.old_S is None else tokens.old_S
         corrected_S = old_S if self.has_ratio else logprobs_S
-        factor_S = self.correction.factors(corrected_S, tokens.behaviour_S, tokens.answer_S)
+        return self.correction.factors(corrected_S, tokens.behaviour_S, tokens.answer_S)
+
+    def _factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the factor of each token's loss, and add the metrics about it."""
+        factor_S = self._correction_factors(logprobs_S, tokens)
         if self.opsm_threshold is not None:
             left_out_S = is_off_policy(
                 logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, self.opsm_threshold
