@@ -22,7 +22,8 @@ from tiny_models import tiny_model
 MIXED = {
     "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
     "learning__policies__first": '{algorithm = {type = "magnet"}, epochs = 3, minibatches = 1}',
-    "learning__policies__second": '{algorithm = {type = "a2c"}, critic = {gae_lambda = 0.5}}',
+    "learning__policies__second__algorithm": '{type = "a2c", regulariser = "uniform"}',
+    "learning__policies__second__critic": "{gae_lambda = 0.5}",
     "learning__policies__second__minibatches": "2",
     "evaluation__nash_conv": "false",
     # A tiny model makes few legal moves, so only the random player lets the second seat move.
@@ -154,7 +155,7 @@ def test_a_resumed_run_with_both_equals_an_uninterrupted_one(mixed, tmp_path):
     [
         (
             "quickstart",
-            {"learning.policies.second": '{algorithm = {type = "a2c"}}'},
+            {"learning.policies.second.critic": None},
             r"second\.critic: is missing, but learning\.policies\.second\.algorithm is a2c",
         ),
         (
