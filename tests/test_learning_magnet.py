@@ -272,9 +272,9 @@ def test_an_illegal_answer_within_a_conversation_stays_in_the_prompt_that_follow
     algorithm.update(batch)
 
 
-def learner_with(epochs: int, **options) -> Learner:
+def learner_with(epochs: int, algorithm: Magnet | None = None, **options) -> Learner:
     policy = magnet_policy()
-    algorithm = Magnet()
+    algorithm = algorithm or Magnet()
     algorithm.initialize(policy, max_generation_len=4)
     rate = Schedule(0.1, 0.1, 5)
     return Learner(policy, algorithm, learning_rate=rate, regulariser_weight=rate, epochs=epochs, **options)
@@ -299,3 +299,22 @@ def test_several_epochs_need_no_forward_pass_before_the_first_step(monkeypatch):
     monkeypatch.setattr(learner.policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
     learner.update(RECORDS)
     assert len(passes) == 3  # the reference's, and one in each epoch
+
+
+class NotesWhere(Magnet):
+    """Notes the weights with which the policy's log-probabilities were kept."""
+
+    def logprobs_of(self, adapter, batch):
+        if adapter == self.adapter:
+            self.weights.append(self.policy.adapter_state(adapter))
+        return super().logprobs_of(adapter, batch)
+
+
+def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_every_mini_batch():
+    algorithm = NotesWhere(eta=0.5)
+    algorithm.weights = []
+    learner = learner_with(2, algorithm, minibatches=2, max_mismatch=1e6)
+    before = learner.policy.adapter_state()
+    learner.update(RECORDS)
+    assert len(algorithm.weights) == 4
+    assert all(torch.equal(one[key], before[key]) for one in algorithm.weights for key in before)

@@ -66,8 +66,8 @@ class LearningSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Number of times that an update goes through its records."""
     minibatches: int = Field(default=1, ge=1)
-    """Number of parts into which the records of an update are divided at random, with an optimizer step for
-    each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
+    """Number of parts into which every epoch of an update divides the records at random, with an optimizer
+    step for each. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
     """Leave out the answers to prompts at which no answer has an advantage, such as those of a group whose
     rewards are all equal. Means over answers and tokens are then those of the answers that remain, also in
