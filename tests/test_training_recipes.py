@@ -43,7 +43,7 @@ FOR_GAMES = (
     *("collection.games_per_step", "evaluation.games"),
     *("evaluation.games_during", "evaluation.opponents"),
 )
-OVER_LEGAL_ANSWERS = ("magnet", "neurd")
+OVER_LEGAL_ANSWERS = ("all_actions", "magnet", "neurd")
 WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name not in OVER_LEGAL_ANSWERS]
 # A tiny model finds the legal answers by the regulariser; only then do rewards differ.
 KUHN = {
