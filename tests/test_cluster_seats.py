@@ -10,6 +10,7 @@ from selfplay.cluster.train import train
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
+from test_training_policy_critics import MIXED, mixed  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from test_training_seats import OPPONENTS, SIDES, games
 
@@ -51,3 +52,10 @@ def test_sides_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, h
     assert known.keys() == members(here).keys() - {"first-ckpt-4", "second-ckpt-4"}, "of the update itself"
     assert all(known[uid]["games"] for uid in (*BOTH, "first-average", "second-average"))
     assert metrics_of(there)[-1].keys() >= {f"learner/{policy}/loss" for policy in BOTH}
+
+
+def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):  # noqa: F811
+    train(configure(model, run__save_every="1", **MIXED | ON_RAY), tmp_path / "run", quiet())
+    assert_learned_the_same(mixed, tmp_path / "run")
+    (here,), (there,) = ([metrics_of(run)[-1]] for run in (mixed, tmp_path / "run"))
+    assert there["learner/second/value_loss"] == pytest.approx(here["learner/second/value_loss"], abs=1e-4)

@@ -10,7 +10,7 @@ from selfplay.training.assembly import build_learner
 from tiny_models import tiny_policy
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
-OVER_LEGAL_ANSWERS = {"magnet", "neurd"}
+OVER_LEGAL_ANSWERS = {"all_actions", "magnet", "neurd"}
 WITH_A_CRITIC = {"a2c", "ppo", "nashpg"}
 
 
@@ -31,7 +31,8 @@ def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, po
     config = load_config(preset, {}, name)
     learner = build_learner(config.learning, config, policy)
     assert learner.learning_rate.at(5) == learner.learning_rate.at(config.learning.steps - 1)
-    assert learner.algorithm.regulariser == ("reference" if name in OVER_LEGAL_ANSWERS else "none")
+    assert learner.algorithm.regulariser == "none"
+    assert learner.algorithm.needs_legal_answers == (name in OVER_LEGAL_ANSWERS)
     assert (learner.critic is not None) == (name in WITH_A_CRITIC)
     assert (config.credit is None) == (name in {*OVER_LEGAL_ANSWERS, *WITH_A_CRITIC})
 
@@ -39,7 +40,7 @@ def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, po
 def test_the_promised_recipes_are_there():
     promised = (
         "grpo dr_grpo dapo gspo cispo sapo rloo reinforce_pp reinforce_pp_baseline spo rae icepop kpop "
-        "dppo opsm tis mis magnet reinforce a2c ppo nashpg neurd"
+        "dppo opsm tis mis magnet reinforce a2c ppo nashpg neurd all_actions"
     )
     assert set(promised.split()) <= set(recipe_names())
 
@@ -109,7 +110,7 @@ def test_a_recipe_of_ones_own_is_a_file_and_its_paths_are_relative_to_it(tmp_pat
     [
         ("grop", "no recipe is called grop. Did you mean grpo"),
         ("DR-GRPO", "no recipe is called DR-GRPO. Did you mean dr_grpo"),
-        ("xyz", "no recipe is called xyz. Give a .toml file or one of a2c, cispo, dapo"),
+        ("xyz", "no recipe is called xyz. Give a .toml file or one of a2c, all_actions, cispo, dapo"),
         ("nothing.toml", "there is no file nothing.toml"),
     ],
 )

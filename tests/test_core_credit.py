@@ -263,17 +263,30 @@ def test_role_baselines_are_read_before_they_are_updated():
     assert [weights[one.rollout.id, seat] for one in first for seat in (0, 1)] == [1.0, -1.0, 0.0, 0.5]
     after_two = (1 - 0.9**2) * 0.5  # each of the two games moves the baseline by a tenth
     assert credit.baselines == {
-        "debate/Aff": pytest.approx(after_two),
-        "debate/Neg": pytest.approx(-after_two / 2),
+        "debate/Aff/default": pytest.approx(after_two),
+        "debate/Neg/default": pytest.approx(-after_two / 2),
     }
     second = [played("debate", {"Aff": 1.0}), played("quiz", {"Aff": 1.0})]
     weights = credit.compute(second)
     assert [weights[one.rollout.id, 0] for one in second] == [pytest.approx(1 - after_two), 1.0]
     assert credit.baselines == {
-        "debate/Aff": pytest.approx(0.9 * after_two + 0.1),
-        "debate/Neg": pytest.approx(-after_two / 2),
-        "quiz/Aff": pytest.approx(0.1),
+        "debate/Aff/default": pytest.approx(0.9 * after_two + 0.1),
+        "debate/Neg/default": pytest.approx(-after_two / 2),
+        "quiz/Aff/default": pytest.approx(0.1),
     }
+
+
+def test_policies_that_share_a_role_have_baselines_of_their_own():
+    credit = RAECredit(decay=0.5)
+
+    def league_games():
+        games = [played("kuhn", {"player_0": reward}) for reward in (1.0, -1.0)]
+        games[1].rollout.steps[0].policy = "attacker"
+        return games
+
+    weights = [credit.compute(results := league_games()) for _ in range(2)][1]
+    assert [weights[one.rollout.id, 0] for one in results] == [0.5, -0.5]
+    assert credit.baselines == {"kuhn/player_0/default": 0.75, "kuhn/player_0/attacker": -0.75}
 
 
 @pytest.mark.parametrize("games", [1, 4, 64])
@@ -283,7 +296,7 @@ def test_role_baselines_decay_per_game_as_in_spiral_for_any_batch_size(games):
         credit.compute([played("ask", {"S": 1.0}) for _ in range(games)])
     for _ in range(256):
         spirals = 0.95 * spirals + 0.05 * 1.0
-    assert credit.baselines == {"ask/S": pytest.approx(spirals)}
+    assert credit.baselines == {"ask/S/default": pytest.approx(spirals)}
 
 
 def test_role_baselines_ignore_failures_and_untrainable_results():

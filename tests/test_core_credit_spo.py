@@ -152,6 +152,19 @@ def test_positions_differ_by_prompt_role_and_type():
     assert sorted(position.value for position in credit.positions.values()) == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_policies_that_share_a_role_have_positions_and_means_of_their_own():
+    def results():
+        return [one(1.0), one(3.0), one(-1.0, policy="attacker", logprob=-9.0)]
+
+    credit = SPOCredit()
+    # The mean of the role is that of the policy's other games; the attacker has none.
+    assert flat(credit, results()) == scaled(-2.0, 2.0, -1.0)
+    # v is 2 for one and -1 for the other, whose log-probability has not changed: rho is 0.96.
+    assert flat(credit, results()) == scaled(-1.0, 1.0, 0.0)
+    sums = sorted(found[:2] for _, found in credit.state_dict()["positions"])
+    assert sums == [pytest.approx([-1.96, 1.96]), pytest.approx([7.84, 3.92])]
+
+
 def test_steps_without_ids_have_no_position_and_answers_without_log_probabilities_no_divergence():
     credit = SPOCredit()
     bare, untold = drawn(None), drawn([1])

@@ -16,14 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import AllActions, BaseAlgo, Magnet, Ppo, Reinforce
 from selfplay.learning.batch import Counts, Tokens
 from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.minibatches import minibatches_of
+from selfplay.learning.minibatches import epochs_of
 from selfplay.learning.policy import AVERAGE
 from tiny_models import make_record, tiny_policy
 
@@ -386,7 +386,8 @@ def test_a_failure_of_one_learner_between_steps_undoes_the_steps_of_all(other):
     """Only a step finds a loss that is not finite; the mismatch is measured before the first one."""
     good, bad = self_play_batch(0, 6, 0), [make_record([30, 1], [2], math.inf)]
     case = Case([[*good, *bad]], kind=Ppo, epochs=2, minibatches=3, average_decay=0.5)
-    assert bad[0] not in minibatches_of(case.batches[0], 3, 0, None)[0].records
+    first = epochs_of(case.batches[0], 2, 3, derive_seed(0, "update", 0), None)[0][0]
+    assert bad[0] not in first.records
     outcome, of_rank_1 = train_together(other, case)
     assert "not finite" in outcome.errors[0]
     assert outcome.errors == of_rank_1.errors

@@ -12,14 +12,15 @@ from transformers import AutoModelForCausalLM
 
 from plain_critic import PlainCritic
 from selfplay.config import load_config
-from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord, derive_seed
 from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
 from selfplay.learning.batch import Tokens
 from selfplay.learning.critic import Critic
 from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.minibatches import minibatches_of
-from selfplay.learning.policy import ALL_LINEAR, AVERAGE, PolicyModel
+from selfplay.learning.minibatches import epochs_of
+from selfplay.learning.policy import ALL_LINEAR, AVERAGE, LoraSettings, PolicyModel
 from selfplay.training.algorithms import OF_LEARNER
+from selfplay.training.assembly import build_learner
 from test_training_algorithms import KINDS
 from tiny_models import make_record, tiny_model, tiny_policy
 
@@ -272,8 +273,10 @@ def train_plainly(case: Case, records: Records) -> tuple[dict[str, torch.Tensor]
         old = {id(one): plain_scores(model, one, one.completion_token_ids)[0] for one in records}
     others = plain_others(case, model, records)
     mean_length = sum(len(one.completion_token_ids) for one in records) / len(records)
-    for _ in range(case.epochs):
-        for part in minibatches_of(records, case.minibatches, 0, None):
+    for parts in epochs_of(records, case.epochs, case.minibatches, derive_seed(0, "update", 0), None):
+        for part in parts:
+            for parameter in parameters:
+                parameter.grad = None
             for record in part.records:
                 key = id(record)
                 loss = plain_answer_loss(
@@ -352,11 +355,11 @@ CRITICS = {"nashpg": {"value_clip": 0.02}}
 
 
 def recipe_case(name: str) -> Case:
-    """Return the algorithm and the steps of a recipe; at most 2 times 4, because each enlarges rounding."""
+    """Return the algorithm and the steps of a recipe; at most 2 times 3, because each enlarges rounding."""
     learning = load_config("quickstart", {}, name).learning
     options = learning.algorithm.model_dump(exclude=OF_LEARNER) | RECIPES[name]
     critic = None if learning.critic is None else learning.critic.model_dump() | CRITICS.get(name, {})
-    epochs, minibatches = min(learning.epochs, 2), min(learning.minibatches, 4)
+    epochs, minibatches = min(learning.epochs, 2), min(learning.minibatches, 3)
     return Case(KINDS[learning.algorithm.type], options, epochs, minibatches, critic)
 
 
@@ -469,19 +472,55 @@ def test_a_restored_learner_makes_the_same_steps():
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_mini_batches_hold_every_record_once_and_are_divided_anew_for_every_version():
+def test_mini_batches_hold_every_record_once_and_are_divided_anew_in_every_epoch():
     records = [make_record([1], [number]) for number in range(11)]
-    division = minibatches_of(records, 4, version=0, max_train_len=None)
-    assert sorted(len(one.records) for one in division) == [2, 3, 3, 3]
-    assert sorted(map(id, (record for one in division for record in one.records))) == sorted(map(id, records))
-    again, other = (minibatches_of(records, 4, version, None) for version in (0, 1))
-    ids = [[[id(record) for record in one.records] for one in parts] for parts in (division, again, other)]
-    assert ids[0] == ids[1] != ids[2]
+
+    def division(seed):
+        epochs = epochs_of(records, 3, 4, seed, max_train_len=None)
+        return [[[id(record) for record in one.records] for one in parts] for parts in epochs]
+
+    for parts in division(5):
+        assert sorted(map(len, parts)) == [2, 3, 3, 3]
+        assert sorted(one for part in parts for one in part) == sorted(map(id, records))
+    assert division(5) == division(5)
+    different = [*division(5), *division(6)]
+    assert all(one not in different[:number] for number, one in enumerate(different))
+
+
+def test_one_mini_batch_is_packed_once_for_all_epochs():
+    (first,), (second,) = epochs_of([make_record([1], [2])], 2, 1, 0, None)
+    assert first is second
+
+
+def after_an_update(seed: int, version: int = 0) -> dict[str, torch.Tensor]:
+    """Return the adapter after an update of a run with this seed, whose records differ in their rewards."""
+    changes = {"seed": str(seed), "learning.max_mismatch": "100", "learning.epochs": "1"}
+    config = load_config("quickstart", changes, "ppo")
+    learner = build_learner(config.learning, config, tiny_policy(rank=RANK))
+    learner.load_tensors(learner.tensors(), version, 0, started=version)
+    learner.update([make_record([1, 2], [number], float(number % 3)) for number in range(3, 14)])
+    return learner.policy.adapter_state()
+
+
+def test_the_runs_seed_and_the_version_decide_how_an_update_is_divided():
+    first = after_an_update(0)
+    others = {True: [after_an_update(0)], False: [after_an_update(1), after_an_update(0, version=1)]}
+    for same, states in others.items():
+        for state in states:
+            assert same == all(torch.equal(first[name], state[name]) for name in first)
+
+
+def test_policies_of_one_run_divide_their_records_differently():
+    config = load_config("quickstart", {}, "ppo")
+    names = ("first", "second")
+    model = PolicyModel(str(tiny_model("llama")), LoraSettings(RANK, 8.0), policies=names)
+    seeds = {build_learner(config.learning, config, model, name).seed for name in names}
+    assert len(seeds) == 2
 
 
 def test_records_that_are_too_long_make_no_empty_mini_batch():
     records = [make_record([1, 2], [3]), make_record([1] * 30, [2]), make_record([1] * 31, [2])]
-    assert [len(one.records) for one in minibatches_of(records, 2, 0, max_train_len=10)] == [1]
+    assert [len(one.records) for one in epochs_of(records, 1, 2, 0, max_train_len=10)[0]] == [1]
     learner = new_learner(Case(Ppo, epochs=2, minibatches=2))
     learner.algorithm.max_train_len = 10
     assert learner.update(records)["records_too_long"] == 2

@@ -222,7 +222,7 @@ def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
     (saved,) = state["source"]["buffer"]["transforms"]["sampling"]["transforms"]
     assert saved["type"] == "CreditTransform"
-    assert saved["state"]["baselines"]["kuhn_poker/player_0"] < 0, "its moves are invalid"
+    assert saved["state"]["baselines"]["kuhn_poker/player_0/default"] < 0, "its moves are invalid"
 
 
 def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):  # noqa: F811

@@ -105,11 +105,11 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
 MAGNET = {"learning__algorithm": '{type = "magnet"}', "learning__momentum": "0.8"}
 ALL_ACTIONS = {"learning__algorithm": '{type = "all_actions"}'}
 SEVERAL_STEPS = {
-    "learning__algorithm": '{type = "ppo"}',
+    "learning__algorithm": '{type = "ppo", regulariser = "uniform"}',
     "learning__epochs": "2",
     "learning__minibatches": "2",
 }
-CRITIC = {"learning__algorithm": '{type = "a2c"}', "learning__critic": "{}"}
+CRITIC = {"learning__algorithm": '{type = "a2c", regulariser = "uniform"}', "learning__critic": "{}"}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ FOR_GAMES = (
     *("collection.games_per_step", "evaluation.games"),
     *("evaluation.games_during", "evaluation.opponents"),
 )
-OVER_LEGAL_ANSWERS = ("magnet", "neurd")
+OVER_LEGAL_ANSWERS = ("all_actions", "magnet", "neurd")
 WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name not in OVER_LEGAL_ANSWERS]
 # A tiny model finds the legal answers by the regulariser; only then do rewards differ.
 KUHN = {
@@ -70,11 +70,14 @@ def adapter(path, step):
 
 
 def assert_trained(path, steps):
-    """Check that every update was made, rewards differed, figures are numbers, and the adapter has moved."""
+    """Check that every update was made, rewards taught something, figures are numbers, the adapter moved."""
     lines = metrics_of(path)
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
     assert all(math.isfinite(line["learner/loss"]) for line in lines)
-    assert min(line["answers/zero_advantage_share"] for line in lines) < 1
+    if "learner/value_loss" in lines[0]:
+        assert max(line["learner/value_loss"] for line in lines) > 0
+    else:
+        assert min(line["answers/zero_advantage_share"] for line in lines) < 1
     first, last = adapter(path, 0), adapter(path, steps)
     assert any((first[name] != last[name]).any() for name in first)
 

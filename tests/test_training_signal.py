@@ -16,7 +16,7 @@ from test_training_local import configure, metrics_of, model, run  # noqa: F401 
 from test_training_programs import SMALL
 
 
-def record(role, advantage, logprobs, *, reason="stop"):
+def record(role, advantage, logprobs, *, reason="stop", policy="default"):
     tokens = list(range(len(logprobs)))
     return TrainingRecord(
         role_id=role,
@@ -27,6 +27,7 @@ def record(role, advantage, logprobs, *, reason="stop"):
         reward=0.0,
         advantage=advantage,
         meta={"finish_reason": reason},
+        policy=policy,
     )
 
 
@@ -54,6 +55,24 @@ def test_figures_of_answers_cover_all_answers_and_those_of_each_role():
         "answers/entropy_estimate/Solver": pytest.approx(math.log(2)),
     }
     assert answer_figures([]) == {}
+
+
+def test_rewards_of_0_are_not_advantages_of_0_where_a_policy_has_a_critic():
+    judged, plain = record("A", 0.0, [0.0], policy="judged"), record("B", 0.0, [0.0])
+    figures = answer_figures([judged, judged, judged, plain], {"judged"})
+    assert figures["answers/zero_advantage_share"] == 0.25
+    assert figures["answers/zero_advantage_share/B"] == 1
+    assert "answers/zero_advantage_share/A" not in figures
+    assert [str(one).partition(",")[0] for one in warnings_of(figures)] == ["every advantage of B is 0"]
+    assert "answers/zero_advantage_share" not in answer_figures([judged], {"judged"})
+
+
+def test_a_run_with_a_critic_does_not_warn_of_rewards_of_0(model, tmp_path):  # noqa: F811
+    # Every game is a draw, and the critic's values are not 0 after the first update.
+    draws = '[{type = "win_draw_loss", win = 0.0, loss = 0.0}]'
+    config = configure(model, learning__critic="{}", rewards__final=draws, evaluation__every="0")
+    assert "every advantage" not in run(config, tmp_path / "run")
+    assert not any("answers/zero_advantage_share" in line for line in metrics_of(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class AlgorithmSettings(Settings):
 class LossSettings(AlgorithmSettings):
     """Base of the package's own algorithms: the terms that any loss may have."""
 
-    regulariser: Regulariser = "uniform"
+    regulariser: Regulariser = "none"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
     uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0)
@@ -83,6 +83,9 @@ class ReinforceSettings(CorrectedSettings):
 
     type: Literal["reinforce"] = "reinforce"
     """Names this algorithm."""
+    regulariser: Regulariser = "uniform"
+    """As for other algorithms. They have none by default; `reinforce`, with which games train if no algorithm
+    is named, has one, because self-play on few legal moves may collapse to one of them without it."""
 
 
 class A2cSettings(CorrectedSettings):

@@ -5,6 +5,8 @@ Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``en
 ``run.py``.
 """
 
+from collections.abc import Sequence
+
 from pydantic import Field, model_validator
 
 from selfplay.config.algorithms import OverAnswersSettings
@@ -201,10 +203,26 @@ class Config(Settings):
         sampling = self.rewards.sampling != RewardSettings().sampling
         if self.credit is not None and sampling:
             raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
-        if self.learning.critic is not None and (self.credit is not None or sampling):
-            place = "credit" if self.credit is not None else "rewards.sampling"
-            raise InputError("learning.critic", f"takes the place of {place}", "Leave one of the two out")
+        self.check_advantages(self.policies if isinstance(self.play, Games) else [])
         return self
+
+    def check_advantages(self, policies: Sequence[str]) -> None:
+        """Check that some policy has no critic, and so uses the baseline, if one is configured.
+
+        Args:
+            policies: the policies that are trained; those of a program are known when it is built.
+
+        Raises:
+            InputError: every policy has a critic.
+        """
+        if self.credit is None and self.rewards.sampling == RewardSettings().sampling:
+            return
+        place = "credit" if self.credit is not None else "rewards.sampling"
+        if self.learning.critic is not None:
+            raise InputError("learning.critic", f"takes the place of {place}", "Leave one of the two out")
+        if policies and self.learning.own_critics.issuperset(policies):
+            problem = f"every policy has a critic, which takes the place of {place}"
+            raise InputError("learning.policies", problem, "Leave one of the two out")
 
     @property
     def policies(self) -> list[str]:

@@ -22,6 +22,12 @@ class PolicySettings(Settings):
 
     algorithm: Algorithm | None = None
     """The policy's algorithm, in place of `learning.algorithm`."""
+    critic: CriticSettings | None = None
+    """A critic of the policy, in place of `learning.critic`. Other policies may learn without one."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Number of times that an update goes through the policy's records."""
+    minibatches: int | None = Field(default=None, ge=1)
+    """Number of parts into which the policy's records of an update are divided."""
     learning_rate: float | None = Field(default=None, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float | None = Field(default=None, ge=0)
@@ -41,8 +47,8 @@ class LearningSettings(Settings):
     """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
     otherwise."""
     critic: CriticSettings | None = None
-    """A critic, for any algorithm but `magnet` and `all_actions`. `[learning.critic]` without fields has the
-    default values."""
+    """A critic for every policy, with any algorithm but `magnet` and `all_actions`. `[learning.critic]`
+    without fields has the default values."""
     learning_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0)
@@ -60,8 +66,8 @@ class LearningSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Number of times that an update goes through its records."""
     minibatches: int = Field(default=1, ge=1)
-    """Number of parts into which the records of an update are divided at random, with an optimizer step for
-    each in every epoch. With more than one step, an algorithm with a clip is better than `reinforce`."""
+    """Number of parts into which every epoch of an update divides the records at random, with an optimizer
+    step for each. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
     """Leave out the answers to prompts at which no answer has an advantage, such as those of a group whose
     rewards are all equal. Means over answers and tokens are then those of the answers that remain, also in
@@ -85,7 +91,7 @@ class LearningSettings(Settings):
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
     policies: dict[str, PolicySettings] = {}
-    """Policies with an algorithm or rates of their own, by name."""
+    """Policies with an algorithm, a critic, steps or rates of their own, by name."""
 
     _with_type = field_validator("algorithm", mode="before")(with_type)
 
@@ -94,6 +100,11 @@ class LearningSettings(Settings):
         own = self.policies.get(policy, PolicySettings())
         given = {name: value for name, value in own if value is not None}
         return self.model_copy(update=given)
+
+    @property
+    def own_critics(self) -> frozenset[str]:
+        """The policies with a critic of their own; with `critic`, all others have one too."""
+        return frozenset(name for name, one in self.policies.items() if one.critic is not None)
 
     @property
     def algorithms(self) -> dict[str, Algorithm]:
@@ -116,26 +127,31 @@ class LearningSettings(Settings):
 
     @model_validator(mode="after")
     def _a_critic_where_it_is_used(self) -> Self:
-        for field, algorithm in self.algorithms.items():
-            if isinstance(algorithm, A2cSettings) and self.critic is None:
+        for policy in ("", *self.policies):
+            used = self.of_policy(policy)
+            field, critic = self._field(policy, "algorithm"), self._field(policy, "critic")
+            if isinstance(used.algorithm, A2cSettings) and used.critic is None:
+                table = field.removesuffix("algorithm") + "critic"
+                raise InputError(table, f"is missing, but {field} is a2c, which needs it", f"Add [{table}]")
+            if isinstance(used.algorithm, OverAnswersSettings) and used.critic is not None:
+                fix = "Leave it out, or choose another algorithm"
+                if critic == "learning.critic" and self.policies:
+                    fix = "Give it to the policies that use it: [learning.policies.NAME.critic]"
+                problem = f"is of no use to {field}, which has a value for every legal answer"
+                raise InputError(critic, problem, fix)
+            if used.critic is not None and self.skip_zero_advantages:
                 raise InputError(
-                    "learning.critic",
-                    f"is missing, but {field} is a2c, which needs it",
-                    "Add [learning.critic]",
+                    "learning.skip_zero_advantages",
+                    f"is not for {critic}, which gives advantages of its own",
+                    "Leave one of the two out",
                 )
-            if isinstance(algorithm, OverAnswersSettings) and self.critic is not None:
-                raise InputError(
-                    "learning.critic",
-                    f"is of no use to {field}, which has a value for every legal answer",
-                    "Leave it out, or choose another algorithm",
-                )
-        if self.critic is not None and self.skip_zero_advantages:
-            raise InputError(
-                "learning.skip_zero_advantages",
-                "is not for learning.critic, which gives advantages of its own",
-                "Leave one of the two out",
-            )
         return self
+
+    def _field(self, policy: str, name: str) -> str:
+        """Return the field that sets ``name`` for a policy: its own, or the run's."""
+        own = self.policies.get(policy)
+        is_own = own is not None and getattr(own, name) is not None
+        return f"learning.policies.{policy}.{name}" if is_own else f"learning.{name}"
 
     @model_validator(mode="before")
     @classmethod

@@ -85,10 +85,11 @@ class Batch:
     """R answers that were drawn, and legal answers to the same prompts, as plans.
 
     Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
-    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``old`` are
-    logprobs_C of each plan before the update's first step, and ``others`` those of other adapters, by name;
-    the algorithm fills them as far as it needs them. ``measured`` is whether the mismatch of engine and
-    learner has been measured. ``kept`` are the answers themselves. For a critic,
+    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``behaviour`` are
+    the log-probabilities with which the tokens were drawn, ``start_R`` the place of each answer's first one,
+    and ``old`` are those before the update's first step, in the same order. ``others`` are logprobs_C of each
+    plan by other adapters, by name. The algorithm fills both as far as it needs them. ``measured`` is whether
+    the mismatch of engine and learner has been measured. ``kept`` are the answers themselves. For a critic,
     ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
     step, and ``target_R`` what these are to become, both in the critic's own unit.
     """
@@ -101,7 +102,7 @@ class Batch:
     behaviour: NDArray[np.float32]
     separate_tokens: int
     mean_length: float
-    old: list[Tensor] = field(default_factory=list)
+    old: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
     measured: bool = False
     kept: list[Answer] = field(default_factory=list)
@@ -135,21 +136,28 @@ class Batch:
         first_S: NDArray[np.bool_] = (plan.offset_S == 0) & (plan.sample_S < self.num_answers)
         return first_S
 
+    def places(self, plan: TreePlan) -> NDArray[np.int64]:
+        """Return the place in ``behaviour`` of each drawn token of ``plan``, in the plan's order."""
+        own = plan.sample_S < self.num_answers
+        places: NDArray[np.int64] = self.start_R[plan.sample_S[own]] + plan.offset_S[own]
+        return places
+
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
         own = plan.sample_S < self.num_answers
-        sample_S, offset_S = plan.sample_S[own], plan.offset_S[own]
+        sample_S, offset_S, place_S = plan.sample_S[own], plan.offset_S[own], self.places(plan)
         _, answer_S, lengths = np.unique(sample_S, return_inverse=True, return_counts=True)
         advantage_S = torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device)
         return Tokens(
             advantage_S,
             advantage_S,
-            torch.from_numpy(self.behaviour[self.start_R[sample_S] + offset_S]).to(device),
+            torch.from_numpy(self.behaviour[place_S]).to(device),
             torch.from_numpy(self.stale_R[sample_S]).to(device),
             torch.from_numpy(answer_S).to(device),
             torch.from_numpy(offset_S).to(device),
             torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
             self.mean_length,
+            torch.from_numpy(self.old[place_S]).to(device) if len(self.old) else None,
         )
 
 

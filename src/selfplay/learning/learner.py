@@ -12,15 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core import InputError, SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.adapters import reference_of
 from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
+from selfplay.learning.answer_table import AnswerTable
 from selfplay.learning.batch import Batch
 from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.following import Follower
-from selfplay.learning.minibatches import MiniBatch, minibatches_of
+from selfplay.learning.minibatches import MiniBatch, epochs_of
 from selfplay.learning.optimizer_state import load_training_tensors, part_of, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 from selfplay.learning.states import StateSums
@@ -73,6 +74,7 @@ class Learner:
         grad_clip: maximum global L2 norm of the gradient.
         epochs: number of times that an update goes through its records.
         minibatches: number of optimizer steps in each epoch, each on a part of the records.
+        seed: decides how each epoch of each update divides its records.
         skip_zero_advantages: leave out answers without an advantage; see ``core.zero_advantages``.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
@@ -101,6 +103,7 @@ class Learner:
         grad_clip: float = 1.0,
         epochs: int = 1,
         minibatches: int = 1,
+        seed: int = 0,
         skip_zero_advantages: bool = False,
         average_decay: float = 0.0,
         reference_decay: float = 0.8,
@@ -127,6 +130,7 @@ class Learner:
         self.grad_clip = grad_clip
         self.epochs = epochs
         self.minibatches = minibatches
+        self.seed = seed
         self.skip_zero_advantages = skip_zero_advantages
         self.average_decay = average_decay
         self.max_mismatch = max_mismatch
@@ -182,15 +186,23 @@ class Learner:
         if self.skip_zero_advantages:
             records = without_zero_advantages(records)
         self.algorithm.begin(records, self.version)
-        limit = self.algorithm.max_train_len
-        minibatches = minibatches_of(records, self.minibatches, self.version, limit)
-        several = self.epochs * len(minibatches) > 1
+        epochs = epochs_of(
+            records,
+            self.epochs,
+            self.minibatches,
+            derive_seed(self.seed, "update", self.version),
+            self.algorithm.max_train_len,
+        )
+        several = self.epochs * len(epochs[0]) > 1
         with self._unchanged_by_failure() if several or self.critic is not None else nullcontext():
-            judged = self._judge(records, minibatches)
+            if len(epochs[0]) > 1:
+                self._prepare(epochs)
+            table = AnswerTable(records)
+            judged = self._judge(table, epochs)
             if several:
-                share, norm = self._steps(minibatches, regulariser_weight)
+                share, norm = self._steps(table, epochs, regulariser_weight)
             else:
-                share, norm = self._step(minibatches[0], regulariser_weight)
+                share, norm = self._step(epochs[0][0], regulariser_weight)
         metrics, trained = share.metrics | judged, share.counts.answers
         self.version += 1
         self._follow()
@@ -209,57 +221,80 @@ class Learner:
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
 
-    def _steps(self, minibatches: list[MiniBatch], regulariser_weight: float) -> tuple[Share, float]:
+    def _prepare(self, epochs: list[list[MiniBatch]]) -> None:
+        """Pack the mini-batches of all epochs, with what other adapters and the policy find before the first
+        step.
+        """
+
+        def others(batch: Batch) -> dict[str, float]:
+            self.algorithm.compute_others(batch)
+            return {}
+
+        for minibatch in (one for epoch in epochs for one in epoch):
+            self._measure(minibatch, others)
+
+    def _steps(
+        self, table: AnswerTable, epochs: list[list[MiniBatch]], regulariser_weight: float
+    ) -> tuple[Share, float]:
         """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
         measured: dict[str, float] = {}
-        if self.algorithm.learns_from_draws or len(minibatches) > 1:
-            measured = combine(
-                [self._measure(one, self.algorithm.keep_logprobs) for one in minibatches]
-            ).metrics
+        if self.algorithm.learns_from_draws or len(epochs[0]) > 1:
+            shares = [self._measure(one, self.algorithm.keep_logprobs) for one in epochs[0]]
+            measured = combine(shares).metrics
             self._check_mismatch(measured)
-        steps = [self._step(one, regulariser_weight) for _ in range(self.epochs) for one in minibatches]
-        epoch = combine([share for share, _ in steps[: len(minibatches)]])
+            self._share_logprobs(table, epochs)
+        steps = [self._step(one, regulariser_weight) for epoch in epochs for one in epoch]
+        epoch = combine([share for share, _ in steps[: len(epochs[0])]])
         metrics = combine([share for share, _ in steps]).metrics
         norm = sum(norm for _, norm in steps) / len(steps)
         return Share(metrics | measured, epoch.counts), norm
 
-    def _judge(self, records: list[TrainingRecord], minibatches: list[MiniBatch]) -> dict[str, float]:
-        """Set the advantages, the values and the targets of all answers, and return the critic's metrics.
+    def _share_logprobs(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> None:
+        """Give the batches of later epochs the log-probabilities that those of the first have kept."""
+        if epochs[-1] is epochs[0]:
+            return
+        old_T = np.zeros(table.num_tokens)
+        for batch in _packed(epochs[:1]):
+            old_T[table.token_places(batch)] = batch.old
+        old_T = self._over_group(old_T)
+        for batch in _packed(epochs[1:]):
+            batch.old, batch.measured = old_T[table.token_places(batch)].astype(np.float32), True
+
+    def _judge(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> dict[str, float]:
+        """Set the values, the advantages and the targets of all answers, and return the critic's metrics.
 
         Without a critic, nothing happens.
         """
         critic = self.critic
         if critic is None:
             return {}
-        for minibatch in minibatches:
+        for minibatch in epochs[0]:
             self._measure(minibatch, self.algorithm.keep_states)
-        batches = [one.packed for one in minibatches if one.packed is not None]
-        answers = [(record, answer) for record in records for answer in record.answers]
-        places = {id(answer): place for place, (_, answer) in enumerate(answers)}
-        values_2A = self._values(critic, batches, places)
+        values_2A = self._values(critic, table, _packed(epochs[:1]))
         kept = np.flatnonzero(values_2A[1]).tolist()
-        judged, metrics = critic.judge([answers[place] for place in kept], values_2A[0, kept].tolist())
+        answers = [table.answers[place] for place in kept]
+        judged, metrics = critic.judge(answers, values_2A[0, kept].tolist())
         judgement_of = dict(zip(kept, judged, strict=True))
-        for batch in batches:
-            own = [judgement_of[places[id(answer)]] for answer in batch.kept]
+        for batch in _packed(epochs):
+            places = table.places(batch)
+            own = [judgement_of[place] for place in places.tolist()]
             batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
             batch.value_R = np.array([one.value for one in own], dtype=np.float32)
             batch.target_R = np.array([one.target for one in own], dtype=np.float32)
         return metrics
 
-    def _values(self, critic: Critic, batches: list[Batch], places: dict[int, int]) -> NDArray[np.float64]:
+    def _values(self, critic: Critic, table: AnswerTable, batches: list[Batch]) -> NDArray[np.float64]:
         """Return the value of each of the A answers of an update, and 1 for each that is trained on.
 
-        Each learner of a group has the states of its own shards. ``places`` are the answers' places among
-        all, by their identity.
+        Each learner of a group has the states of its own shards.
         """
         sums = np.zeros(self.policy.hidden_size + 2)
         for batch in batches:
             sums += batch.states.sums().to_array()
         critic.centre(StateSums.from_array(self._over_group(sums)))
-        values_2A = np.zeros((2, len(places)))
+        values_2A = np.zeros((2, len(table.answers)))
         for batch in batches:
-            own = [places[id(answer)] for answer in batch.kept]
+            own = table.places(batch)
             values_2A[0, own], values_2A[1, own] = critic.values_of(batch.states), 1
         return self._over_group(values_2A)
 
@@ -389,3 +424,9 @@ class Learner:
         self.version = version
         self.started = started
         self.samples_seen = samples_seen
+
+
+def _packed(epochs: list[list[MiniBatch]]) -> list[Batch]:
+    """Return the batches of the mini-batches of which this learner has a shard."""
+    minibatches = {id(one): one for epoch in epochs for one in epoch}.values()
+    return [one.packed for one in minibatches if one.packed is not None]

@@ -15,17 +15,30 @@ class MiniBatch:
     packed: Batch | None = None
 
 
-def minibatches_of(
-    records: list[TrainingRecord], count: int, version: int, max_train_len: int | None
-) -> list[MiniBatch]:
-    """Divide the records of one update at random into mini-batches whose sizes differ by at most one.
+def epochs_of(
+    records: list[TrainingRecord], epochs: int, count: int, seed: int, max_train_len: int | None
+) -> list[list[MiniBatch]]:
+    """Return the mini-batches of each epoch of one update, in the order of their steps.
 
-    All learners of a group divide them alike. There are fewer mini-batches than ``count`` if there are fewer
-    records that fit, so that no step is without one. A single mini-batch keeps all records in their order.
+    Every epoch divides the records anew, as PPO's implementations do. A single mini-batch is the same in all
+    epochs. All learners of a group, which have the same seed, divide alike.
     """
     if count == 1:
-        return [MiniBatch(records)]
+        return [[MiniBatch(records)]] * epochs
+    return [
+        minibatches_of(records, count, derive_seed(seed, "epoch", epoch), max_train_len)
+        for epoch in range(epochs)
+    ]
+
+
+def minibatches_of(
+    records: list[TrainingRecord], count: int, seed: int, max_train_len: int | None
+) -> list[MiniBatch]:
+    """Divide records at random into mini-batches whose sizes differ by at most one.
+
+    There are fewer mini-batches than ``count`` if there are fewer records that fit, so that no step is
+    without one.
+    """
     fitting = [record for record in records if fits(record, max_train_len)]
-    order = random.Random(derive_seed(version, "minibatches"))
-    shuffled = order.sample(fitting, len(fitting))
+    shuffled = random.Random(seed).sample(fitting, len(fitting))
     return [MiniBatch(shuffled[first::count]) for first in range(max(min(count, len(fitting)), 1))]

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from selfplay.core import Step
 from selfplay.replay.transforms_base import ComposedTransforms, RewardTransform
@@ -30,6 +31,32 @@ class ComposeSamplingRewardTransforms(ComposedTransforms[SamplingRewardTransform
         for transform in self.transforms:
             steps = transform(steps)
         return steps
+
+
+class BesideCritics(SamplingRewardTransform):
+    """Applies a transform to the steps of the policies that have no critic.
+
+    The others keep their rewards, of which the learner makes advantages with the critic. The transform does
+    not see them, so that they are in no mean and no baseline.
+    """
+
+    def __init__(self, transform: SamplingRewardTransform, critics: frozenset[str]) -> None:
+        self.transform = transform
+        self.critics = critics
+
+    def __call__(self, steps: list[Step]) -> list[Step]:
+        """Return the steps, in their order, without those that the transform leaves out."""
+        others = [step for step in steps if step.policy not in self.critics]
+        kept = {id(step) for step in self.transform(others)} if others else set()
+        return [step for step in steps if step.policy in self.critics or id(step) in kept]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the transform."""
+        return self.transform.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the transform."""
+        self.transform.load_state_dict(state)
 
 
 class NormalizeRewards(SamplingRewardTransform):

@@ -114,6 +114,7 @@ def build_learner(
         grad_clip=learning.grad_clip,
         epochs=learning.epochs,
         minibatches=learning.minibatches,
+        seed=derive_seed(config.seed, "learner", policy),
         skip_zero_advantages=learning.skip_zero_advantages,
         average_decay=learning.average_decay,
         reference_decay=learning.reference_decay,

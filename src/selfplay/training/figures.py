@@ -1,7 +1,7 @@
 """Figures of an update: staleness, time and rates, the learners' metrics, and the batch's answers."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from selfplay.core import TrainingRecord
@@ -64,42 +64,51 @@ def turn_figures(
 @dataclass
 class _Counts:
     answers: int = 0
+    judged: int = 0
     without_advantage: int = 0
     cut: int = 0
     tokens: int = 0
     surprisal: float = 0.0
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Answer, *, judged: bool) -> None:
         self.answers += 1
-        self.without_advantage += abs(answer.advantage) <= NO_ADVANTAGE
+        self.judged += judged
+        self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
         self.cut += answer.meta.get("finish_reason") == "length"
         self.tokens += len(answer.completion_token_ids)
         self.surprisal -= sum(answer.logprobs)
 
     def figures(self) -> dict[str, float]:
-        return {
-            "zero_advantage_share": self.without_advantage / self.answers,
+        share = {"zero_advantage_share": self.without_advantage / self.answers}
+        return (share if self.judged < self.answers else {}) | {
             "cut_share": self.cut / self.answers,
             "tokens": self.tokens / self.answers,
             "entropy_estimate": self.surprisal / max(self.tokens, 1),
         }
 
 
-def answer_figures(records: Iterable[TrainingRecord]) -> dict[str, float]:
+def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
     """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
 
     - ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them.
+      Answers of policies with a critic count as others: their records have rewards, of which the critic makes
+      advantages. If all answers are of such policies, the figure is missing.
     - ``cut_share``: the share of answers that were cut at the token limit.
     - ``tokens``: mean length of an answer, its stop token included.
     - ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token. Its expectation is the
       mean entropy of the distributions that they were sampled from; the distributions need not be kept.
+
+    Args:
+        records: the records of an update.
+        critics: the policies that have a critic.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
     for record in records:
         for answer in record.answers:
-            everything.add(answer)
-            by_role[record.role_id].add(answer)
+            judged = record.policy in critics
+            everything.add(answer, judged=judged)
+            by_role[record.role_id].add(answer, judged=judged)
     if not everything.answers:
         return {}
     figures = {f"answers/{name}": value for name, value in everything.figures().items()}

@@ -153,7 +153,8 @@ def learn(
             ages += [learner.version - answer.policy_version for answer in answers]
             metrics[policy] = update(policy, records[policy])
     seconds = perf_counter() - started
-    of_answers = answer_figures(record for of_policy in records.values() for record in of_policy)
+    critics = {policy for policy, learner in learners.items() if learner.critic is not None}
+    of_answers = answer_figures((one for of_policy in records.values() for one in of_policy), critics)
     return Learned(
         figures=staleness_shares(ages) | of_answers | learned_figures(metrics, alone=len(learners) == 1),
         seconds=seconds,

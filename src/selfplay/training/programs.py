@@ -21,6 +21,7 @@ from selfplay.core import (
     derive_seed,
 )
 from selfplay.core.adapters import BASE
+from selfplay.core.credit import CreditBesideCritics
 from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.programs.debate import DebateArena
@@ -56,16 +57,14 @@ def build_program(config: Config) -> Arena | None:
         kind = DebateArena if settings.type == "debate" else ProposerSolverArena
         options = settings.model_dump(exclude={"type"})
         arena = kind(client, seed=seed, **options)
-    if config.credit is not None:
-        arena.credit_assigner = build_credit(config.credit)
-    elif config.learning.critic is not None:
-        arena.credit_assigner = EpisodicRewardCredit()
+    _set_credit(arena, config)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
     arena.model_without_role = BASE
     arena.frozen |= config.frozen.keys()
     _set_roles(arena, config)
     _check_roles(arena, config)
+    config.check_advantages(policies_of(arena))
     return arena
 
 
@@ -121,6 +120,17 @@ def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> 
 def _test_temperature(config: Config, role: str) -> float | None:
     settings = config.roles.get(role)
     return settings.test_temperature if settings else None
+
+
+def _set_credit(arena: Arena, config: Config) -> None:
+    """Replace the program's credit assigner where the configuration has another, or critics."""
+    critics = config.learning.own_critics
+    if config.credit is not None:
+        arena.credit_assigner = build_credit(config.credit)
+    if config.learning.critic is not None:
+        arena.credit_assigner = EpisodicRewardCredit()
+    elif critics:
+        arena.credit_assigner = CreditBesideCritics(arena.credit_assigner, critics)
 
 
 def _set_roles(arena: Arena, config: Config) -> None:

@@ -28,6 +28,7 @@ from selfplay.replay.transforms_final import (
     WinDrawLossFormatter,
 )
 from selfplay.replay.transforms_sampling import (
+    BesideCritics,
     ComposeSamplingRewardTransforms,
     NormalizeRewards,
     NormalizeRewardsByEnv,
@@ -80,14 +81,17 @@ def composed_transforms(
 ]:
     """Return the stacks of the three families of transforms; ``None`` for an empty one.
 
-    A configured credit assigner takes the place of the sampling transforms, and so does a critic, which needs
-    the rewards as they are.
+    A configured credit assigner takes the place of the sampling transforms. A critic needs the rewards as
+    they are, so these leave out the policies that have one.
     """
     final, step, sampling = reward_transforms(config.rewards, config.envs)
+    critics = config.learning.own_critics
     if config.credit is not None:
         sampling = [CreditTransform(build_credit(config.credit))]
-    elif config.learning.critic is not None:
+    if config.learning.critic is not None:
         sampling = []
+    elif critics and sampling:
+        sampling = [BesideCritics(ComposeSamplingRewardTransforms(sampling), critics)]
     return (
         ComposeFinalRewardTransforms(final) if final else None,
         ComposeStepRewardTransforms(step) if step else None,

@@ -1,6 +1,7 @@
 """Credit assignment: turns rewards into the advantage of every step."""
 
 from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, apply_credit
+from selfplay.core.credit.beside_critics import CreditBesideCritics
 from selfplay.core.credit.groups import Grouping, equal_group_share
 from selfplay.core.credit.grpo import GRPOCredit
 from selfplay.core.credit.rae import RAECredit
@@ -12,6 +13,7 @@ from selfplay.core.credit.without_baseline import ConstantCredit, EpisodicReward
 __all__ = [
     "ConstantCredit",
     "CreditAssigner",
+    "CreditBesideCritics",
     "EpisodicRewardCredit",
     "GRPOCredit",
     "Grouping",

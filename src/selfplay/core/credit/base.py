@@ -42,9 +42,9 @@ def trained_rollouts(results: list[GenerateResult]) -> Iterable[Rollout]:
     return (rollout for result in results for rollout in result.trainable_rollouts())
 
 
-def trained_roles(rollout: Rollout) -> Iterable[str]:
-    """Return the roles that a policy is trained on, in order of their first step."""
-    return dict.fromkeys(step.role_id for step in rollout.steps if step.policy)
+def trained_roles(rollout: Rollout) -> dict[str, str]:
+    """Return the roles that a policy is trained on, each with the policy, in order of their first step."""
+    return {step.role_id: step.policy for step in rollout.steps if step.policy}
 
 
 def steps_of_role(rollout: Rollout, role_id: str) -> list[RolloutStepKey]:

@@ -73,9 +73,8 @@ def _groups_by_prompt(results: list[GenerateResult]) -> list[list[Entry]]:
 def _groups_by_seat(level: list[Rollout]) -> Iterable[list[Entry]]:
     groups: dict[object, list[Entry]] = {}
     for rollout in level:
-        policies = {step.role_id: step.policy for step in rollout.steps if step.policy}
-        for role_id in trained_roles(rollout):
-            group = (rollout.episode_type, rollout.meta.get("group"), role_id, policies[role_id])
+        for role_id, policy in trained_roles(rollout).items():
+            group = (rollout.episode_type, rollout.meta.get("group"), role_id, policy)
             entry = Entry(rollout.rewards[role_id], steps_of_role(rollout, role_id))
             groups.setdefault(group, []).append(entry)
     return groups.values()

@@ -1,4 +1,4 @@
-"""Positions: what is remembered of the answers to one prompt of a role."""
+"""Positions: what is remembered of a policy's answers to one prompt of a role."""
 
 import hashlib
 import json
@@ -20,10 +20,13 @@ batches, also where no answer is drawn again."""
 
 
 def position_of(episode_type: str, step: Step) -> str | None:
-    """Return the name of a step's position: a digest of type, role and prompt ids. ``None`` without ids."""
+    """Return the name of a step's position: a digest of type, role, policy and prompt ids.
+
+    ``None`` without ids.
+    """
     if not step.prompt_token_ids:
         return None
-    return _digest([episode_type, step.role_id, step.prompt_token_ids])
+    return _digest([episode_type, step.role_id, step.policy, step.prompt_token_ids])
 
 
 def drawn_answer(step: Step) -> tuple[str, float] | None:

@@ -1,4 +1,4 @@
-"""RAE: rewards relative to a moving average for each role."""
+"""RAE: rewards relative to a moving average for each role and policy."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,15 @@ from selfplay.core.types import GenerateResult
 
 @dataclass
 class RAECredit(CreditAssigner):
-    """Role-conditioned baseline: A = R - b, with a moving average b for each episode type and role.
+    """Role-conditioned baseline: A = R - b, with a moving average b for each episode type, role and policy.
 
-    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025). As in SPIRAL, ``decay`` applies per
-    episode and the baselines begin at 0. SPIRAL's code updates b <- decay * b + (1 - decay) * R after each
-    episode. Here all advantages of a batch use the baselines from before the batch, and its n episodes then
-    update them together: b <- decay^n * b + (1 - decay^n) * mean of the batch. The result therefore does not
-    depend on the order within a batch.
+    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025), which trains one policy. In a league
+    several policies play one role, and one may win there what another loses, so each has its own b. As in
+    SPIRAL, ``decay`` applies per episode and the baselines begin at 0. SPIRAL's code updates
+    b <- decay * b + (1 - decay) * R after each episode. Here all advantages of a batch use the baselines from
+    before the batch, and its n episodes then update them together:
+    b <- decay^n * b + (1 - decay^n) * mean of the batch. The result therefore does not depend on the order
+    within a batch. ``baselines`` has the keys TYPE/ROLE/POLICY.
     """
 
     decay: float = 0.95
@@ -32,8 +34,8 @@ class RAECredit(CreditAssigner):
         weights: dict[RolloutStepKey, float] = {}
         rewards: dict[str, list[float]] = {}
         for rollout in trained_rollouts(results):
-            for role_id in trained_roles(rollout):
-                key = f"{rollout.episode_type}/{role_id}"
+            for role_id, policy in trained_roles(rollout).items():
+                key = f"{rollout.episode_type}/{role_id}/{policy}"
                 reward = rollout.rewards[role_id]
                 rewards.setdefault(key, []).append(reward)
                 advantage = reward - self.baselines.get(key, 0.0)

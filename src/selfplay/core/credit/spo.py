@@ -5,7 +5,7 @@ from itertools import islice
 from math import fsum, sqrt
 from typing import Any
 
-from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, trained_roles, trained_rollouts
+from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, trained_rollouts
 from selfplay.core.credit.positions import Position, drawn_answer, position_of
 from selfplay.core.types import GenerateResult, Step
 
@@ -15,7 +15,7 @@ MAX_POSITIONS = 100_000
 
 @dataclass(frozen=True)
 class _Sample:
-    """A trained step: where it stands, its role's reward, and its role's mean reward in other rollouts."""
+    """A trained step: where it stands, its reward, and its seat's mean reward in other rollouts."""
 
     key: RolloutStepKey
     position: str | None
@@ -28,9 +28,10 @@ class _Sample:
 class SPOCredit(CreditAssigner):
     """Single-stream policy optimisation: A = R - v with a tracked v (Xu and Ding 2025, arXiv 2509.13232).
 
-    A position is what a role is asked: the ``prompt_token_ids`` of a step of one role in episodes of one
-    type. Each position has v = S / N, and each step has an advantage of its own. All samples of a batch read
-    v before any of them changes it. Then for each position of the batch, once,
+    A position is what a policy is asked in a role: the ``prompt_token_ids`` of a step of one role, played by
+    one policy, in episodes of one type. Each position has v = S / N, and each step has an advantage of its
+    own. All samples of a batch read v before any of them changes it. Then for each position of the batch,
+    once,
 
         S <- rho * S + sum of the rewards of its samples,   N <- rho * N + their number,
         rho = 2^(-D / half_life), but at least 0.875 and at most 0.96.
@@ -40,9 +41,9 @@ class SPOCredit(CreditAssigner):
     change of the answer's log-probability since it was last drawn, divided by the answer's number of tokens.
     Without such a sample D is 0, and rho is 0.96.
 
-    At a position without a v, the baseline is the mean reward of the role, in other rollouts of this batch
-    of the same episode type, each counted once; without any, it is 0. A step without token ids has no v, and
-    none is tracked for it.
+    At a position without a v, the baseline is the mean reward of the policy in this role, in other rollouts
+    of this batch of the same episode type, each counted once; without any, it is 0. A step without token ids
+    has no v, and none is tracked for it.
 
     Finally all advantages of the batch are divided by their standard deviation about 0, sqrt(mean of A^2). If
     it is at most 1e-8, all advantages are 0.
@@ -114,17 +115,17 @@ class SPOCredit(CreditAssigner):
 
 def _samples(results: list[GenerateResult]) -> list[_Sample]:
     """Return the trained steps of all levels."""
-    rewards: dict[tuple[str, str], list[float]] = {}
+    rewards: dict[tuple[str, str, str], list[float]] = {}
     for rollout in trained_rollouts(results):
-        for role_id in trained_roles(rollout):
-            rewards.setdefault((rollout.episode_type, role_id), []).append(rollout.rewards[role_id])
-    sums = {role: (fsum(values), len(values) - 1) for role, values in rewards.items()}
+        for role_id, policy in {(step.role_id, step.policy) for step in rollout.steps if step.policy}:
+            rewards.setdefault((rollout.episode_type, role_id, policy), []).append(rollout.rewards[role_id])
+    sums = {seat: (fsum(values), len(values) - 1) for seat, values in rewards.items()}
     samples = []
     for rollout in trained_rollouts(results):
         for index, step in enumerate(rollout.steps):
             if step.policy:
                 reward = rollout.rewards[step.role_id]
-                total, others = sums[rollout.episode_type, step.role_id]
+                total, others = sums[rollout.episode_type, step.role_id, step.policy]
                 mean = (total - reward) / others if others else 0.0
                 position = position_of(rollout.episode_type, step)
                 samples.append(_Sample((rollout.id, index), position, step, reward, mean))

@@ -169,13 +169,13 @@ class BaseAlgo(ABC):
         An update of several steps calls this before the first of them, because later ones change the policy.
         """
         self._sums.clear()
-        old = []
+        old = np.empty_like(batch.behaviour)
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
                 logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
                 drawn_S = logprobs_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
                 self._add_mismatch(drawn_S, batch.tokens(plan, self.policy.device))
-                old.append(logprobs_C)
+                old[batch.places(plan)] = drawn_S.float().cpu().numpy()
         batch.old, batch.measured = old, True
         return self._mismatch_metrics(batch)
 
@@ -237,8 +237,6 @@ class BaseAlgo(ABC):
         logprobs_S = logprobs_C[prediction_S]
         drawn_S = logprobs_S[own_S]
         tokens = batch.tokens(plan, self.policy.device)
-        if batch.old:
-            tokens = replace(tokens, old_S=batch.old[index][prediction_S][own_S])
         if not batch.measured:
             self._add_mismatch(drawn_S, tokens)
         if self.kl_weight:

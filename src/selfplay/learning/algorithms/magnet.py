@@ -48,8 +48,7 @@ class Magnet(OverAnswers):
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
         super().compute_others(batch)
         if self.eta is not None and self.adapter not in batch.others:
-            old = [logprobs_C.double().cpu().numpy() for logprobs_C in batch.old]
-            batch.others[self.adapter] = old or self.logprobs_of(self.adapter, batch)
+            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
 
     def answer_weights(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer: the best reply within reach of the magnet."""

@@ -1,0 +1,202 @@
+"""Policies of one run that learn in different ways: one with a critic, another from a baseline."""
+
+import shutil
+
+import pytest
+
+from core_programs import played
+from selfplay.config import load_config
+from selfplay.core import InputError, RAECredit, ReinforcePPCredit, Step
+from selfplay.core.credit import CreditBesideCritics
+from selfplay.learning.algorithms import A2c, Magnet
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.replay.batch_log import BatchLog
+from selfplay.replay.transforms_sampling import BesideCritics, NormalizeRewards, SamplingRewardTransform
+from selfplay.training.assembly import build_learner
+from selfplay.training.programs import build_program
+from selfplay.training.rewards import composed_transforms
+from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
+from test_training_programs import adapter
+from tiny_models import tiny_model
+
+MIXED = {
+    "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
+    "learning__policies__first": '{algorithm = {type = "magnet"}, epochs = 3, minibatches = 1}',
+    "learning__policies__second__algorithm": '{type = "a2c", regulariser = "uniform"}',
+    "learning__policies__second__critic": "{gae_lambda = 0.5}",
+    "learning__policies__second__minibatches": "2",
+    "evaluation__nash_conv": "false",
+    # A tiny model makes few legal moves, so only the random player lets the second seat move.
+    "population__sample_mode": "fixed",
+    "population__fixed_opponents": "['random']",
+    "collection__games_per_step": "16",
+}
+
+
+def dotted(changes):
+    return {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def test_critic_and_steps_of_a_policy_reach_its_learner_alone():
+    config = load_config("quickstart", dotted(MIXED) | {"learning.epochs": "2", "learning.minibatches": "4"})
+    base = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0), policies=config.policies)
+    first, second = (build_learner(config.learning, config, base, name) for name in config.policies)
+    assert isinstance(first.algorithm, Magnet)
+    assert isinstance(second.algorithm, A2c)
+    assert [(one.epochs, one.minibatches) for one in (first, second)] == [(3, 1), (2, 2)]
+    assert first.critic is None
+    assert second.critic is not None
+    assert second.critic.gae_lambda == 0.5
+
+
+class LeavesOutTheLast(SamplingRewardTransform):
+    def __call__(self, steps):
+        return steps[:-1]
+
+
+def test_only_policies_without_a_critic_are_seen_by_a_sampling_transform():
+    def batch():
+        rewards = [("first", 1.0), ("second", 50.0), ("first", 3.0), ("second", -50.0)]
+        return [Step("player_0", [], [], [1], [2], [-0.1], reward, policy=name) for name, reward in rewards]
+
+    critics = frozenset({"second"})
+    found = BesideCritics(NormalizeRewards(), critics)(batch())
+    assert [one.reward for one in found] == [-1.0, 50.0, 1.0, -50.0]
+    found = BesideCritics(LeavesOutTheLast(), critics)(batch())
+    assert [one.reward for one in found] == [1.0, 50.0, -50.0]
+    assert BesideCritics(LeavesOutTheLast(), frozenset({"first", "second"}))(batch())[3].reward == -50.0
+
+
+def test_the_configured_baseline_is_that_of_the_other_policies_and_keeps_its_memory():
+    config = load_config("quickstart", dotted(MIXED) | {"credit": '{type = "rae", decay = 0.5}'})
+    transform, again = composed_transforms(config)[2], composed_transforms(config)[2]
+
+    def batch():
+        steps = [Step("player_0", [], [], [1], [2], [-0.1], 1.0, policy=name) for name in config.policies]
+        return [one.reward for one in transform(steps)]
+
+    assert (batch(), batch()) == ([1.0, 1.0], [0.5, 1.0])
+    again.load_state_dict(transform.state_dict())
+    transform = again
+    assert batch() == [0.25, 1.0]
+
+
+def two_policies():
+    results = [played("ask", {"S": reward}) for reward in (1.0, 3.0, 50.0)]
+    results[2].rollout.steps[0].policy = "judged"
+    results[0].children.append(played("ask", {"S": -50.0}))
+    results[0].children[0].rollout.steps[0].policy = "judged"
+    return results
+
+
+def test_credit_assigners_do_not_see_the_policies_with_a_critic():
+    results = two_policies()
+    credit = CreditBesideCritics(ReinforcePPCredit(), frozenset({"judged"}))
+    weights = credit.compute(results)
+    rollouts = [rollout for result in results for rollout in result.trainable_rollouts()]
+    found = [weights[one.id, 0] for one in rollouts]
+    assert found == [pytest.approx(-1.0), -50.0, pytest.approx(1.0), 50.0]
+    assert [one.steps[0].policy for one in rollouts] == ["default", "judged", "default", "judged"]
+
+
+def test_the_memory_of_a_credit_assigner_beside_critics_survives_a_checkpoint():
+    credit, again = (CreditBesideCritics(RAECredit(decay=0.5), frozenset({"judged"})) for _ in range(2))
+    credit.compute(two_policies())
+    again.load_state_dict(credit.state_dict())
+    assert again.state_dict() == {"baselines": {"ask/S/default": 1.5}}
+
+
+def test_a_program_keeps_its_credit_for_policies_without_a_critic():
+    config = load_config("proposer-solver", {"learning.policies.proposer.critic": "{}"})
+    arena = build_program(config)
+    plain = build_program(load_config("proposer-solver", {}))
+    assert isinstance(arena.credit_assigner, CreditBesideCritics)
+    assert arena.credit_assigner.credit == plain.credit_assigner
+    assert arena.credit_assigner.critics == {"proposer"}
+
+
+@pytest.fixture(scope="module")
+def mixed(model, tmp_path_factory):  # noqa: F811
+    """A run in which one seat learns by magnet, and the other by a2c with a critic."""
+    path = tmp_path_factory.mktemp("mixed") / "run"
+    run(configure(model, run__save_every="1", **MIXED), path)
+    return path
+
+
+def test_one_policy_learns_by_magnet_and_another_with_a_critic(mixed):
+    for line in metrics_of(mixed):
+        assert {name for name in line if name.endswith("value_loss")} == {"learner/second/value_loss"}
+        assert {name for name in line if name.endswith("listed_share")} == {"learner/first/listed_share"}
+    for policy in ("first", "second"):
+        before, after = adapter(mixed, 0, policy), adapter(mixed, 4, policy)
+        assert any((before[name] != after[name]).any() for name in before)
+    critics = [file.parent.name for file in (mixed / "checkpoints" / "step-000004").glob("*/critic.*")]
+    assert critics == ["second"]
+
+
+def test_only_the_policy_without_a_critic_has_a_baseline_in_the_batch(mixed):
+    log, changed = BatchLog(mixed / "batches"), {"player_0": set(), "player_1": set()}
+    for line in (line for number in range(1, 5) for line in log.read(number)):
+        changed[line["role_id"]].add(line["rewards"]["sampled"] != line["rewards"]["step"])
+    assert changed == {"player_0": {True}, "player_1": {False}}
+
+
+def test_a_resumed_run_with_both_equals_an_uninterrupted_one(mixed, tmp_path):
+    shutil.copytree(mixed, tmp_path / "run")
+    cut_back(tmp_path / "run", to=2)
+    resumed(tmp_path / "run")
+    for policy in ("first", "second"):
+        once, again = adapter(mixed, 4, policy), adapter(tmp_path / "run", 4, policy)
+        assert all((once[name] == again[name]).all() for name in once)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "line"),
+    [
+        (
+            "quickstart",
+            {"learning.policies.second.critic": None},
+            r"second\.critic: is missing, but learning\.policies\.second\.algorithm is a2c",
+        ),
+        (
+            "quickstart",
+            {"learning.policies.first.critic": "{}"},
+            r"learning\.policies\.first\.critic: is of no use to learning\.policies\.first\.algorithm",
+        ),
+        (
+            "quickstart",
+            {"learning.critic": "{}"},
+            r"^learning\.critic: is of no use to learning\.policies\.first\.algorithm.* Give it to the",
+        ),
+        (
+            "quickstart",
+            {
+                "learning.policies.first": "{}",
+                "learning.skip_zero_advantages": "true",
+            },
+            r"learning\.skip_zero_advantages: is not for learning\.policies\.second\.critic",
+        ),
+        (
+            "quickstart",
+            {"learning.policies.first": "{critic = {}}", "rewards.sampling": "[]"},
+            r"learning\.policies: every policy has a critic, which takes the place of rewards\.sampling",
+        ),
+        ("quickstart", {"learning.policies.first.epochs": "0"}, "at least 1"),
+        (
+            "quickstart",
+            {"learning.policies.second.critic.gamma": "0"},
+            r"learning\.policies\.second\.critic\.gamma",
+        ),
+    ],
+)
+def test_a_policy_whose_settings_make_no_sense_is_refused_in_one_line(preset, changes, line):
+    with pytest.raises(InputError, match=line) as raised:
+        load_config(preset, dotted(MIXED) | changes)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_baseline_that_no_policy_of_a_program_uses_is_refused():
+    critics = {f"learning.policies.{policy}.critic": "{}" for policy in ("proposer", "solver")}
+    config = load_config("proposer-solver", critics | {"credit.type": "rae"})
+    with pytest.raises(InputError, match=r"^learning\.policies: every policy has a critic"):
+        build_program(config)
