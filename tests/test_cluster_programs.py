@@ -230,25 +230,22 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     assert len(metrics_of(command.directory)) == saved
 
 
-def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults):
+@pytest.mark.parametrize("preset", [pytest.param("nip", marks=pytest.mark.slow), "debate-proof"])
+def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults, preset):
     settings = PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
     options = [f"--{field}={value}" for field, value in settings.items()]
     options += ["--runtime=ray", f"--address={faults.cluster.address}", "--ray.cpus_per_collector=0"]
-    commands = {
-        preset: faults.start(
-            [*SELFPLAY, "train", preset, f"--name={preset}", *options], faults.directory / preset
-        )
-        for preset in ("nip", "debate-proof")
-    }
-    for preset, command in commands.items():
-        alone = faults.directory / f"{preset}-alone"
-        train_locally(load_config(preset, settings), alone, quiet())
-        said = command.end()
-        assert command.process.returncode == 0, said
-        for policy in ("prover", "verifier"):
-            one, other = (adapter(run, 2, policy) for run in (alone, command.directory))
-            untrained = adapter(alone, 0, policy)
-            assert any((one[name] != untrained[name]).any() for name in one)
-            assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
-        assert all(line["learner/verifier/legal_mass"] > 0 for line in metrics_of(command.directory)[1:])
-        assert same(timeless(command.directory), timeless(alone))
+    command = faults.start(
+        [*SELFPLAY, "train", preset, f"--name={preset}", *options], faults.directory / preset
+    )
+    alone = faults.directory / f"{preset}-alone"
+    train_locally(load_config(preset, settings), alone, quiet())
+    said = command.end()
+    assert command.process.returncode == 0, said
+    for policy in ("prover", "verifier"):
+        one, other = (adapter(run, 2, policy) for run in (alone, command.directory))
+        untrained = adapter(alone, 0, policy)
+        assert any((one[name] != untrained[name]).any() for name in one)
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert all(line["learner/verifier/legal_mass"] > 0 for line in metrics_of(command.directory)[1:])
+    assert same(timeless(command.directory), timeless(alone))
