@@ -40,7 +40,7 @@ def here(model, tmp_path_factory):  # noqa: F811
 
 
 @pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
-def there(request, model, tmp_path_factory):  # noqa: F811
+def there(request, model, tmp_path_factory, without_compiler):  # noqa: F811
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed._publish
 

@@ -147,7 +147,7 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster(without_compiler: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         ours = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, ours)))

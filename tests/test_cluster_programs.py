@@ -47,7 +47,7 @@ FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory, model) -> Iterator[Faults]:  # noqa: F811
+def faults(tmp_path_factory, model, without_compiler) -> Iterator[Faults]:  # noqa: F811
     """A cluster of one node."""
     faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0))
     faults.start_cluster(4)

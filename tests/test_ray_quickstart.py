@@ -44,7 +44,7 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(place) -> Iterator[None]:
+def cluster(place, without_compiler) -> Iterator[None]:
     here = os.getcwd()
     os.chdir(place)
     with pytest.MonkeyPatch.context() as patch:
