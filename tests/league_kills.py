@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -34,22 +36,23 @@ def train_and_kill(config: Path, run: Path, place: str, call: int) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
 
 
-def die_at(place: str, call: int) -> None:
-    """Let a method kill this process when it has been called so often."""
-    owner = PLACES[place]
-    method, calls = getattr(owner, place), [0]
+def acting(place: str, call: int, act: Callable[[Path], object]) -> Callable[..., Any]:
+    """Return the method of a place that does ``act(run's directory)`` as its call number ``call`` returns."""
+    method, calls = getattr(PLACES[place], place), [0]
 
     @functools.wraps(method)
-    async def deadly(*arguments: object, **options: object) -> object:
-        returned = await method(*arguments, **options)
+    async def acts(self: Any, *arguments: object, **options: object) -> object:
+        returned = await method(self, *arguments, **options)
         calls[0] += 1
         if calls[0] == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            act(self.directory.path)
         return returned
 
-    setattr(owner, place, deadly)
+    return acts
 
 
 if __name__ == "__main__":
-    die_at(sys.argv[3], int(sys.argv[4]))
+    place = sys.argv[3]
+    deadly = acting(place, int(sys.argv[4]), lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    setattr(PLACES[place], place, deadly)
     train(load_config(sys.argv[1], {}), Path(sys.argv[2]), Console(file=sys.stdout))

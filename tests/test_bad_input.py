@@ -22,6 +22,14 @@ STOPS = "## Fine-tuning runs that had to stop"
 HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
 PACKAGES += ("cvxpy",)
+IN_AN_ACTOR = "a layer that the model lacks, in an actor"
+"""This row starts a whole run on Ray; tests/test_cluster_actor_errors.py has the errors of actors without."""
+
+
+def _case(row):
+    """Return the row as a parameter."""
+    slow = row["what"] == IN_AN_ACTOR
+    return pytest.param(row, id=row["what"], marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def test_the_page_has_rows_enough_and_no_line_that_is_not_a_row():
     assert len(ROWS) == len(lines) >= 25
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row["what"] for row in ROWS])
+@pytest.mark.parametrize("row", [_case(row) for row in ROWS])
 def test_wrong_input_gets_its_one_line(row, files, capsys):
     for package in PACKAGES:
         if f"the package {package} is not" in row["line"] and importlib.util.find_spec(package):

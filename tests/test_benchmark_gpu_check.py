@@ -1,7 +1,8 @@
 """scripts/test-gpu without a GPU: everything at toy sizes, and a refusal."""
 
-import subprocess
+import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,35 @@ import torch
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "gpu_check.py"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=300)
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Restore the number of threads, which the quickstart in the script measures and sets."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
-def test_every_check_and_measurement_runs_on_a_cpu():
-    done = run("--device", "cpu", "--small")
-    assert done.returncode == 0, done.stdout + done.stderr
-    titles = [line for line in done.stdout.splitlines() if line.startswith("## ")]
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """Run the script in this process."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def test_every_check_and_measurement_runs_on_a_cpu(monkeypatch, capsys):
+    run(monkeypatch, "--device", "cpu", "--small")
+    said = capsys.readouterr().out
+    titles = [line for line in said.splitlines() if line.startswith("## ")]
     assert len(titles) == 5
-    assert "| float32 | runs | in sections | 1.000000 |" in done.stdout
-    assert "| tree | runs (chosen) |" in done.stdout
+    assert "| float32 | runs | in sections | 1.000000 |" in said
+    assert "| tree | runs (chosen) |" in said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_line():
-    done = run()
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("error: torch finds no CUDA device here.")
+def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("error: torch finds no CUDA device here.")

@@ -28,7 +28,7 @@ QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.g
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory) -> Iterator[Faults]:
+def faults(tmp_path_factory, without_compiler) -> Iterator[Faults]:
     """A cluster of one node, and a model that plays."""
     directory = tmp_path_factory.mktemp("faults")
     faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0))

@@ -1,4 +1,7 @@
-"""Runs on Ray with policies that start from an adapter of an earlier run, and adapters that only play."""
+"""Programs on Ray whose policies start from an adapter of an earlier run and meet one that only plays.
+
+``test_cluster_seats.py`` has games with such adapters.
+"""
 
 import shutil
 from pathlib import Path
@@ -18,7 +21,7 @@ from test_training_local import configure, model  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from test_training_programs import configure as configure_program
 from test_training_roles import steps_of
-from test_training_seats import OPPONENTS, SIDES, games
+from test_training_seats import SIDES
 
 FAST = {"learning__learning_rate": "0.01", "learning__average_decay": "0.5"}
 SHORT = FAST | {"learning__steps": "2", "evaluation__every": "0", "run__save_every": "1"}
@@ -44,31 +47,6 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.slow
-def test_sides_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
-    model,  # noqa: F811
-    earlier,
-    tmp_path,
-    loopback,
-):
-    given = {
-        "start__first": f"{earlier}@4",
-        "frozen__teacher": f"{earlier / 'checkpoints' / 'step-000004' / 'second'}",
-        "population__fixed_opponents": "['teacher']",
-        "evaluation__opponents": "['teacher']",
-    }
-    some = SIDES | OPPONENTS | SHORT | given
-    here, there = trained_both_ways(configure(model, **some), configure(model, **some, **ON_RAY), tmp_path)
-    assert equal(adapter(there, 0, "first"), adapter(earlier, 4, "first"))
-    assert not equal(adapter(there, 2, "first"), adapter(there, 0, "first"))
-    for policy in ("first", "second"):
-        assert equal(adapter(here, 2, policy), adapter(there, 2, policy))
-    met = {uid for game in games(there) for uid in game.meta["uids"]}
-    assert met >= {"fixed-teacher", "first-ckpt-0"}
-    turns = [[turn["text"] for game in games(run) for turn in game.extras["turns"]] for run in (here, there)]
-    assert turns[0] == turns[1], "the frozen adapter and the first copies answer the same"
-    assert (there / "evaluation" / "step-000002-IteratedPrisonersDilemma-v0-train-teacher.json").exists()
-
-
 def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
     model,  # noqa: F811
     earlier,

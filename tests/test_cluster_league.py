@@ -1,4 +1,7 @@
-"""A league on Ray does what one in one process does, also if it is stopped in the middle and resumed."""
+"""A league on Ray does what one in one process does, also if it is stopped in the middle and resumed.
+
+That it is resumed from any of its stages is tested without Ray, in ``test_cluster_league_kills.py``.
+"""
 
 import json
 from pathlib import Path
@@ -36,9 +39,9 @@ def here(model, tmp_path_factory):  # noqa: F811
     return path
 
 
-@pytest.fixture(scope="module")
-def there(model, tmp_path_factory):  # noqa: F811
-    """A run on Ray that had to stop when an exploiter had started again, and was resumed."""
+@pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
+def there(request, model, tmp_path_factory, without_compiler):  # noqa: F811
+    """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed._publish
 
     async def fail(self, saved):
@@ -48,9 +51,13 @@ def there(model, tmp_path_factory):  # noqa: F811
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+        config = configure(model, **SETTINGS | ON_RAY)
+        if request.param == "left alone":
+            train(config, path, quiet())
+            return path
         patch.setattr(GameFeed, "_publish", fail)
         with pytest.raises(SelfplayError, match="stopped by the test"):
-            train(configure(model, **SETTINGS | ON_RAY), path, quiet())
+            train(config, path, quiet())
         patch.setattr(GameFeed, "_publish", publish)
         resume(path, quiet())
     return path

@@ -1,21 +1,25 @@
-"""Games on Ray whose seats train different policies."""
+"""Games on Ray whose seats train different policies, one from a given adapter, and meet a given one."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from selfplay.cluster.train import train
+from selfplay.learning.checkpoints import save_adapter
+from selfplay.training.assembly import build_policy
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
 from test_training_policy_critics import MIXED, mixed  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from test_training_seats import OPPONENTS, SIDES, games
+from tiny_models import perturb_adapter
 
 BOTH = ("first", "second")
-SETTINGS = SIDES | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
+SETTINGS = SIDES | OPPONENTS | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
 ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
 
 
@@ -33,21 +37,67 @@ def assert_learned_the_same(here: Path, there: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def here(model, tmp_path_factory):  # noqa: F811
-    """A run in one process."""
-    path = tmp_path_factory.mktemp("here") / "run"
-    train_locally(configure(model, **SETTINGS | OPPONENTS), path, quiet())
+def given(model, tmp_path_factory) -> Path:  # noqa: F811
+    """A directory of two adapters, ``start`` and ``teacher``."""
+    path, config = tmp_path_factory.mktemp("given"), configure(model, **SETTINGS)
+    policy = build_policy(config.model, config.lora, 0, print)
+    for seed, name in enumerate(("start", "teacher"), start=5):
+        perturb_adapter(policy, seed=seed)
+        save_adapter(path / name, policy, config.model.name)
     return path
 
 
-def test_sides_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, here, tmp_path, loopback):  # noqa: F811
+@pytest.fixture(scope="module")
+def settings(given) -> dict[str, str]:
+    return SETTINGS | {
+        "start__first": str(given / "start"),
+        "frozen__teacher": str(given / "teacher"),
+        "population__fixed_opponents": "['base', 'teacher']",
+        "evaluation__opponents": "['base', 'teacher']",
+    }
+
+
+@pytest.fixture(scope="module")
+def here(model, settings, tmp_path_factory):  # noqa: F811
+    """A run in one process."""
+    path = tmp_path_factory.mktemp("here") / "run"
+    train_locally(configure(model, **settings), path, quiet())
+    return path
+
+
+def evaluated_models(run: Path) -> dict[str, str]:
+    """Return the models of the evaluations after the last update, by file."""
+    files = (run / "evaluation").glob("step-000004-*.json")
+    return {file.name: json.loads(file.read_text())["model"] for file in files}
+
+
+def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn_the_same_on_ray(
+    model,  # noqa: F811
+    settings,
+    given,
+    here,
+    tmp_path,
+    loopback,
+):
     there = tmp_path / "run"
-    train(configure(model, **SETTINGS | OPPONENTS | ON_RAY), there, quiet())
+    train(configure(model, **settings | ON_RAY), there, quiet())
     assert_learned_the_same(here, there)
+    began, start = adapter(there, 0, "first"), load_file(given / "start" / "adapter_model.safetensors")
+    assert all(torch.equal(began[name], start[name]) for name in start)
     assert [game.meta["uids"] for game in games(there)] == [game.meta["uids"] for game in games(here)]
-    evaluations = [sorted((run / "evaluation").glob("step-000004-*.json")) for run in (here, there)]
-    ((one,), (other,)) = ([json.loads(file.read_text()) for file in files] for files in evaluations)
-    assert one["model"] == other["model"] == "first-average, second-average"
+    met = {uid for game in games(there) for uid in game.meta["uids"]}
+    assert met >= {"fixed-base", "fixed-teacher", "first-ckpt-0"}
+    turns = [[turn["text"] for game in games(run) for turn in game.extras["turns"]] for run in (here, there)]
+    assert turns[0] == turns[1], "the frozen adapter and the first copies answer the same"
+    kind = "IteratedPrisonersDilemma-v0-train"
+    assert (
+        evaluated_models(there)
+        == evaluated_models(here)
+        == {
+            f"step-000004-{kind}-{opponent}.json": "first-average, second-average"
+            for opponent in ("base", "teacher")
+        }
+    )
     known = members(there)
     assert known.keys() == members(here).keys() - {"first-ckpt-4", "second-ckpt-4"}, "of the update itself"
     assert all(known[uid]["games"] for uid in (*BOTH, "first-average", "second-average"))

@@ -18,7 +18,7 @@ JOB = "supervised"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(without_compiler) -> Iterator[Cluster]:
     """A cluster of one node."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
     ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it

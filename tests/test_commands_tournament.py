@@ -23,12 +23,12 @@ from selfplay.commands.tournament_members import find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
 from selfplay.core import InputError
-from selfplay.population import PayoffTable
+from selfplay.population import PayoffTable, resampled_shares
 from selfplay.population.rankings import rank
 from test_report_page import Page
 from test_training_local import configure, run
 from test_training_seats import DILEMMA, SIDES
-from tournament_kills import finish, kill_when_it_has
+from tournament_kills import kill_when_it_has
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from playing_model import save_playing_model
@@ -371,12 +371,12 @@ def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, 
 
 def killed(moments: list[int], trained: Path, tmp_path: Path) -> None:
     """Kill a tournament of adapters when it has so many games; compare it with one left alone."""
-    members = [str(trained), f"{trained}@2", "base", "random", "--games", "60", "--env", "kuhn_poker"]
-    finish([*members, "--out", str(tmp_path / "alone")])
+    members = [str(trained), f"{trained}@2", "base", "random", "--games", "60"]
+    play(tmp_path / "alone", *members)
     out = tmp_path / "killed"
-    stopped = [kill_when_it_has(games, out, [*members, "--out", str(out)]) for games in moments]
-    assert all(stopped)
-    finish([*members, "--out", str(out)])
+    arguments = [*members, "--env", "kuhn_poker", "--out", str(out)]
+    assert all(kill_when_it_has(games, out, arguments) for games in moments)
+    play(out, *members)
     for name in ("payoffs.json", "payoffs.csv"):
         assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     numbers = [json.loads(line)["game"] for line in (out / "games.jsonl").read_text().splitlines()]
@@ -508,7 +508,10 @@ def test_hostile_names_and_answers_stay_text(text):
         for first, second in ((name, "b"), ("b", "c"), ("c", name)):
             games.append(((first, second), (1.0, -1.0)))
             table.add(len(games), *games[-1])
-        rankings = rank(table, [name, "b", "c"], games)
+        with pytest.MonkeyPatch.context() as patch:
+            # Names do not depend on how many matrices are drawn, and every one of them is solved.
+            patch.setattr(resampled_shares, "RESAMPLES", 4)
+            rankings = rank(table, [name, "b", "c"], games)
         return Page(tournament_html(name, 0, table, rankings, []))
 
     if text in ("b", "c"):

@@ -1,5 +1,6 @@
 """The actors of ``selfplay.ray`` on a real cluster: a whole program, ``build``, and each actor by itself."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,13 +13,23 @@ import ray
 import torch
 
 import selfplay.ray as unstable
+import selfplay.ray.collector
 from live_server import TOKEN, engine_over, running
 from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, end, train_on_tak
+from ray_simulation import SimulatedHost
+from selfplay.cluster.engines.service import EngineService
+from selfplay.cluster.handles import LocalHandle
+from selfplay.cluster.services.buffer import BufferService
+from selfplay.cluster.services.collector import CollectorService
+from selfplay.cluster.services.pool import PoolService
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.ray import forms
 from selfplay.record.sinks import read_metrics
+from selfplay.replay.buffers import StepBuffer
+from test_cluster_overlap import run_on_virtual_time
 from tiny_models import perturb_adapter, tiny_model
 
 UPDATES = 2
@@ -33,7 +44,7 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(place) -> Iterator[None]:
+def cluster(place, without_compiler) -> Iterator[None]:
     here = os.getcwd()
     os.chdir(place)
     with pytest.MonkeyPatch.context() as patch:
@@ -217,21 +228,39 @@ def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model,
     assert not ray.get(buffer.continue_collection.remote())
 
 
-def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, model):
-    """No model here ever makes a valid move: the first player loses."""
-    pool = unstable.ModelPool.remote("fixed", 3)
-    ray.get([pool.add_fixed.remote("base"), pool.add_checkpoint.remote(None, -1)])
-    buffer = unstable.StepBuffer.remote(100)
-    collector = unstable.Collector.remote(
-        1, buffer, pool, None, engine_config(model), [TAK], filter_opponent_invalid=True
-    )
-    playing = collector.collect.remote(4, 0)
-    wait_for(lambda: ray.get(buffer.games.remote()) >= 12, playing)
-    ray.get([pool.stop.remote(), buffer.stop.remote()])
-    ray.get(playing)
-    filtered = ray.get(pool.accounts.remote())["filtered"]
-    left_out = ray.get(buffer.games.remote()) - ray.get(buffer.counts.remote())["added"]
-    assert 0 < filtered <= left_out <= filtered + 4  # games that were being handed on at the end
+class EnginesHere:
+    """Starts the engines of a collector in this process; their answers are no valid moves."""
+
+    @staticmethod
+    def remote(*_: object) -> LocalHandle:
+        return LocalHandle(EngineService(SimulatedHost(1.0)))
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, monkeypatch, left_out):
+    """The collector is the one that its actor would build. Whoever moves first loses."""
+    monkeypatch.setattr(forms.Collector, "_start", lambda self, build: build())
+    monkeypatch.setattr(selfplay.ray.collector, "restarting", lambda *_, **__: EnginesHere)
+    pool, buffer = PoolService("fixed", 3), BufferService(StepBuffer(100))
+    pool.add_fixed("base")
+    pool.add_checkpoint(None, -1)
+    handles, options = (LocalHandle(buffer), LocalHandle(pool), None), {"filter_opponent_invalid": left_out}
+    collector = unstable.Collector.remote(1, *handles, engine_config("none"), [TAK], **options)
+    assert isinstance(collector, CollectorService)
+
+    async def play_games() -> None:
+        playing = asyncio.create_task(collector.collect(4, 0))
+        while buffer.games() < 12:
+            assert not playing.done(), playing.result()
+            await asyncio.sleep(1.0)
+        pool.stop()
+        buffer.stop()
+        await playing
+
+    run_on_virtual_time(play_games())
+    lost_by_opponents = buffer.games() - buffer.counts()["added"]  # the policy made no move in them
+    assert lost_by_opponents > 0
+    assert pool.accounts()["filtered"] == (lost_by_opponents if left_out else 0)
 
 
 def test_build_makes_a_whole_system_and_start_runs_it(cluster, model, adapter):

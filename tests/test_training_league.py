@@ -1,12 +1,14 @@
 """Whole runs of a league in one process, with a tiny model and real games."""
 
+import functools
 import json
+import shutil
 from collections import Counter
 
 import pytest
 from safetensors.torch import load_file
 
-from league_kills import train_and_kill
+from league_kills import PLACES, acting, train_and_kill
 from selfplay.cli.main import main
 from selfplay.config import load_config
 from selfplay.config.loading import dump_config
@@ -54,11 +56,25 @@ def config(model):  # noqa: F811
     return configure(model, **LEAGUE)
 
 
+COPIED = {"freeze_copies": 3, "update": 5, "keep": 5}
+"""The places in which the run's directory is copied, and in which of their calls."""
+
+
 @pytest.fixture(scope="module")
-def league(config, tmp_path_factory):
+def copies(tmp_path_factory):
+    """Where ``league`` puts the copies of its directory."""
+    return tmp_path_factory.mktemp("copies")
+
+
+@pytest.fixture(scope="module")
+def league(config, copies, tmp_path_factory):
     """A finished run; its exploiters are frozen after updates 2, 4 and 6."""
     path = tmp_path_factory.mktemp("league") / "run"
-    run(config, path)
+    with pytest.MonkeyPatch.context() as patch:
+        for place, call in COPIED.items():
+            copy = functools.partial(shutil.copytree, dst=copies / place)
+            patch.setattr(PLACES[place], place, acting(place, call, copy))
+        run(config, path)
     return path
 
 
@@ -153,24 +169,31 @@ def test_the_main_player_is_what_the_run_is_evaluated_and_played_by(league):
     assert match(league, "random", "kuhn_poker").games == 4
 
 
-PLACES = [("freeze_copies", 3), ("start_again", 1), ("update", 5), ("keep", 5)]
-
-
-@pytest.mark.parametrize(("place", "call"), PLACES)
-def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, league, tmp_path, place, call):
-    file = tmp_path / "config.toml"
-    file.write_text(dump_config(config))
-    train_and_kill(file, tmp_path / "run", place, call)
-    assert not (tmp_path / "run" / "report.html").exists()
-    resumed(tmp_path / "run")
-    assert differences(fingerprint(league), fingerprint(tmp_path / "run")) == []
-    assert accounts_balance(tmp_path / "run")
-    once, again = ((path / "standings.jsonl").read_bytes() for path in (league, tmp_path / "run"))
-    assert once == again
+def resume_and_compare(path, league):
+    """Continue a run that was killed; it must end as the whole one."""
+    assert not (path / "report.html").exists()
+    resumed(path)
+    assert differences(fingerprint(league), fingerprint(path)) == []
+    assert accounts_balance(path)
+    assert (league / "standings.jsonl").read_bytes() == (path / "standings.jsonl").read_bytes()
     for player in ("default", "attacker", "finder"):
-        once, again = (learner_of(path, STEPS, player) for path in (league, tmp_path / "run"))
+        once, again = (learner_of(one, STEPS, player) for one in (league, path))
         assert once.keys() == again.keys()
         assert same(once, again)
+
+
+@pytest.mark.parametrize("place", COPIED)
+def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(league, copies, tmp_path, place):
+    """A copy of the run's directory from that moment is what a kill leaves."""
+    shutil.copytree(copies / place, tmp_path / "run")
+    resume_and_compare(tmp_path / "run", league)
+
+
+def test_a_league_whose_process_was_killed_goes_on_as_if_it_had_not_been(config, league, tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(dump_config(config))
+    train_and_kill(file, tmp_path / "run", "start_again", 1)
+    resume_and_compare(tmp_path / "run", league)
 
 
 SIDES = """{

@@ -10,17 +10,15 @@ from pathlib import Path
 COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
 
 
-def start(arguments: list[str]) -> subprocess.Popen[bytes]:
-    """Start the command; nobody reads what it prints."""
-    return subprocess.Popen(
+def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:
+    """Run the command until its log has so many games, and kill it; return whether it was still at work.
+
+    Nobody reads what it prints.
+    """
+    log = out / "games.jsonl"
+    process = subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ)
     )
-
-
-def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:
-    """Run the command until its log has so many games, and kill it; return whether it was still at work."""
-    log = out / "games.jsonl"
-    process = start(arguments)
     while process.poll() is None:
         if log.is_file() and log.read_bytes().count(b"\n") >= games:
             process.send_signal(signal.SIGKILL)
@@ -28,8 +26,3 @@ def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def finish(arguments: list[str]) -> None:
-    """Run the command to its end."""
-    assert start(arguments).wait() == 0
