@@ -6,20 +6,20 @@ from pathlib import Path
 BLOCK, HEADER = 32768, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 PATIENCE = 60.0
-"""Seconds to wait for the end of a file, which its writer closes shortly after the run has finished."""
+"""Seconds to wait for a file, which its writer closes only some time after the run has finished."""
 
 
 def records_of(directory: Path) -> list:
     """Return the records of the only offline run in a directory, which has finished, oldest first."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = directory.glob("wandb/offline-run-*/*.wandb")
     deadline = time.monotonic() + PATIENCE
     while True:
-        records = [Record.FromString(content) for content in _log_entries(path.read_bytes())]
-        if records and records[-1].HasField("exit"):
-            return records
-        assert time.monotonic() < deadline, f"{path} has no end"
+        for path in directory.glob("wandb/offline-run-*/*.wandb"):
+            records = [Record.FromString(content) for content in _log_entries(path.read_bytes())]
+            if records and records[-1].HasField("exit"):
+                return records
+        assert time.monotonic() < deadline, f"no finished run in {directory}"
         time.sleep(0.05)
 
 
