@@ -120,7 +120,7 @@ def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -
             project=project,
             name=run_name,
             group=run_name,
-            dir=None if directory is None else str(directory),
+            dir=None if directory is None else str(directory.absolute()),  # its service may run elsewhere
         )
     except wandb.errors.Error as error:
         fix = "Log in with: wandb login. Or set WANDB_MODE=offline"
