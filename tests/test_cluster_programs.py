@@ -140,6 +140,7 @@ def damage_the_last_step(run: Path, last: int) -> None:
         path.unlink()
 
 
+@pytest.mark.slow  # test_cluster_seats shows it of games, and test_cluster_program_copies without Ray
 def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     given = {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     learning = {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
@@ -230,7 +231,8 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     assert len(metrics_of(command.directory)) == saved
 
 
-@pytest.mark.parametrize("preset", [pytest.param("nip", marks=pytest.mark.slow), "debate-proof"])
+@pytest.mark.slow  # programs on Ray are tested by default above, and proofs in one process
+@pytest.mark.parametrize("preset", ["nip", "debate-proof"])
 def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults, preset):
     settings = PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
     options = [f"--{field}={value}" for field, value in settings.items()]

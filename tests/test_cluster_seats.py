@@ -104,6 +104,7 @@ def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn
     assert metrics_of(there)[-1].keys() >= {f"learner/{policy}/loss" for policy in BOTH}
 
 
+@pytest.mark.slow  # in one process it is tested by default, in test_training_policy_critics
 def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):  # noqa: F811
     train(configure(model, run__save_every="1", **MIXED | ON_RAY), tmp_path / "run", quiet())
     assert_learned_the_same(mixed, tmp_path / "run")

@@ -19,9 +19,12 @@ class Cycle:
 
 def run(scenario):
     loop = VirtualTimeLoop()
+    gc.collect()
+    gc.freeze()  # what other tests have left is not searched again and again
     try:
         loop.run_until_complete(scenario())
     finally:
+        gc.unfreeze()
         loop.close()
 
 
