@@ -123,7 +123,8 @@ def values_of(
     others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
     baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
     advantage_D = reward_D - baseline_D
-    centre, scale = advantage_D.mean(), advantage_D.std() or 1.0  # 0 if all games were the same
+    centre = advantage_D.mean()
+    scale = np.sqrt(np.mean(advantage_D**2)) or 1.0  # 0 if all games were the same
     middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + centre) / (count_S + 1)
     count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
     np.add.at(count_SA, (state_D, action_D), 1)

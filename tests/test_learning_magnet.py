@@ -31,8 +31,8 @@ RECORDS = [
     make_record([9, 8], [1], -2.0, alternatives=[YES, NO, MAYBE]),  # an illegal answer
     make_record([7], [1], 1.0),  # a position whose answers nobody can list
 ]
-SCALE = math.sqrt((0.25**2 + 0.25**2 + 1.25**2 + 1.25**2) / 4)
-"""The standard deviation of the advantages of legal answers, whose mean is 0.75."""
+SCALE = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
+"""The root mean square of the advantages where there are legal answers; the mean of legal ones is 0.75."""
 VALUES = {(1, 2, 3): [0.625 / 2.5, -0.9375 / 1.5], (9, 8): [0.0, 0.625 / 1.5, 0.0]}
 """What the answers of the records are worth, times the scale."""
 
@@ -58,7 +58,7 @@ def test_legal_answers_of_equal_worth_have_equal_values_beside_illegal_ones():
     values = ActionValues.of([*records, *others])
     assert values.of_answers(positions(([1], legal))) == pytest.approx([0.0, 0.0, 0.0])
     assert values.of_answers(positions(([2], LEGAL)))[0] == pytest.approx(0.0)
-    assert values.scale == pytest.approx(math.sqrt(0.5 / 11))
+    assert values.scale == pytest.approx(math.sqrt((9 * 0.25**2 + 3 * 0.75**2 + 0.75**2 + 0.25**2) / 14))
 
 
 def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation():

@@ -8,11 +8,12 @@ steps:
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k + PRIOR) / scale
 
-``scale`` is the standard deviation of A over the same steps as c, so the values do not depend on whether a
-game pays 1 or 13. An answer that nobody gave has the value 0. Where many games meet a prompt, Q is centred
-there, whatever baseline the advantages have; where one game does, a third of what lies above c remains,
-without which nothing could be learned from it. Illegal answers play no part: if their losses lowered m and
-c, every legal answer that happened to be given would look better than those that were not.
+``scale`` is the root mean square of the advantages of all the batch's steps in the same game, so the values
+do not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games
+meet a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what
+lies above c remains, without which nothing could be learned from it. Illegal answers have no value, and play
+no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
+better than those that were not.
 
 Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
 the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
@@ -76,7 +77,7 @@ class ActionValues:
     def of(cls, records: Iterable[TrainingRecord]) -> "ActionValues":
         """Average the advantages of a whole batch; see the module."""
         steps = list(_steps(records))
-        centre_of, scale_of = _centres_and_scales(steps)
+        centre_of, scale_of = _centres(steps), _scales(steps)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
@@ -117,17 +118,21 @@ def _emphasis(at_prompt: Mapping[Asked, list[_Step]]) -> dict[Asked, float]:
     }
 
 
-def _centres_and_scales(steps: list[_Step]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return mean and standard deviation of the advantages of each game's legal answers.
-
-    The deviation is 1 where it is 0 but for rounding; without a legal answer, the mean is 0.
-    """
+def _centres(steps: list[_Step]) -> dict[str, float]:
+    """Return the mean of the advantages of each game's legal answers; 0 if it has none."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
         of_game[step.game] += [step.advantage] if step.legal else []
-    centres = {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
-    scales = {game: float(np.std(some)) if some else 0.0 for game, some in of_game.items()}
-    return centres, {game: scale if scale > NO_ADVANTAGE else 1.0 for game, scale in scales.items()}
+    return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
+
+
+def _scales(steps: list[_Step]) -> dict[str, float]:
+    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
+    squares: defaultdict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        squares[step.game].append(step.advantage**2)
+    roots = {game: float(np.sqrt(np.mean(some))) for game, some in squares.items()}
+    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:

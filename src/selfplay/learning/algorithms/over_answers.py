@@ -1,7 +1,7 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the standard deviation of the batch's advantages, and the magnet rho, from
+``action_values``), in units of the root mean square of the batch's advantages, and the magnet rho, from
 which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
@@ -32,7 +32,7 @@ class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
     Args:
-        alpha: weight of the divergence from the magnet, in units of the advantages' standard deviation.
+        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
 
     The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
