@@ -153,7 +153,7 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
-    def _values_are_of_today(self) -> "Config":
+    def _no_stale_games_without_a_correction(self) -> "Config":
         for field, algorithm in self.learning.algorithms.items():
             if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:
                 problem = f"is not for {field} {algorithm.type}, whose values of answers are not corrected"

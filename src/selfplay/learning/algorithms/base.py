@@ -139,7 +139,7 @@ class BaseAlgo(ABC):
         """Whether batches contain the legal answers to their prompts."""
         return self.regulariser != "none"
 
-    def answers_weight(self, regulariser_weight: float) -> float:
+    def cross_entropy_weight(self, regulariser_weight: float) -> float:
         """Return the weight of the cross-entropy over legal answers in the loss."""
         return regulariser_weight / self.max_generation_len
 
@@ -248,7 +248,7 @@ class BaseAlgo(ABC):
         if len(batch.answers):
             weight_S = batch.answers.token_weights(plan, pull_A, batch.num_answers)
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
-            loss = loss + self.answers_weight(regulariser_weight) * cross_entropy
+            loss = loss + self.cross_entropy_weight(regulariser_weight) * cross_entropy
         if self.kl_weight:
             kl_S = self.correct(divergence(self.kl_estimator, drawn_S, other_S), drawn_S, tokens)
             if self.kl_in == "loss":

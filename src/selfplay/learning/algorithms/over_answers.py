@@ -79,7 +79,7 @@ class OverAnswers(BaseAlgo):
         """Return 0: all that is learned is in the weights of the legal answers."""
         return 0.0 * logprobs_S.sum()
 
-    def answers_weight(self, regulariser_weight: float) -> float:
+    def cross_entropy_weight(self, regulariser_weight: float) -> float:
         """Return 1, because there is no other loss."""
         return 1.0
 
