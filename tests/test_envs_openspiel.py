@@ -89,6 +89,22 @@ def test_tic_tac_toe_shows_free_cells_by_number():
     assert game.observation(1) == "0 1 2\n3 x 5\n6 7 8\nLegal moves: 0, 1, 2, 3, 5, 6, 7, 8."
 
 
+def test_nim_names_a_pile_and_stones_and_reads_the_same_from_both_seats():
+    game = OpenSpielGame("nim(pile_sizes=1;2;3)", 0)
+    assert game.rules(0) == game.rules(1)
+    assert "last stone loses" in game.rules(0)
+    assert game.observation(0) == "Piles: 1 2 3. Legal moves: 1:1, 2:1, 3:1, 2:2, 3:2, 3:3."
+    assert game.apply("3:2")
+    assert game.observation(1) == game.observation(0) == "Piles: 1 2 1. Legal moves: 1:1, 2:1, 3:1, 2:2."
+    for move in ("2:2", "1:1", "3:1"):
+        assert game.apply(move)
+    assert game.rewards() == {0: 1.0, 1: -1.0}
+
+
+def test_nim_says_if_the_last_stone_wins():
+    assert "last stone wins" in OpenSpielGame("nim(is_misere=false)", 0).rules(0)
+
+
 def test_an_illegal_move_is_rejected_and_changes_nothing():
     game = game_at("kuhn_poker", (2, 0))
     assert not game.apply("call")

@@ -162,6 +162,30 @@ class TicTacToeWording(Wording):
         return [str(action) for action in state.legal_actions()]
 
 
+class NimWording(Wording):
+    """Nim: stones in piles, and whose turn it is says nothing, so both seats share their prompts."""
+
+    _ACTION = re.compile(r"pile:(\d+), take:(\d+);")
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Give the rules; they are the same for both seats."""
+        last = "loses" if game.get_parameters()["is_misere"] else "wins"
+        return (
+            "Nim. Players take turns to take any number of stones from one pile. Whoever takes the last "
+            f"stone {last}. Answer with pile:stones only; 2:3 takes three stones from the second pile."
+        )
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give the stones in each pile, and the legal moves."""
+        piles = str(state).partition(": ")[2]
+        return f"Piles: {piles}. {_legal_line(self.moves(state))}"
+
+    def moves(self, state: Any) -> list[str]:
+        """Give the pile and the number of stones of each move, such as ``2:3``."""
+        names = (state.action_to_string(action) for action in state.legal_actions())
+        return [self._ACTION.sub(r"\1:\2", name) for name in names]
+
+
 def wording_for(short_name: str) -> Wording:
     """Return the wording of the game with this OpenSpiel short name."""
     if short_name == "kuhn_poker":
@@ -170,6 +194,8 @@ def wording_for(short_name: str) -> Wording:
         return LeducWording()
     if short_name == "tic_tac_toe":
         return TicTacToeWording()
+    if short_name == "nim":
+        return NimWording()
     return PlainWording()
 
 
