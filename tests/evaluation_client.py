@@ -48,10 +48,13 @@ class TabularClient(InferenceClient):
 
 
 def legal_moves(observation: str) -> list[str]:
-    """Read the legal moves off an observation of an OpenSpiel game."""
+    """Read the legal moves off an observation of an OpenSpiel game: a list, or a board's free cells."""
     line = re.search(r"Legal moves: (.*?)\.( |$)", observation, re.MULTILINE)
-    assert line is not None
-    return line.group(1).split(", ")
+    if line is not None:
+        return line.group(1).split(", ")
+    board = re.search(r"(^[\dxo] [\dxo] [\dxo]$\n?){3}", observation, re.MULTILINE)
+    assert board is not None
+    return re.findall(r"\d", board.group())
 
 
 def uniform(observation: str) -> dict[str, float]:

@@ -86,7 +86,7 @@ def test_leduc_poker_whose_suits_make_no_difference_numbers_ranks():
 def test_tic_tac_toe_shows_free_cells_by_number():
     game = OpenSpielGame("tic_tac_toe", 0)
     game.apply("4")
-    assert game.observation(1) == "0 1 2\n3 x 5\n6 7 8\nLegal moves: 0, 1, 2, 3, 5, 6, 7, 8."
+    assert game.observation(1) == "0 1 2\n3 x 5\n6 7 8"
 
 
 def test_nim_names_a_pile_and_stones_and_reads_the_same_from_both_seats():

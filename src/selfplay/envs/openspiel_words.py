@@ -149,13 +149,12 @@ class TicTacToeWording(Wording):
         )
 
     def observation(self, state: Any, pid: int) -> str:
-        """Give the board, free cells as their numbers, and the legal moves."""
+        """Give the board with free cells as their numbers: a list of them would double what is read."""
         cells = [
             str(index) if mark == "." else mark
             for index, mark in enumerate(state.observation_string(pid).replace("\n", ""))
         ]
-        rows = "\n".join(" ".join(cells[start : start + 3]) for start in (0, 3, 6))
-        return f"{rows}\n{_legal_line(self.moves(state))}"
+        return "\n".join(" ".join(cells[start : start + 3]) for start in (0, 3, 6))
 
     def moves(self, state: Any) -> list[str]:
         """Give the numbers of the free cells."""
