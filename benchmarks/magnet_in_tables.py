@@ -163,10 +163,11 @@ def above_mean(number_SA: FloatArray, weight_SA: FloatArray) -> FloatArray:
 
 
 def neurd(policy: FloatArray, gain_SA: FloatArray, beta: float, legal_SA: BoolArray) -> FloatArray:
-    """Return the force on each logarithm; none pushes it further out than ``beta``."""
-    centred_SA = above_mean(policy, legal_SA / legal_SA.sum(axis=1, keepdims=True))
-    free_SA = legal_SA & ((np.abs(centred_SA) <= beta) | (centred_SA * gain_SA <= 0))
-    return free_SA * above_mean(gain_SA, free_SA / np.maximum(free_SA.sum(axis=1, keepdims=True), 1))
+    """Return the force on each logarithm; no gain pushes it further out than ``beta``."""
+    equal_SA = legal_SA / legal_SA.sum(axis=1, keepdims=True)
+    centred_SA = above_mean(policy, equal_SA)
+    outwards_SA = (np.abs(centred_SA) > beta) & (centred_SA * gain_SA > 0)
+    return legal_SA * above_mean(np.where(outwards_SA, 0.0, gain_SA), equal_SA)
 
 
 def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:

@@ -524,3 +524,15 @@ def test_records_that_are_too_long_make_no_empty_mini_batch():
     learner = new_learner(Case(Ppo, epochs=2, minibatches=2))
     learner.algorithm.max_train_len = 10
     assert learner.update(records)["records_too_long"] == 2
+
+
+@pytest.mark.parametrize("critic", [None, {}])
+def test_a_single_record_learns_alike_whatever_the_number_of_mini_batches(critic):
+    found = []
+    for minibatches in (1, 4):
+        learner = new_learner(Case(Ppo, epochs=3, minibatches=minibatches, critic=critic))
+        metrics = learner.update([make_record([1, 2], [3, 4], 1.0)])
+        found.append((learner.policy.adapter_state(), metrics["mismatch"]))
+    (left, mismatch), (right, other) = found
+    assert mismatch == other
+    assert all(torch.equal(left[name], right[name]) for name in left)

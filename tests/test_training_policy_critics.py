@@ -6,7 +6,7 @@ import pytest
 
 from core_programs import played
 from selfplay.config import load_config
-from selfplay.core import InputError, RAECredit, ReinforcePPCredit, Step
+from selfplay.core import CreditAssigner, InputError, RAECredit, ReinforcePPCredit, Step
 from selfplay.core.credit import CreditBesideCritics
 from selfplay.learning.algorithms import A2c, Magnet
 from selfplay.learning.policy import LoraSettings, PolicyModel
@@ -97,6 +97,18 @@ def test_credit_assigners_do_not_see_the_policies_with_a_critic():
     found = [weights[one.id, 0] for one in rollouts]
     assert found == [pytest.approx(-1.0), -50.0, pytest.approx(1.0), 50.0]
     assert [one.steps[0].policy for one in rollouts] == ["default", "judged", "default", "judged"]
+
+
+def test_a_credit_assigner_beside_critics_is_not_asked_about_nothing():
+    class MeanOfAll(CreditAssigner):
+        def compute(self, results):
+            steps = [step for result in results for step in result.rollout.steps if step.policy]
+            mean = sum(step.reward for step in steps) / len(steps)
+            return {(result.rollout.id, 0): result.rollout.steps[0].reward - mean for result in results}
+
+    results = two_policies()
+    critics = frozenset({"default", "judged"})
+    assert sorted(CreditBesideCritics(MeanOfAll(), critics).compute(results).values()) == [-50, 1, 3, 50]
 
 
 def test_the_memory_of_a_credit_assigner_beside_critics_survives_a_checkpoint():

@@ -23,8 +23,8 @@ class AlgorithmSettings(Settings):
     type: str
     """Names the algorithm."""
     regulariser_weight: float = Field(default=0.2, ge=0)
-    """Weight of the regulariser at the first update, in units of reward; with `learning.critic`, in units of
-    their running deviation."""
+    """Weight of the regulariser at the first update, in units of reward; with a critic, in units of their
+    running deviation."""
     regulariser_weight_end: float = Field(default=0.02, ge=0)
     """Weight of the regulariser at the last update; it changes geometrically in between."""
 
@@ -89,7 +89,8 @@ class ReinforceSettings(CorrectedSettings):
 
 
 class A2cSettings(CorrectedSettings):
-    """REINFORCE with the advantages of a critic. It needs the table `learning.critic`."""
+    """REINFORCE with the advantages of a critic. It needs a critic, in the table
+    `learning.critic` or that of its policy."""
 
     type: Literal["a2c"] = "a2c"
     """Names this algorithm."""
@@ -188,7 +189,7 @@ class AllActionsSettings(OverAnswersSettings):
     """The exact policy gradient, or `neurd`, with which rare answers return as fast as others."""
     beta: float = Field(default=4.0, gt=0)
     """With `neurd`, an answer whose log-probability differs from the mean of the legal answers by more than
-    this, in nats, is not pushed further away from it."""
+    this, in nats, is not pushed further away from it by its own gain."""
 
 
 class PythonAlgorithm(AlgorithmSettings):

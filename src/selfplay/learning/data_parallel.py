@@ -8,7 +8,9 @@ too long), then
     gradient = sum_r n_r / n * gradient_r
 
 The learners exchange only the gradients of the adapter and its critic, as one tensor, and a line of metrics;
-with a critic, also the values of the batch's states, because the turns of a game may be in several shards.
+with a critic, also the values of the batch's states, because the turns of a game may be in several shards;
+with several epochs and mini-batches, also the log-probabilities that the drawn tokens had before the first
+step, because every epoch divides the answers anew.
 They exchange errors before gradients, so that none of them continues alone.
 """
 

@@ -224,6 +224,9 @@ class Learner:
     def _prepare(self, epochs: list[list[MiniBatch]]) -> None:
         """Pack the mini-batches of all epochs, with what other adapters and the policy find before the first
         step.
+
+        Each of them has a pass with the other adapters, so several epochs have one each, where ``epochs_of``
+        divides anew.
         """
 
         def others(batch: Batch) -> dict[str, float]:

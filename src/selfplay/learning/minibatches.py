@@ -20,15 +20,20 @@ def epochs_of(
 ) -> list[list[MiniBatch]]:
     """Return the mini-batches of each epoch of one update, in the order of their steps.
 
-    Every epoch divides the records anew, as PPO's implementations do. A single mini-batch is the same in all
-    epochs. All learners of a group, which have the same seed, divide alike.
+    Every epoch divides the records anew, as PPO's implementations do. A single mini-batch is the same in
+    all epochs, also where only one record fits. All learners of a group, which have the same seed, divide
+    alike.
     """
     if count == 1:
         return [[MiniBatch(records)]] * epochs
-    return [
-        minibatches_of(records, count, derive_seed(seed, "epoch", epoch), max_train_len)
-        for epoch in range(epochs)
-    ]
+
+    def divided(epoch: int) -> list[MiniBatch]:
+        return minibatches_of(records, count, derive_seed(seed, "epoch", epoch), max_train_len)
+
+    first = divided(0)
+    if len(first) == 1:
+        return [first] * epochs
+    return [first, *map(divided, range(1, epochs))]
 
 
 def minibatches_of(

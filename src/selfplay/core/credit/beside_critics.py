@@ -24,12 +24,15 @@ class CreditBesideCritics(CreditAssigner):
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
         """Return each step's advantage, or its reward if its policy has a critic."""
-        weights = self.credit.compute([self._others(result) for result in results])
-        for rollout in trained_rollouts(results):
-            for index, step in enumerate(rollout.steps):
-                if step.policy in self.critics:
-                    weights[rollout.id, index] = step.reward
-        return weights
+        trained = [
+            ((rollout.id, index), step)
+            for rollout in trained_rollouts(results)
+            for index, step in enumerate(rollout.steps)
+        ]
+        judged = {key: step.reward for key, step in trained if step.policy in self.critics}
+        if len(judged) == len(trained):  # an assigner of one's own may not expect that there is nothing
+            return judged
+        return self.credit.compute([self._others(result) for result in results]) | judged
 
     def _others(self, result: GenerateResult) -> GenerateResult:
         """Return a copy in which the policies with a critic are not trained."""

@@ -15,15 +15,15 @@ sg[x] is x without a gradient. There are two gradients:
   policy hardly ever gives hardly moves, however good it has become;
 - ``neurd``: the loss - sum_a sg[A(a)] y(a) with y(a) = log pi(a) - mean_b log pi(b), from which rare answers
   return as fast as others (neural replicator dynamics, Hennes et al. 2020, arXiv 1906.00190). An answer with
-  y(a) beyond ``beta`` on either side is not pushed further out. The divergence is part of the values, as in
+  y(a) beyond ``beta`` on either side is not pushed further out: it has A = 0, and is moved by the others
+  alone, which add up to as much in the other direction. The divergence is part of the values, as in
   R-NaD (Perolat et al. 2022, arXiv 2206.15378, where beta is 2): beside this loss its own gradient, which has
   the factor pi(a), would be balanced in another place than where J is greatest.
 
 Both also lose - log sum_a p(a), the surprise at a legal answer, so that the probability of illegal ones
 falls; p(a) is the probability of a whole answer, among all that the model could say. Since log pi(a) is
 log p(a) less the log of that sum, all is a weighted sum of the log p(a), with the weights pi(a) + pi(a) A(a)
-or pi(a) + A(a) - mean_b A(b), where the mean is over the answers that are not held back by ``beta``; those
-that are held have pi(a) alone.
+or pi(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
 
 The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha. Those
 here depend on the policy's present probabilities, which costs one more forward pass than ``magnet``.
@@ -80,7 +80,6 @@ class AllActions(OverAnswers):
         uniform_A = legal.uniform_reference()
         centred_A = log_pi_A - legal.totals(uniform_A * log_pi_A)
         outwards_A = (np.abs(centred_A) > self.beta) & (centred_A * gain_A > 0)
-        free_A = np.where(outwards_A, 0.0, 1.0)
-        mean_A = legal.totals(free_A * gain_A) / np.maximum(legal.totals(free_A), 1.0)
-        force_A: FloatArray = free_A * (gain_A - mean_A)
+        push_A = np.where(outwards_A, 0.0, gain_A)
+        force_A: FloatArray = push_A - legal.totals(uniform_A * push_A)
         return force_A
