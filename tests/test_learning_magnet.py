@@ -257,11 +257,11 @@ def test_a_later_batch_without_legal_answers_teaches_nothing_and_says_so():
 @pytest.mark.parametrize("algorithm", [MagnetSettings(), AllActionsSettings()])
 def test_magnets_see_every_answer(algorithm):
     with pytest.raises(InputError, match=r"is not for learning\.algorithm, which averages"):
-        LearningSettings(algorithm=algorithm, skip_zero_advantages=True)
+        LearningSettings(algorithm=algorithm, skip_zero_advantages=True).check_policies(["default"])
     own = {"solver": PolicySettings(algorithm=algorithm)}
     with pytest.raises(InputError, match=r"is not for learning\.policies\.solver\.algorithm"):
-        LearningSettings(policies=own, skip_zero_advantages=True)
-    assert LearningSettings(algorithm=algorithm).algorithm == algorithm
+        LearningSettings(policies=own, skip_zero_advantages=True).check_policies(["default", "solver"])
+    LearningSettings(algorithm=algorithm).check_policies(["default"])
 
 
 @pytest.mark.parametrize("algorithm", ["magnet", "all_actions"])
@@ -269,6 +269,13 @@ def test_magnets_see_games_of_the_newest_weights_only(algorithm):
     changes = {"collection.max_staleness": "1"}
     with pytest.raises(InputError, match=rf"is not for learning\.algorithm {algorithm}, whose values"):
         load_config("kuhn", changes | {"learning.algorithm": f'{{type = "{algorithm}"}}'})
+
+
+def test_only_algorithms_of_trained_policies_are_checked():
+    own = "learning.policies.default"
+    load_config("kuhn", {"collection.max_staleness": "1", f"{own}.algorithm": '{type = "ppo"}'})
+    a2c = load_config("quickstart", {"learning.algorithm": '{type = "a2c"}', f"{own}.critic": "{}"})
+    assert a2c.learning.of_policy("default").critic is not None
 
 
 def test_most_of_an_illegal_answer_is_not_computed_and_changes_nothing():

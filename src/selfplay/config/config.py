@@ -153,16 +153,6 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
-    def _no_stale_games_without_a_correction(self) -> "Config":
-        for field, algorithm in self.learning.algorithms.items():
-            if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:
-                problem = f"is not for {field} {algorithm.type}, whose values of answers are not corrected"
-                raise InputError(
-                    "collection.max_staleness", problem, "Leave it out, or choose another algorithm"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _members_can_meet(self) -> "Config":
         if self.population.sample_mode == "meta-nash":
             why = self._why_no_payoffs()
@@ -203,18 +193,29 @@ class Config(Settings):
         sampling = self.rewards.sampling != RewardSettings().sampling
         if self.credit is not None and sampling:
             raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
-        self.check_advantages(self.policies if isinstance(self.play, Games) else [])
+        self.check_policies(self.policies if isinstance(self.play, Games) else [])
         return self
 
-    def check_advantages(self, policies: Sequence[str]) -> None:
-        """Check that some policy has no critic, and so uses the baseline, if one is configured.
+    def check_policies(self, policies: Sequence[str]) -> None:
+        """Check how the policies learn.
 
         Args:
             policies: the policies that are trained; those of a program are known when it is built.
 
         Raises:
-            InputError: every policy has a critic.
+            InputError: what a policy has does not fit together, or games of older versions would reach an
+                algorithm without a correction for them, or no policy uses the baseline that is configured.
         """
+        self.learning.check_policies(policies)
+        for field, algorithm in self.learning.algorithms_of(policies).items():
+            if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:
+                problem = f"is not for {field} {algorithm.type}, whose values of answers are not corrected"
+                fix = "Leave it out, or choose another algorithm"
+                raise InputError("collection.max_staleness", problem, fix)
+        self._check_baseline(policies)
+
+    def _check_baseline(self, policies: Sequence[str]) -> None:
+        """Check that some policy has no critic, and so uses the baseline, if one is configured."""
         if self.credit is None and self.rewards.sampling == RewardSettings().sampling:
             return
         place = "credit" if self.credit is not None else "rewards.sampling"

@@ -1,5 +1,6 @@
 """The learner."""
 
+from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -106,30 +107,26 @@ class LearningSettings(Settings):
         """The policies with a critic of their own; with `critic`, all others have one too."""
         return frozenset(name for name, one in self.policies.items() if one.critic is not None)
 
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms that are used, by the field that names them."""
-        own = {f"learning.policies.{name}.algorithm": one.algorithm for name, one in self.policies.items()}
-        return {"learning.algorithm": self.algorithm} | {
-            field: algorithm for field, algorithm in own.items() if algorithm is not None
-        }
+    def algorithms_of(self, policies: Iterable[str]) -> dict[str, Algorithm]:
+        """Return the algorithms of these policies, by the field that names them."""
+        return {self._field(name, "algorithm"): self.of_policy(name).algorithm for name in policies}
 
-    @model_validator(mode="after")
-    def _magnets_see_every_answer(self) -> Self:
-        magnetic = [name for name, one in self.algorithms.items() if isinstance(one, OverAnswersSettings)]
-        if magnetic and self.skip_zero_advantages:
-            raise InputError(
-                "learning.skip_zero_advantages",
-                f"is not for {magnetic[0]}, which averages the advantages of all answers",
-                "Leave it out, or choose another algorithm",
-            )
-        return self
+    def check_policies(self, policies: Iterable[str]) -> None:
+        """Check that what each of these policies has fits together.
 
-    @model_validator(mode="after")
-    def _a_critic_where_it_is_used(self) -> Self:
-        for policy in ("", *self.policies):
+        Raises:
+            InputError: an algorithm lacks its critic, or it has no use for a critic or for
+                ``skip_zero_advantages``.
+        """
+        for policy in policies:
             used = self.of_policy(policy)
             field, critic = self._field(policy, "algorithm"), self._field(policy, "critic")
+            if isinstance(used.algorithm, OverAnswersSettings) and self.skip_zero_advantages:
+                raise InputError(
+                    "learning.skip_zero_advantages",
+                    f"is not for {field}, which averages the advantages of all answers",
+                    "Leave it out, or choose another algorithm",
+                )
             if isinstance(used.algorithm, A2cSettings) and used.critic is None:
                 table = field.removesuffix("algorithm") + "critic"
                 raise InputError(table, f"is missing, but {field} is a2c, which needs it", f"Add [{table}]")
@@ -145,7 +142,6 @@ class LearningSettings(Settings):
                     f"is not for {critic}, which gives advantages of its own",
                     "Leave one of the two out",
                 )
-        return self
 
     def _field(self, policy: str, name: str) -> str:
         """Return the field that sets ``name`` for a policy: its own, or the run's."""

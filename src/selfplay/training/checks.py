@@ -47,9 +47,10 @@ def check_config(config: Config) -> list[str]:
     _check_frozen(config)
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
-    given = find_given(config, config.policies if program is None else policies_of(program))
+    policies = config.policies if program is None else policies_of(program)
+    given = find_given(config, policies)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
-    for field, algorithm in config.learning.algorithms.items():
+    for field, algorithm in config.learning.algorithms_of(policies).items():
         found += _check_algorithm(algorithm, field)
     if config.population.sample_mode == "meta-nash":
         check_installed("population.sample_mode")

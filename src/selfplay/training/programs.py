@@ -64,7 +64,7 @@ def build_program(config: Config) -> Arena | None:
     arena.frozen |= config.frozen.keys()
     _set_roles(arena, config)
     _check_roles(arena, config)
-    config.check_advantages(policies_of(arena))
+    config.check_policies(policies_of(arena))
     return arena
 
 
