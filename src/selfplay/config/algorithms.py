@@ -89,8 +89,8 @@ class ReinforceSettings(CorrectedSettings):
 
 
 class A2cSettings(CorrectedSettings):
-    """REINFORCE with the advantages of a critic. It needs a critic, in the table
-    `learning.critic` or that of its policy."""
+    """REINFORCE with the advantages of a critic. It needs one, by `learning.critic` or by
+    `learning.policies.NAME.critic`."""
 
     type: Literal["a2c"] = "a2c"
     """Names this algorithm."""

@@ -28,6 +28,7 @@ class CreditBesideCritics(CreditAssigner):
             ((rollout.id, index), step)
             for rollout in trained_rollouts(results)
             for index, step in enumerate(rollout.steps)
+            if step.policy
         ]
         judged = {key: step.reward for key, step in trained if step.policy in self.critics}
         if len(judged) == len(trained):  # an assigner of one's own may not expect that there is nothing
