@@ -149,7 +149,7 @@ class TicTacToeWording(Wording):
         )
 
     def observation(self, state: Any, pid: int) -> str:
-        """Give the board with free cells as their numbers: a list of them would double what is read."""
+        """Give the board with free cells as their numbers: a list would nearly triple the prompt."""
         cells = [
             str(index) if mark == "." else mark
             for index, mark in enumerate(state.observation_string(pid).replace("\n", ""))

@@ -15,8 +15,8 @@ sg[x] is x without a gradient. There are two gradients:
   policy hardly ever gives hardly moves, however good it has become;
 - ``neurd``: the loss - sum_a sg[A(a)] y(a) with y(a) = log pi(a) - mean_b log pi(b), from which rare answers
   return as fast as others (neural replicator dynamics, Hennes et al. 2020, arXiv 1906.00190). An answer with
-  y(a) beyond ``beta`` on either side is not pushed further out: it has A = 0, and is moved by the others
-  alone, which add up to as much in the other direction. The divergence is part of the values, as in
+  y(a) beyond ``beta`` on either side is not pushed further out by its own gain: it counts as A = 0, so
+  only the mean of the others' gains moves it. The divergence is part of the values, as in
   R-NaD (Perolat et al. 2022, arXiv 2206.15378, where beta is 2): beside this loss its own gradient, which has
   the factor pi(a), would be balanced in another place than where J is greatest.
 
